@@ -1,0 +1,76 @@
+# Every command a contributor needs. `make demo` and `make test` set everything up by themselves.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+UV := .uv/bin/uv
+BIN := .venv/bin
+STAMP := .venv/.ready
+MEMBERS := schemas libs/bus libs/service libs/storage services/scheduler services/quota \
+  services/fault-manager services/checkpoint-service services/tracker services/gateway worker cli
+PYPROJECTS := $(MEMBERS:%=%/pyproject.toml)
+OWN := $(foreach p,gangline gangline-schemas gangline-bus gangline-service gangline-storage \
+  gangline-scheduler gangline-quota gangline-faults gangline-checkpoints gangline-tracker \
+  gangline-gateway gangline-worker,--no-emit-package $(p))
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export UV_HTTP_TIMEOUT ?= 180
+# Caches and virtual environment may lie on different file systems.
+export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
+
+.PHONY: help setup lock up demo test test-unit lint format soak bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+$(UV):
+	@echo "setting up: uv $(UV_VERSION)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Gangline needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }
+	@$(PYTHON) -m venv .uv
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(STAMP): $(UV) requirements.lock $(PYPROJECTS)
+	@echo "setting up: the locked packages (about 6 GB, mostly torch; minutes on the first run)"
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
+	@$(UV) pip sync --quiet --require-hashes --compile-bytecode requirements.lock
+	@$(UV) pip install --quiet --no-deps --no-build-isolation $(MEMBERS:%=-e ./%)
+	@touch $(STAMP)
+
+setup: $(STAMP) ## install everything into .venv
+
+lock: $(UV) ## resolve requirements.lock anew
+	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-header --python-version 3.11 $(OWN) \
+	  requirements.in $(PYPROJECTS) -o requirements.lock
+
+PYTEST := $(BIN)/python -m pytest
+
+up: $(STAMP) ## start the embedded platform in the foreground
+	@$(BIN)/gangline up
+
+demo: $(STAMP) ## one job's whole life through a failure, on this machine
+	@$(BIN)/gangline demo
+
+# Two workers: much of the time of the slow suites is waiting for real processes.
+test: $(STAMP) lint ## everything that CI runs (at most 12 minutes on 2 cores)
+	@$(PYTEST) -q -n 2 --dist loadfile tests
+
+test-unit: $(STAMP) ## the fast part
+	@$(PYTEST) -q tests/unit
+
+lint: $(STAMP) ## style, types and borders
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy $(MEMBERS:%=%/src) --no-error-summary
+	@PYTHONPATH= $(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
+	@rm -f .lint-imports.log
+
+format: $(STAMP) ## let the formatter write
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+soak: $(STAMP) ## thousands of simulated clusters
+	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
+
+bench: $(STAMP) ## measure, print a table and JSON
+	@$(BIN)/python tests/bench/run.py
+
+clean: ## remove what was set up and made here
+	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache build

@@ -1,0 +1,86 @@
+"""Between the gateway's JSON and the SDK's values: reading, paging, parts of paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gangline import api_models as api
+from gangline.errors import CliError, ExitCode
+
+PAGE = 100
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+ItemT = TypeVar("ItemT")
+
+
+def pages(
+    ask: Callable[[dict[str, Any]], tuple[Sequence[ItemT], str | None]], limit: int | None
+) -> Iterator[ItemT]:
+    """All items of a paged route, or the first `limit`.
+
+    `ask` is given the parameters `limit` and `cursor` of a page, and gives its items and cursor.
+    """
+    cursor: str | None = None
+    left = limit
+    while left is None or left > 0:
+        size = PAGE if left is None else min(PAGE, left)
+        items, cursor = ask({"limit": size, "cursor": cursor})
+        yield from items
+        if cursor is None or not items:
+            return
+        left = None if left is None else left - len(items)
+
+
+def steps_of(curves: Sequence[api.Curve]) -> list[api.StepMetrics]:
+    """Curves' points by step, in order."""
+    found: dict[int, dict[str, float]] = {}
+    times: dict[int, int] = {}
+    for curve in curves:
+        for point in curve.points:
+            found.setdefault(point.step, {})[curve.name] = point.value
+            times[point.step] = round(point.time.timestamp() * 1000)
+    return [
+        api.StepMetrics(step=step, time_ms=times[step], metrics=found[step])
+        for step in sorted(found)
+    ]
+
+
+def topic_name(name: str) -> str:
+    """A topic's short name: scheduling for gangline.scheduling."""
+    return name.removeprefix("gangline.")
+
+
+def read(model: type[AnswerT], answer: Any) -> AnswerT:
+    """A JSON answer as a model. Raises CliError."""
+    try:
+        return model.model_validate(answer)
+    except ValidationError as error:
+        raise _unreadable(model, error) from None
+
+
+def parse(model: type[AnswerT], text: str) -> AnswerT:
+    """JSON text as a model. Raises CliError."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        raise _unreadable(model, error) from None
+
+
+def _unreadable(model: type[BaseModel], error: ValidationError) -> CliError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return CliError(
+        f"the gateway's answer is no {model.__name__}: {place}: {first['msg']}",
+        "are the command line and the gateway of the same version? see: gangline --version",
+    )
+
+
+def path_id(text: str) -> str:
+    """An id as one part of a path; what could be more is refused."""
+    if not text or not all(char.isalnum() or char in "-_." for char in text) or text[0] == ".":
+        raise CliError(
+            f"{text!r} is no id", "ids hold a-z, 0-9 and '-'; see: gangline list", ExitCode.USAGE
+        )
+    return text

@@ -1,0 +1,72 @@
+"""`gangline events`: the tail of any topic, readable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from gangline import render
+from gangline.api_models import BusEvent
+from gangline.session import Session
+
+_LEFT_OUT = frozenset({"job_id", "run_id", "node_id", "spec", "incarnation"})
+_FIRST = ("state", "previous", "status", "reason", "cause", "action", "message", "step", "rank")
+
+
+def events(
+    session: Session,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new ones.")] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="requests, quota, scheduling, faults, checkpoints, ..."),
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Everything about one job instead.")] = None,
+    from_start: Annotated[
+        bool, typer.Option("--from-start", help="With -f: all old ones first.")
+    ] = False,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 50,
+) -> None:
+    """What the services decided and the nodes reported, one event a line.
+
+    All topics but heartbeats unless --topic names some; may be repeated. Needs an admin's token,
+    except with --job.
+    """
+    if job is None:
+        found = session.client.events(
+            topic or (), follow=follow, from_start=from_start, limit=limit
+        )
+    else:
+        found = session.client.job_events(job, follow=follow)
+    try:
+        for event in found:
+            session.out.line(event, event_line(event))
+    except KeyboardInterrupt:
+        return
+
+
+def event_line(event: BusEvent) -> str:
+    """Time, type, subject and what fits of the data on one line of 80 columns."""
+    head = f"{event.time:%H:%M:%S} {event.type} {event.subject}"
+    return render.shorten(render.plain(f"{head}  {brief(event.data)}".rstrip()), render.WIDTH)
+
+
+def brief(data: Mapping[str, Any]) -> str:
+    """What matters most first: scalars as name=value, lists' lengths, what identifies objects."""
+    parts = []
+    rank = {name: place for place, name in enumerate(_FIRST)}
+    for name, value in sorted(data.items(), key=lambda item: rank.get(item[0], len(_FIRST))):
+        if name in _LEFT_OUT or value is False or value in (None, "", [], {}):
+            continue
+        if isinstance(value, list):
+            parts.append(f"{name}={len(value)}")
+        elif isinstance(value, dict):
+            inner = value.get("step", value.get("node_id", value.get("team")))
+            if inner is not None:
+                parts.append(f"{name}={inner}")
+        elif isinstance(value, float):
+            parts.append(f"{name}={render.number(value)}")
+        else:
+            parts.append(f"{name}={value}")
+    return " ".join(parts)

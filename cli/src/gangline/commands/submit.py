@@ -1,0 +1,155 @@
+"""`gangline submit`: the plan first, then the job, then (if asked) its end."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gangline import render
+from gangline.api_models import DryRun, Job, Node, Team
+from gangline.commands.logs import LogPrinter
+from gangline.commands.outcome import end_with
+from gangline.errors import CliError, ExitCode
+from gangline.job_file import JobFile, read_job_file, read_overrides
+from gangline.output import Output
+from gangline.session import Session
+
+_READY = "ready"
+
+
+def submit(  # noqa: PLR0917 -- options of a command line
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start nothing.")] = (
+        False
+    ),
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the job's end.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Show its log, and wait for its end.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Seconds that --wait waits at most.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key again is the same job.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field of the file."),
+    ] = None,
+    team: Annotated[str | None, typer.Option(help="Replace the file's team.")] = None,
+) -> None:
+    """Submit a job file; shows first what it would run and whether it fits now.
+
+    Exit codes with --wait or --follow: 0 succeeded, 100 failed, 101 not finished, 103 cancelled.
+    """
+    overrides: dict[str, Any] = read_overrides(settings or [])
+    if team is not None:
+        overrides["team"] = team
+    job_file = read_job_file(file, overrides)
+    client, out = session.client, session.out
+    plan = client.dry_run(job_file)
+    text = plan_text(job_file, plan, client.teams(), client.nodes())
+    if dry_run:
+        out.show(plan, text)
+        return
+    out.note(text)
+    if not yes and not out.json and sys.stdin.isatty():
+        typer.confirm("submit it?", default=True, abort=True, err=True)
+    job = client.submit(job_file, idempotency_key or uuid.uuid4().hex)
+    if job.state == "rejected":
+        if out.json:
+            out.show(job, "")
+        end_with(job, out)
+    if follow:
+        _follow(session, job)
+    elif wait:
+        _wait(session, job, timeout)
+    else:
+        out.show(job, job.job_id)
+        out.note(f"follow it: gangline watch {job.job_id}")
+
+
+def _wait(session: Session, job: Job, timeout_s: float | None) -> None:
+    out = session.out
+    out.note(f"{job.job_id} submitted; waiting for its end")
+    try:
+        ended = session.client.wait(job.job_id, timeout_s, on_change=lambda job: _tell(job, out))
+    except (CliError, KeyboardInterrupt) as error:
+        out.show(session.client.get(job.job_id) if out.json else job, job.job_id)
+        raise as_unfinished(error, job.job_id) from None
+    out.show(ended, ended.job_id)
+    end_with(ended, out)
+
+
+def _tell(job: Job, out: Output) -> None:
+    why = job.waiting.message if job.waiting and not job.ended else job.reason
+    out.note(f"{job.state}" + (f": {render.plain(why)}" if why else ""))
+
+
+def _follow(session: Session, job: Job) -> None:
+    out = session.out
+    out.line(job, job.job_id)
+    printer = LogPrinter(out)
+    try:
+        for line in session.client.logs(job.job_id, follow=True):
+            printer.print(line)
+        ended = session.client.wait(job.job_id)
+    except KeyboardInterrupt as error:
+        raise as_unfinished(error, job.job_id) from None
+    if out.json:
+        out.line(ended, "")
+    end_with(ended, out)
+
+
+def as_unfinished(error: BaseException, job_id: str) -> CliError:
+    """What ends a command whose job goes on."""
+    if isinstance(error, CliError):
+        return error
+    return CliError(
+        f"{job_id} goes on", f"watch it again: gangline watch {job_id}", ExitCode.NOT_FINISHED
+    )
+
+
+def plan_text(file: JobFile, plan: DryRun, teams: Sequence[Team], nodes: Sequence[Node]) -> str:
+    """What would run, the team's room, and whether it fits now."""
+    spec = file.spec
+    what = spec.run.strip().splitlines()[0] if spec.run else " ".join(spec.command)
+    rows = [
+        ("job", f"{spec.name}, priority {spec.priority}, {spec.strategy}"),
+        ("runs", render.shorten(render.plain(what), 64)),
+        ("gang", f"{plan.gpus} GPUs{_types(spec.resources.gpu_type)}, all at once"),
+    ]
+    if file.bundle is not None:
+        files = f"{file.bundle.files} file{'' if file.bundle.files == 1 else 's'}"
+        rows.append(("workdir", f"{files}, {render.size(len(file.bundle.data))} packed"))
+    rows.append(("team", _team_text(spec.team, plan.gpus, teams)))
+    free = sum(len(node.gpus) - node.gpus_used for node in nodes if node.status == _READY)
+    total = sum(len(node.gpus) for node in nodes)
+    fits = "fits now" if free >= plan.gpus else "waits for room"
+    rows.append(("cluster", f"{free} of {total} GPUs are free: {fits}"))
+    lines = [render.labelled(name, text, 11) for name, text in rows]
+    lines += [render.labelled("note", note, 11) for note in plan.notes]
+    return "\n".join(lines)
+
+
+def _types(accepted: tuple[str, ...]) -> str:
+    return f" of type {' or '.join(accepted)}" if accepted else ""
+
+
+def _team_text(name: str, gpus: int, teams: Sequence[Team]) -> str:
+    team = next((item for item in teams if item.team == name), None)
+    if team is None:
+        return f"{name} is not configured, or not yours"
+    ceiling = team.gpu_limit + team.borrow_limit
+    borrowed = f" and may borrow {team.borrow_limit}" if team.borrow_limit else ""
+    text = f"{name} uses {team.gpus_used} of {team.gpu_limit} GPUs{borrowed}"
+    if gpus > ceiling:
+        return f"{text}: it can never hold {gpus}"
+    return text if team.gpus_used + gpus <= ceiling else f"{text}: waits for the team's jobs"

@@ -1,0 +1,27 @@
+"""What went wrong for the user of the command line, and with which exit code it ends."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command."""
+
+    DONE = 0
+    TOOL_ERROR = 1
+    USAGE = 2
+    JOB_FAILED = 100
+    NOT_FINISHED = 101
+    NOT_FOUND = 102
+    CANCELLED = 103
+
+
+class CliError(Exception):
+    """One line of what is wrong and, in `hint`, the way out."""
+
+    def __init__(self, message: str, hint: str = "", code: ExitCode = ExitCode.TOOL_ERROR) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code

@@ -1,0 +1,230 @@
+"""The job file: YAML in, a valid spec out, with its working directory packed and its code named."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pathspec
+import yaml
+from pydantic import ValidationError
+
+from gangline.errors import CliError, ExitCode
+from gangline.yaml_core import load_yaml
+from gangline_schemas.base import field_errors
+from gangline_schemas.job import DIFF_LIMIT_CHARS, JobSpec
+
+MAX_BUNDLE_BYTES = 64 * 1024 * 1024
+MAX_BUNDLE_FILES = 20_000
+_ALWAYS_LEFT_OUT = (".git/", "__pycache__/", "*.pyc", ".venv/", "node_modules/")
+_FIELDS = frozenset(JobSpec.model_fields) | {"checkpointPolicy", "codeRef", "dataSnapshot"}
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A packed working directory: the same files give the same bytes and so the same digest."""
+
+    data: bytes
+    digest: str
+    files: int
+    unpacked_bytes: int
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job file as read: its spec, and what of it must be uploaded."""
+
+    spec: JobSpec
+    bundle: Bundle | None
+
+
+def read_job_file(path: Path, overrides: Mapping[str, Any] | None = None) -> JobFile:
+    """Read and check a job file; pack its workdir; note the commit and diff of its checkout.
+
+    `overrides` replaces fields by dotted name (resources.gpus). Raises CliError that names the
+    file and the field.
+    """
+    content = _read_yaml(path)
+    apply_overrides(content, overrides or {})
+    workdir = content.get("workdir")
+    bundle = None
+    if isinstance(workdir, str):
+        folder = (path.parent / workdir).resolve()
+        if not folder.is_dir():
+            raise CliError(
+                f"{path}: workdir: there is no folder {workdir}",
+                "give a folder relative to the job file, or leave workdir out",
+                ExitCode.USAGE,
+            )
+        bundle = pack(folder)
+        content["code_bundle"] = bundle.digest
+        content.update(_checkout(folder, content))
+    return JobFile(check_spec(content, str(path)), bundle)
+
+
+def read_overrides(settings: Sequence[str]) -> dict[str, Any]:
+    """Texts of the form `field=value` (value in YAML) as fields by dotted name.
+
+    Raises CliError for a text that is not so, or a field that no job file has.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        field, given, value = setting.partition("=")
+        top = field.split(".")[0]
+        if not given or not field:
+            raise CliError(
+                f"--set {setting}: write it as field=value",
+                "for example --set hyperparameters.lr=3e-4",
+                ExitCode.USAGE,
+            )
+        if top not in _FIELDS:
+            raise CliError(
+                f"--set {setting}: a job file has no field {top}",
+                f"did you mean --set hyperparameters.{setting}?",
+                ExitCode.USAGE,
+            )
+        try:
+            found[field] = load_yaml(value)
+        except yaml.YAMLError:
+            raise CliError(f"--set {setting}: not a YAML value", code=ExitCode.USAGE) from None
+    return found
+
+
+def apply_overrides(content: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Replace fields by dotted name, in place. Raises CliError for a field below no mapping."""
+    for field, value in overrides.items():
+        *parents, last = field.split(".")
+        inner = content
+        for parent in parents:
+            below = inner.setdefault(parent, {})
+            if not isinstance(below, dict):
+                raise CliError(f"{field}: {parent} is no mapping", code=ExitCode.USAGE)
+            inner = below
+        inner[last] = value
+
+
+def check_spec(content: dict[str, Any], where: str) -> JobSpec:
+    """The spec of a mapping. Raises CliError with a line for each bad field."""
+    try:
+        return JobSpec.model_validate(content)
+    except ValidationError as error:
+        lines = [f"  {item.field}: {item.message}" for item in field_errors(error)]
+        raise CliError(
+            f"{where} is no valid job file:\n" + "\n".join(lines),
+            "the fields are described in docs/reference/job-file.md",
+            ExitCode.USAGE,
+        ) from None
+
+
+def pack(folder: Path) -> Bundle:
+    """Pack a folder as tar.gz without what .gitignore names, reproducibly.
+
+    Raises CliError when it is too large; the message names the largest files.
+    """
+    sizes: dict[Path, int] = {}
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in _files(folder):
+            sizes[path] = path.stat().st_size
+            if len(sizes) > MAX_BUNDLE_FILES or sum(sizes.values()) > 4 * MAX_BUNDLE_BYTES:
+                raise _too_large(folder, sizes)
+            info = archive.gettarinfo(path, path.relative_to(folder).as_posix())
+            info.uid = info.gid = info.mtime = 0
+            info.uname = info.gname = ""
+            info.mode = 0o755 if info.mode & 0o100 else 0o644
+            with path.open("rb") as file:
+                archive.addfile(info, file)
+    data = gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
+    if len(data) > MAX_BUNDLE_BYTES:
+        raise _too_large(folder, sizes)
+    return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes), sum(sizes.values()))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        place = getattr(error, "problem_mark", None)
+        where = f" at line {place.line + 1}" if place else ""
+        raise CliError(f"{path} is not YAML{where}", code=ExitCode.USAGE) from None
+    if not isinstance(content, dict):
+        raise CliError(
+            f"{path} must hold fields such as name, team, command and resources",
+            "see examples/ for complete job files",
+            ExitCode.USAGE,
+        )
+    return content
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The regular files to pack, in a fixed order; links are left out."""
+    patterns = list(_ALWAYS_LEFT_OUT)
+    for ignore in sorted(folder.rglob(".gitignore")):
+        base = ignore.parent.relative_to(folder).as_posix()
+        lines = ignore.read_text(encoding="utf-8", errors="replace").splitlines()
+        patterns += [
+            _rooted(line, base) for line in lines if line.strip() and not line.startswith("#")
+        ]
+    ignored = pathspec.GitIgnoreSpec.from_lines(patterns)
+    for name in sorted(ignored.match_tree_files(folder, negate=True, follow_links=False)):
+        path = folder / name
+        if path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _rooted(line: str, base: str) -> str:
+    """A pattern of a .gitignore in a sub-folder, as seen from the top."""
+    if base == ".":
+        return line
+    negated, pattern = ("!", line[1:]) if line.startswith("!") else ("", line)
+    inner = pattern.lstrip("/") if "/" in pattern.rstrip("/") else f"**/{pattern}"
+    return f"{negated}{base}/{inner}"
+
+
+def _too_large(folder: Path, sizes: dict[Path, int]) -> CliError:
+    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
+    shown = ", ".join(f"{path.relative_to(folder)} ({sizes[path]:,} bytes)" for path in largest)
+    return CliError(
+        f"workdir {folder} is too large: over {MAX_BUNDLE_BYTES // 2**20} MiB packed or "
+        f"{MAX_BUNDLE_FILES:,} files; the largest: {shown}",
+        "name data and build output in .gitignore; put data into a data snapshot",
+        ExitCode.USAGE,
+    )
+
+
+def _checkout(folder: Path, content: dict[str, Any]) -> dict[str, str]:
+    """The commit and the diff of a git checkout, where the job file does not give them."""
+    if "code_ref" in content or "codeRef" in content:
+        return {}
+    commit = _git(folder, "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    found = {"code_ref": commit.strip()}
+    diff = _git(folder, "diff", "HEAD", "--", ".")
+    if diff:
+        found["code_diff"] = diff[:DIFF_LIMIT_CHARS]
+    return found
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""

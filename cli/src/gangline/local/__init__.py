@@ -1,0 +1,1 @@
+"""The embedded platform: pinned Java artifacts, Apache Kafka, and a process supervisor."""

@@ -1,0 +1,96 @@
+"""A real Apache Kafka broker of one node, on a Java runtime from a wheel and pinned jars.
+
+It binds 127.0.0.1 only. In the platform it is one more process of the supervisor (`prepare`, then
+`spec`); alone, in tests, it brings a supervisor of its own (`start`, `stop`).
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from gangline.local import java
+from gangline.local.aot_cache import aot_flags
+from gangline.local.artifacts import Progress, fetch_all, kafka_artifacts
+from gangline.local.kafka_storage import KafkaPorts, prepare_storage
+from gangline.local.processes import ProcessSpec
+from gangline.local.server import LocalServer
+
+METADATA_TIMEOUT_S = 2.0
+STOP_GRACE_S = 20.0
+
+
+class EmbeddedKafka(LocalServer):
+    """One broker over one data directory; its ports and its data outlive restarts.
+
+    Preparing twice at the same time over one directory is prevented by the supervisor's lock, so
+    `prepare` is called by who holds it.
+    """
+
+    name = "kafka"
+
+    def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
+        super().__init__(data_dir, cache_dir)
+        self._ports: KafkaPorts | None = None
+        self._classpath = ""
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT for clients; known once prepared."""
+        if self._ports is None:
+            raise RuntimeError("the embedded Kafka is not prepared yet: call prepare() or start()")
+        return f"127.0.0.1:{self._ports.broker}"
+
+    @property
+    def classpath(self) -> str:
+        """The jars, as Java takes them; also for Kafka's console tools. Known once prepared."""
+        return self._classpath
+
+    def prepare(self, progress: Progress | None = None) -> None:
+        """Fetch and verify the jars, settle ports and settings, format; needs no running process.
+
+        Raises ArtifactError or KafkaError.
+        """
+        jars = fetch_all(kafka_artifacts(), self.cache_dir, progress)
+        self._classpath = os.pathsep.join(str(jar) for jar in jars)
+        self._ports = prepare_storage(self.data_dir, self.cache_dir, self._classpath)
+
+    def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
+        """Return how to run the broker, under the name `kafka`; call `prepare` first."""
+        return ProcessSpec(
+            name=self.name,
+            argv=self.argv(aot_flags(self.cache_dir, self._classpath)),
+            ready=self.is_ready,
+            restart=restart,
+            stop_grace_s=STOP_GRACE_S,
+        )
+
+    def argv(self, more_flags: tuple[str, ...] = ()) -> list[str]:
+        """Return the broker's command line with further flags for Java."""
+        return [
+            str(java.java_path()),
+            *java.SMALL_JVM_FLAGS,
+            *more_flags,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+            "-cp",
+            self._classpath,
+            "kafka.Kafka",
+            str(self.data_dir / "server.properties"),
+        ]
+
+    def is_ready(self) -> bool:
+        """Whether the broker answers a metadata request and knows itself and a controller."""
+        host, port = self.bootstrap.split(":")
+        try:
+            # Cheap while nobody listens; librdkafka would back off and complain.
+            socket.create_connection((host, int(port)), timeout=0.5).close()
+            client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+            metadata = client.list_topics(timeout=METADATA_TIMEOUT_S)
+        except (OSError, KafkaException):
+            return False
+        return bool(metadata.brokers) and metadata.controller_id in metadata.brokers

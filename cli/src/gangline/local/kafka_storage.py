@@ -1,0 +1,167 @@
+"""What one Kafka node needs on disk before it starts: ports, settings, a formatted log folder."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gangline.local import java
+from gangline.local.ports import is_free, pick_ports
+
+NODE_ID = 1
+FORMAT_TIMEOUT_S = 60
+# What a format writes depends on Kafka's version alone; the cache keeps one per version.
+KAFKA_VERSION = "4.3.1"
+
+# One node, so every replication factor is 1; few partitions, for they cost memory and start time.
+_SETTINGS = """\
+process.roles=broker,controller
+node.id={node_id}
+controller.quorum.voters={node_id}@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{broker_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker_port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={log_dir}
+auto.create.topics.enable=false
+default.replication.factor=1
+min.insync.replicas=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+# Groups begin at once: nobody else is about to join.
+group.initial.rebalance.delay.ms=0
+# After kill -9 the controller waits for the old session: 3.4-4.6 s instead of 11 s until back.
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=200
+# The bus asks for long transactions and wants those of the dead aborted soon.
+transaction.max.timeout.ms=900000
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+log.cleaner.dedupe.buffer.size=8388608
+# The controller writes a record to its own log when idle; twice a second is for many nodes.
+metadata.max.idle.interval.ms=5000
+num.network.threads=2
+num.io.threads=4
+"""
+
+
+class KafkaError(RuntimeError):
+    """The embedded Kafka cannot be prepared; the message says why."""
+
+
+@dataclass(frozen=True)
+class KafkaPorts:
+    """The two ports of the node, the same over its restarts."""
+
+    broker: int
+    controller: int
+
+
+def prepare_storage(data_dir: Path, cache: Path, classpath: str) -> KafkaPorts:
+    """Make `data_dir` ready for a start and return its ports; what is there already stays.
+
+    Writes `ports.json`, `server.properties` and a formatted `topics/`. A port that somebody else
+    has taken since the last run is picked anew.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    ports = _kept_ports(data_dir / "ports.json")
+    log_dir = data_dir / "topics"
+    text = _SETTINGS.format(
+        node_id=NODE_ID,
+        broker_port=ports.broker,
+        controller_port=ports.controller,
+        log_dir=log_dir,
+    )
+    _write(data_dir / "server.properties", text.encode())
+    if not (log_dir / "meta.properties").exists():
+        _format(log_dir, _bootstrap_checkpoint(cache, classpath))
+    return ports
+
+
+def _kept_ports(path: Path) -> KafkaPorts:
+    try:
+        ports = KafkaPorts(**json.loads(path.read_text("utf-8")))
+        if is_free(ports.broker) and is_free(ports.controller):
+            return ports
+    except (OSError, ValueError, TypeError):
+        pass  # the first start, or a torn file
+    ports = KafkaPorts(*pick_ports(2))
+    _write(path, json.dumps(asdict(ports)).encode())
+    return ports
+
+
+def _format(log_dir: Path, checkpoint: bytes) -> None:
+    """Write what StorageTool's format writes, without a start of Java.
+
+    meta.properties comes last: with it the folder counts as formatted.
+    """
+    log_dir.mkdir(parents=True, exist_ok=True)
+    _write(log_dir / "bootstrap.checkpoint", checkpoint)
+    properties = {
+        "version": "1",
+        "cluster.id": _kafka_id(),
+        "node.id": str(NODE_ID),
+        "directory.id": _kafka_id(),
+    }
+    lines = [f"{key}={value}\n" for key, value in properties.items()]
+    _write(log_dir / "meta.properties", "".join(lines).encode())
+
+
+def _bootstrap_checkpoint(cache: Path, classpath: str) -> bytes:
+    """Return the first metadata records (feature levels) of this Kafka version.
+
+    Kafka's own StorageTool makes them once per cache; they hold nothing of one cluster.
+    """
+    kept = cache / f"kafka-{KAFKA_VERSION}-bootstrap.checkpoint"
+    if kept.exists():
+        return kept.read_bytes()
+    scratch = Path(tempfile.mkdtemp(prefix="gangline-format-"))
+    try:
+        settings = _SETTINGS.format(
+            node_id=NODE_ID, broker_port=1, controller_port=2, log_dir=scratch / "topics"
+        )
+        settings_path = str(scratch / "server.properties")
+        Path(settings_path).write_text(settings, "utf-8")
+        java_argv = [str(java.java_path()), *java.SMALL_JVM_FLAGS, "-cp", classpath]
+        tool_argv = ["kafka.tools.StorageTool", "format", "-t", _kafka_id(), "-c", settings_path]
+        done = subprocess.run(
+            [*java_argv, *tool_argv],
+            capture_output=True,
+            timeout=FORMAT_TIMEOUT_S,
+            check=False,
+        )
+        made = scratch / "topics" / "bootstrap.checkpoint"
+        if done.returncode != 0 or not made.exists():
+            output = (done.stdout + done.stderr).decode("utf-8", errors="replace")
+            raise KafkaError(f"Kafka's StorageTool failed:\n{output[-2000:]}")
+        cache.mkdir(parents=True, exist_ok=True)
+        _write(kept, made.read_bytes())
+        return kept.read_bytes()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _kafka_id() -> str:
+    """Return a random id in Kafka's form: 22 characters of URL-safe base64, no leading '-'."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing, readable by its owner only."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+    fresh.replace(path)

@@ -1,0 +1,266 @@
+"""What runs in the embedded platform, and how its parts find each other.
+
+```
+kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
+tracker -> gateway -> node agents
+```
+Everything binds 127.0.0.1. State is kept in one data directory; ports stay the same over restarts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from gangline.local.artifacts import Progress
+from gangline.local.kafka import EmbeddedKafka
+from gangline.local.ports import pick_ports
+from gangline.local.probe import answers_ok
+from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.s3proxy import S3Proxy
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_service.tokens import Role, TokenEntry, write_tokens
+
+SERVICES: Mapping[str, str] = {
+    "quota": "gangline_quota",
+    "scheduler": "gangline_scheduler",
+    "fault-manager": "gangline_faults",
+    "checkpoint-service": "gangline_checkpoints",
+    "tracker": "gangline_tracker",
+    "gateway": "gangline_gateway",
+}
+KAFKA_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 90.0
+_PRIVATE = 0o600
+
+
+@dataclass(frozen=True)
+class PlatformSettings:
+    """What `gangline up` was asked for. The user's own parts replace the embedded ones."""
+
+    data_dir: Path
+    nodes: int = 2
+    slots: int = 2
+    kafka: str | None = None
+    clickhouse: str | None = None
+    store: str | None = None
+    """A store URL, `local` for the embedded S3 server, None for a local directory."""
+    teams_file: Path | None = None
+    schedulers: int = 1
+    live_view: bool = True
+    heartbeat_timeout_s: float = 60.0
+    heartbeat_interval_s: float = 1.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Further GANGLINE_ settings of every process, for tests and tuning."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """How the command line reaches a platform; kept in `<data_dir>/client.json`, mode 0600."""
+
+    url: str
+    token: str = field(repr=False)
+    bootstrap_servers: str = ""
+    clickhouse_url: str = ""
+
+
+class Platform:
+    """The embedded platform over one data directory. Use it as a context manager."""
+
+    def __init__(self, settings: PlatformSettings, progress: Progress | None = None) -> None:
+        self.settings = settings
+        self.data_dir = settings.data_dir.resolve()
+        self.supervisor = Supervisor(self.data_dir)
+        self._progress = progress
+
+    def __enter__(self) -> Self:
+        """Take the data directory; nothing runs yet."""
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.supervisor.claim()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop everything, dependents first."""
+        self.supervisor.stop()
+
+    def start(self, on_phase: Callable[[str], None] = lambda _: None) -> Client:
+        """Start all parts and return once they are ready. Raises SupervisorError, ArtifactError."""
+        ports = self._ports()
+        bootstrap = self.settings.kafka
+        if bootstrap is None:
+            on_phase("Apache Kafka")
+            kafka = EmbeddedKafka(self.data_dir / "kafka")
+            kafka.prepare(self._progress)
+            self.supervisor.start([kafka.spec()])
+            bootstrap = kafka.bootstrap
+        store = self._store(on_phase)
+        environment = {**self._environment(bootstrap, ports), **store}
+        self.supervisor.wait_ready(KAFKA_TIMEOUT_S)
+        on_phase("topics")
+        bus = KafkaBus(bootstrap, client="gangline.up")
+        create_topics(bus, TopicNames(environment.get("GANGLINE_TOPIC_PREFIX", "")))
+        bus.close()
+        client = self._client(bootstrap, ports)
+        on_phase("services")
+        self.supervisor.start([*self._services(environment), *self._agents(environment)])
+        self.supervisor.wait_ready(READY_TIMEOUT_S)
+        return client
+
+    def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
+        found = []
+        for name, module in SERVICES.items():
+            copies = self.settings.schedulers if name == "scheduler" else 1
+            found += [
+                self._process(f"{name}-{index}", module, environment) for index in range(copies)
+            ]
+        if self.settings.live_view:
+            found.append(self._process("live-view-0", "gangline_tracker.live", environment))
+        return found
+
+    def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
+        found = []
+        for index in range(self.settings.nodes):
+            node = f"node-{index}"
+            own = {
+                "GANGLINE_NODE_ID": node,
+                "GANGLINE_SLOTS": str(self.settings.slots),
+                "GANGLINE_RACK": f"rack-{index // 8}",
+                "GANGLINE_DATA_DIR": str(self.data_dir / "nodes" / node),
+                "GANGLINE_SECRETS_DIR": str(self.data_dir / "secrets"),
+            }
+            found.append(
+                self._process(node, "gangline_worker.agent", {**environment, **own}, grace_s=20.0)
+            )
+        return found
+
+    def _process(
+        self, name: str, module: str, environment: Mapping[str, str], *, grace_s: float = 10.0
+    ) -> ProcessSpec:
+        health_file = self.data_dir / "run" / "health" / f"{name}.json"
+        health_file.parent.mkdir(parents=True, exist_ok=True)
+        health_file.unlink(missing_ok=True)
+        return ProcessSpec(
+            name=name,
+            argv=[sys.executable, "-m", module],
+            env={
+                **environment,
+                "GANGLINE_INSTANCE_ID": name,
+                "GANGLINE_HEALTH_FILE": str(health_file),
+            },
+            ready=lambda: _is_ready(health_file),
+            depends_on=["kafka"] if self.settings.kafka is None else [],
+            stop_grace_s=grace_s,
+        )
+
+    def _environment(self, bootstrap: str, ports: Mapping[str, int]) -> dict[str, str]:
+        tokens = self._tokens()
+        served = f"http://127.0.0.1:{ports['clickhouse']}"
+        embedded = f"chdb://{self.data_dir / 'clickhouse'}"
+        found = {
+            "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
+            "GANGLINE_TOKENS_FILE": str(self.data_dir / "tokens.json"),
+            "GANGLINE_SERVICE_TOKEN": tokens["service"],
+            "GANGLINE_CLICKHOUSE": self.settings.clickhouse or embedded,
+            "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,
+            "GANGLINE_HTTP_PORT": str(ports["clickhouse"]),
+            "GANGLINE_LIVE_PORT": str(ports["live"]),
+            "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
+            "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
+            "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
+            "OMP_NUM_THREADS": "1",
+        }
+        if self.settings.teams_file is not None:
+            found["GANGLINE_TEAMS_FILE"] = str(self.settings.teams_file.resolve())
+        return found | dict(self.settings.environment)
+
+    def _store(self, on_phase: Callable[[str], None]) -> dict[str, str]:
+        """Where checkpoints and code bundles are kept, as settings of the processes."""
+        wanted = self.settings.store
+        if wanted == "local":
+            on_phase("S3 server")
+            server = S3Proxy(self.data_dir / "s3")
+            server.prepare(self._progress)
+            self.supervisor.start([server.spec()])
+            return {"GANGLINE_STORE_URL": server.url, **server.environment}
+        if wanted is not None:
+            return {"GANGLINE_STORE_URL": wanted}
+        folder = self.data_dir / "store"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Agents and store share the file system: shards are linked, not copied.
+        return {"GANGLINE_STORE_URL": f"file://{folder}", "GANGLINE_LINK_UPLOADS": "true"}
+
+    def _ports(self) -> dict[str, int]:
+        """The ports of this data directory: picked once, kept over restarts."""
+        path = self.data_dir / "ports.json"
+        names = ("gateway", "clickhouse", "live")
+        if path.exists():
+            kept: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+            if kept.keys() == set(names):
+                return kept
+        picked = dict(zip(names, pick_ports(len(names)), strict=True))
+        path.write_text(json.dumps(picked), encoding="utf-8")
+        return picked
+
+    def _tokens(self) -> dict[str, str]:
+        """The tokens of local use, made once: `admin` for the user, `service` for services."""
+        path = self.data_dir / "local-tokens.json"
+        if path.exists():
+            kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            kept = {name: f"gl_{secrets.token_urlsafe(32)}" for name in ("admin", "service")}
+            _write_private(path, json.dumps(kept))
+        write_tokens(
+            self.data_dir / "tokens.json",
+            [
+                TokenEntry.of(kept["admin"], name="local-admin", role=Role.ADMIN),
+                TokenEntry.of(kept["service"], name="gangline-services", role=Role.SERVICE),
+            ],
+        )
+        return kept
+
+    def _client(self, bootstrap: str, ports: Mapping[str, int]) -> Client:
+        client = Client(
+            url=f"http://127.0.0.1:{ports['gateway']}",
+            token=self._tokens()["admin"],
+            bootstrap_servers=bootstrap,
+            clickhouse_url=f"http://127.0.0.1:{ports['clickhouse']}",
+        )
+        _write_private(self.data_dir / "client.json", json.dumps(client.__dict__))
+        return client
+
+
+def read_client(data_dir: Path) -> Client | None:
+    """How to reach the platform of a data directory; None when none was ever up there."""
+    path = data_dir / "client.json"
+    if not path.exists():
+        return None
+    return Client(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def default_data_dir() -> Path:
+    """GANGLINE_DATA_DIR, or .gangline in the home directory."""
+    chosen = os.environ.get("GANGLINE_DATA_DIR", "")
+    return Path(chosen) if chosen else Path.home() / ".gangline"
+
+
+def _is_ready(health_file: Path) -> bool:
+    if not health_file.exists():
+        return False
+    url = json.loads(health_file.read_text(encoding="utf-8"))["url"]
+    return answers_ok(f"{url}/readyz")
+
+
+def _write_private(path: Path, text: str) -> None:
+    draft = path.with_suffix(".tmp")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    draft.replace(path)

@@ -1,0 +1,51 @@
+"""Asking processes whether they are ready, beside the supervising thread and never in it."""
+
+import http.client
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+HTTP_TIMEOUT_S = 2.0
+_THREADS = 4
+
+_log = logging.getLogger(__name__)
+
+
+class Prober:
+    """Runs readiness checks in a few threads; each answer is handed to a callback there."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="readiness")
+
+    def ask(self, ready: Callable[[], bool] | str, answer: Callable[[bool], None]) -> None:
+        """Call `answer` with the outcome, in another thread; an error counts as not ready."""
+        self._pool.submit(self._ask, ready, answer)
+
+    def close(self) -> None:
+        """Drop what has not begun; what runs ends by its own time limit."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @staticmethod
+    def _ask(ready: Callable[[], bool] | str, answer: Callable[[bool], None]) -> None:
+        try:
+            outcome = answers_ok(ready) if isinstance(ready, str) else bool(ready())
+        except Exception:  # noqa: BLE001  (any failure of a caller's check means "not ready")
+            _log.debug("readiness check failed", exc_info=True)
+            outcome = False
+        answer(outcome)
+
+
+def answers_ok(url: str) -> bool:
+    """Whether an http URL answers 200 now; connects directly, whatever proxies are set."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "127.0.0.1", parts.port or 80, timeout=HTTP_TIMEOUT_S
+    )
+    try:
+        connection.request("GET", parts.path or "/")
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

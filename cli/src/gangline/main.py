@@ -1,0 +1,94 @@
+"""The `gangline` command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gangline.commands import cluster, demo, events, jobs, logs, platform, runs, submit, watch
+from gangline.errors import CliError, ExitCode
+from gangline.session import DataDir, Json, Token, Url, asks_platform, global_options
+
+app = typer.Typer(
+    name="gangline",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version("gangline"))
+        raise typer.Exit
+
+
+@app.callback()
+def gangline(
+    context: typer.Context,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Submit gangs of training workers, follow them, and compare their runs."""
+    global_options(context, url, token, data_dir, json)
+
+
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Jobs": {
+        "submit": submit.submit,
+        "list": jobs.list_jobs,
+        "show": jobs.show,
+        "explain": jobs.explain,
+        "watch": watch.watch,
+        "logs": logs.logs,
+        "cancel": jobs.cancel,
+        "priority": jobs.priority,
+        "checkpoints": logs.checkpoints,
+        "restore": logs.restore,
+    },
+    "Runs": {"runs": runs.runs, "metrics": runs.metrics, "compare": runs.compare},
+    "Cluster": {
+        "nodes": cluster.nodes,
+        "drain": cluster.drain,
+        "queue": cluster.queue,
+        "events": events.events,
+    },
+}
+for _panel, _bodies in _COMMANDS.items():
+    for _name, _body in _bodies.items():
+        app.command(_name, rich_help_panel=_panel)(asks_platform(_body))
+app.command(rich_help_panel="Platform")(platform.up)
+app.command(rich_help_panel="Platform")(demo.demo)
+app.command(rich_help_panel="Platform")(platform.doctor)
+teams.callback()(asks_platform(cluster.teams))
+teams.command("set")(asks_platform(cluster.teams_set))
+app.add_typer(teams, name="teams", rich_help_panel="Cluster")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a CliError is one line with the way out, never a traceback."""
+    try:
+        app(args=arguments, prog_name="gangline")
+    except CliError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        if error.hint:
+            sys.stderr.write(f"  {error.hint}\n")
+        raise SystemExit(int(error.code)) from None
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; the interpreter's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(int(ExitCode.DONE)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(int(ExitCode.TOOL_ERROR)) from None

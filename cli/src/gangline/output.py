@@ -1,0 +1,58 @@
+"""Where a command writes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from gangline.render import Column, table
+
+
+@dataclass(frozen=True)
+class Output:
+    """`json`: stdout holds JSON alone, one document, or one object a line where it streams."""
+
+    json: bool = False
+
+    def show(self, result: Any, text: str) -> None:
+        """The command's result, for machines or for people."""
+        if self.json:
+            print(json.dumps(plain_json(result), indent=2, ensure_ascii=False))
+        elif text:
+            print(text)
+
+    def table(
+        self, result: Any, columns: Sequence[Column], rows: Sequence[Sequence[str]], empty: str
+    ) -> None:
+        """A list as a table, or the sentence `empty` (to stderr) when there is nothing."""
+        if not rows and not self.json:
+            self.note(empty)
+            return
+        self.show(result, "" if self.json else table(columns, rows))
+
+    def line(self, item: Any, text: str) -> None:
+        """One item of a stream, flushed."""
+        if self.json:
+            text = json.dumps(plain_json(item), separators=(",", ":"), ensure_ascii=False)
+        print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        """Something to know that is not the result."""
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def plain_json(value: Any) -> Any:
+    """Models, lists and mappings of models as JSON values."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(name): plain_json(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_json(item) for item in value]
+    return value

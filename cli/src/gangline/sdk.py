@@ -1,0 +1,367 @@
+"""The Python SDK: one method per thing that a user asks of the platform.
+
+Every method raises CliError (`message`, `hint`, `code`) when the platform refuses or is away.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from gangline import api_models as api
+from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
+from gangline.connection import find_gateway
+from gangline.errors import CliError, ExitCode
+from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
+from gangline.transport import Params, Transport
+from gangline_schemas.job import JobSpec
+
+LINES = 1000
+FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0
+
+Submission = JobFile | JobSpec | Mapping[str, Any] | Path | str
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    data_dir: Path | str | None = None,
+    *,
+    notice: Callable[[str], None] = lambda _: None,
+) -> Gangline:
+    """A client of the platform at `url`, or of the one that was last up on this machine.
+
+    What is not given comes from GANGLINE_URL and GANGLINE_TOKEN, then from the data directory.
+    `notice` is told of retries, one line each. Raises CliError when no platform is known.
+    """
+    folder = Path(data_dir) if data_dir is not None else None
+    return Gangline(find_gateway(url, token, folder, notice=notice))
+
+
+class Gangline:
+    """A client of one gateway. Use it as a context manager, or call `close`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> Self:
+        """Nothing is sent before the first question."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    @property
+    def url(self) -> str:
+        """The gateway's URL."""
+        return self._transport.url
+
+    # Jobs
+
+    def submit(
+        self,
+        job: Submission,
+        idempotency_key: str | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> api.Job:
+        """Submit a spec, a mapping of its fields or a job file; uploads its workdir first.
+
+        The same key again gives the same job. Without one, each call is a new job.
+        """
+        file = read_submission(job, overrides)
+        if file.bundle is not None:
+            self.upload(file.bundle, file.spec.team)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        answer = self._call(
+            "POST", "/v1/training-jobs", body=file.spec.data(), headers=headers, repeatable=True
+        )
+        return read(api.Job, answer)
+
+    def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> api.DryRun:
+        """What `submit` would do; nothing is uploaded or started."""
+        file = read_submission(job, overrides)
+        answer = self._call(
+            "POST",
+            "/v1/training-jobs",
+            params={"dry_run": "true"},
+            body=file.spec.data(),
+            repeatable=True,
+        )
+        return read(api.DryRun, answer)
+
+    def upload(self, bundle: Bundle, team: str) -> api.BundleStored:
+        """Store a packed workdir; one that is there already is not changed."""
+        answer = self._call(
+            "POST",
+            "/v1/code-bundles",
+            params={"team": team},
+            content=bundle.data,
+            headers={"Content-Type": "application/gzip"},
+            repeatable=True,
+        )
+        return read(api.BundleStored, answer)
+
+    def get(self, job_id: str) -> api.Job:
+        """One job."""
+        return read(api.Job, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}"))
+
+    def list(
+        self,
+        *,
+        states: Sequence[str] = (),
+        team: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[api.JobSummary]:
+        """Jobs, newest first, read page by page; at most `limit`."""
+        wanted = {"state": [*states] or None, "team": team, "user": user, "name": name}
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[api.JobSummary], str | None]:
+            answer = self._call("GET", "/v1/training-jobs", params=wanted | place)
+            page = read(api.JobPage, answer)
+            return page.jobs, page.cursor
+
+        return pages(ask, limit)
+
+    def explain(self, job_id: str) -> api.Explanation:
+        """Why the job is where it is."""
+        return read(
+            api.Explanation, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}/explain")
+        )
+
+    def cancel(self, job_id: str) -> api.Job:
+        """End a job; its gang saves first if it can."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/cancel"
+        return read(api.Job, self._call("POST", path, repeatable=True))
+
+    def set_priority(self, job_id: str, priority: int) -> api.Job:
+        """Change a job's priority: 0 (highest) to 100."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/priority"
+        body = {"priority": priority}
+        return read(api.Job, self._call("POST", path, body=body, repeatable=True))
+
+    def wait(
+        self,
+        job_id: str,
+        timeout_s: float | None = None,
+        *,
+        on_change: Callable[[api.Job], None] = lambda _: None,
+    ) -> api.Job:
+        """Wait for a job's end. Raises CliError with code NOT_FINISHED after `timeout_s`."""
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        delay_s, seen = FIRST_POLL_S, ""
+        while True:
+            job = self.get(job_id)
+            if job.state != seen:
+                seen, delay_s = job.state, FIRST_POLL_S
+                on_change(job)
+            if job.ended:
+                return job
+            if ends is not None and time.monotonic() >= ends:
+                raise CliError(
+                    f"{job_id} is {job.state} after {timeout_s:g} s; it goes on",
+                    f"wait again with: gangline watch {job_id}",
+                    ExitCode.NOT_FINISHED,
+                )
+            time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
+            delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
+
+    # What a job did
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[api.LogLine]:
+        """Lines of all ranks, or of one; with `tail` the last ones; `follow` goes on to its end."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/logs"
+        params: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
+        if follow:
+            yield from self._new_lines(path, {**params, "follow": "true"})
+            return
+        params["limit"] = LINES
+        while True:
+            page = read(api.LogPage, self._call("GET", path, params=params))
+            yield from page.lines
+            if tail is not None or len(page.lines) < LINES:
+                return
+            params["cursor"] = page.cursor
+
+    def _new_lines(self, path: str, params: Params) -> Iterator[api.LogLine]:
+        """Each line once: what was sent after the last cursor comes again on a new connection."""
+        seen: dict[tuple[int, int], int] = {}
+        for event in self._transport.events(path, params):
+            if event.event != "log":
+                continue
+            line = parse(api.LogLine, event.data)
+            key = (line.attempt, line.rank)
+            if line.line > seen.get(key, -1):
+                seen[key] = line.line
+                yield line
+
+    def checkpoints(self, job_id: str) -> Sequence[api.Checkpoint]:
+        """A job's checkpoints, newest first."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints"
+        return read(api.CheckpointList, self._call("GET", path)).checkpoints
+
+    def restore(self, job_id: str, step: int) -> api.Restored:
+        """Go on from a step's committed checkpoint: the same run, or a new one if it has ended."""
+        path = f"/training-runs/{path_id(job_id)}/checkpoints/{step}/restore"
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return read(api.Restored, self._call("POST", path, headers=headers, repeatable=True))
+
+    # Runs
+
+    def runs(
+        self, *, team: str | None = None, name: str | None = None, limit: int | None = None
+    ) -> Iterator[api.Run]:
+        """Runs of history, newest first, read page by page; at most `limit`."""
+        wanted = {"team": team, "name": name}
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[api.Run], str | None]:
+            page = read(api.RunPage, self._call("GET", "/v1/runs", params=wanted | place))
+            return page.runs, page.cursor
+
+        return pages(ask, limit)
+
+    def metrics(
+        self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
+    ) -> Iterator[api.StepMetrics]:
+        """A run's steps so far, thinned to about 1,000; `follow` goes on with each new one.
+
+        A step may come twice; the later one counts.
+        """
+        path = f"/training-runs/{path_id(run_id)}/metrics"
+        params: Params = {"name": [*names] or None}
+        if not follow:
+            curves = read(api.Curves, self._call("GET", path, params=params)).curves
+            yield from steps_of(curves)
+            return
+        for event in self._transport.events(path, params):
+            if event.event == "history":
+                yield from steps_of(parse(api.Curves, event.data).curves)
+            elif event.event == "step":
+                yield parse(api.StepMetrics, event.data)
+
+    def curves(
+        self, run_id: str, names: Sequence[str] = (), points: int = 500
+    ) -> Sequence[api.Curve]:
+        """Curves of a run's metrics (all: none named), thinned to about `points` points."""
+        path = f"/v1/runs/{path_id(run_id)}/curves"
+        params: Params = {"name": [*names] or None, "points": max(2, points)}
+        return read(api.Curves, self._call("GET", path, params=params)).curves
+
+    def compare(
+        self, run_ids: Sequence[str], names: Sequence[str] = (), points: int = 200
+    ) -> api.Comparison:
+        """Configurations' differences, final metrics and curves of up to 20 runs side by side."""
+        params: Params = {
+            "run": [path_id(run_id) for run_id in run_ids],
+            "name": [*names] or None,
+            "points": max(2, points),
+        }
+        return read(api.Comparison, self._call("GET", "/v1/runs/compare", params=params))
+
+    # The cluster
+
+    def teams(self) -> Sequence[api.Team]:
+        """Teams that the token sees."""
+        return read(api.TeamList, self._call("GET", "/v1/teams")).teams
+
+    def configure_team(
+        self, team: str, *, gpu_limit: int, gpu_guarantee: int = 0, borrow_limit: int = 0
+    ) -> api.Team:
+        """Create or change a team."""
+        body = {
+            "gpu_limit": gpu_limit,
+            "gpu_guarantee": gpu_guarantee,
+            "borrow_limit": borrow_limit,
+        }
+        return read(api.Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
+
+    def nodes(self) -> Sequence[api.Node]:
+        """All nodes, by id."""
+        return read(api.NodeList, self._call("GET", "/v1/nodes")).nodes
+
+    def drain(self, node_id: str, *, drain: bool = True) -> api.Drained:
+        """Keep gangs off a node, or let them there again."""
+        path = f"/v1/nodes/{path_id(node_id)}/drain"
+        body = {"drain": drain}
+        return read(api.Drained, self._call("POST", path, body=body, repeatable=True))
+
+    def queue(self) -> api.Queue:
+        """Pending jobs in the order in which they start."""
+        return read(api.Queue, self._call("GET", "/v1/queue"))
+
+    def events(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        follow: bool = False,
+        from_start: bool = False,
+        limit: int = 100,
+    ) -> Iterator[api.BusEvent]:
+        """The newest `limit` events of topics (none named: all but heartbeats); needs an admin.
+
+        `follow` gives those that come instead, for ever; with `from_start` after all old ones.
+        """
+        params: dict[str, Any] = {"topic": [topic_name(name) for name in topics] or None}
+        if follow:
+            params |= {"follow": "true", "from": "start" if from_start else "end"}
+            for event in self._transport.events("/v1/events", params):
+                yield parse(api.BusEvent, event.data)
+            return
+        params["limit"] = limit
+        yield from read(api.EventPage, self._call("GET", "/v1/events", params=params)).events
+
+    def job_events(self, job_id: str, *, follow: bool = False) -> Iterator[api.BusEvent]:
+        """Everything that was decided about a job; `follow` goes on to its end."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/events"
+        if follow:
+            for event in self._transport.events(path, {"follow": "true"}):
+                yield parse(api.BusEvent, event.data)
+            return
+        params: dict[str, Any] = {"limit": 1000}
+        while True:
+            page = read(api.EventPage, self._call("GET", path, params=params))
+            yield from page.events
+            if len(page.events) < params["limit"]:
+                return
+            params["cursor"] = page.cursor
+
+    def whoami(self) -> api.Whoami:
+        """Whose token this is."""
+        return read(api.Whoami, self._call("GET", "/v1/whoami"))
+
+    def version(self) -> api.Version:
+        """What answers."""
+        return read(api.Version, self._call("GET", "/v1/version"))
+
+    def _call(self, method: str, path: str, **options: Any) -> Any:
+        return self._transport.call(method, path, **options)
+
+
+def read_submission(job: Submission, overrides: Mapping[str, Any] | None = None) -> JobFile:
+    """Any form of a submission as a checked spec and its bundle. Raises CliError."""
+    if isinstance(job, JobFile):
+        return job
+    if isinstance(job, (str, Path)):
+        return read_job_file(Path(job), overrides)
+    content = job.data() if isinstance(job, JobSpec) else copy.deepcopy(dict(job))
+    apply_overrides(content, overrides or {})
+    return JobFile(check_spec(content, "the spec"), None)

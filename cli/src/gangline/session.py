@@ -1,0 +1,109 @@
+"""What every command that asks the platform shares: --url, --token, --data-dir and --json."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, get_type_hints
+
+import typer
+
+from gangline.output import Output
+from gangline.sdk import Gangline, connect
+
+Url = Annotated[str | None, typer.Option("--url", help="The gateway's URL; else GANGLINE_URL.")]
+Token = Annotated[
+    str | None,
+    typer.Option("--token", help="Your token; better set as GANGLINE_TOKEN.", metavar="TOKEN"),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Data directory of a local platform [~/.gangline]."),
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing else there.")]
+
+
+@dataclass(frozen=True)
+class Door:
+    """Which platform to talk to, as far as the command line says."""
+
+    url: str | None = None
+    token: str | None = None
+    data_dir: Path | None = None
+    json: bool = False
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Door(url={self.url!r}, data_dir={self.data_dir!r}, json={self.json})"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command's connection and output."""
+
+    client: Gangline
+    out: Output
+
+
+def global_options(
+    context: typer.Context,
+    url: Url = None,
+    token: Token = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Submit gangs of training workers, follow them, and compare their runs."""
+    context.obj = Door(url, token, data_dir, json)
+
+
+def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose first parameter is a Session.
+
+    The command has the shared options too; given before the command's name they count as well.
+    """
+
+    @functools.wraps(body)
+    def command(
+        context: typer.Context,
+        *arguments: object,
+        url: str | None = None,
+        token: str | None = None,
+        data_dir: Path | None = None,
+        json: bool = False,
+        **options: object,
+    ) -> None:
+        outer = context.obj if isinstance(context.obj, Door) else Door()
+        door = Door(
+            url or outer.url,
+            token or outer.token,
+            data_dir or outer.data_dir,
+            json=json or outer.json,
+        )
+        if context.invoked_subcommand is not None:
+            context.obj = door
+            return
+        out = Output(json=door.json)
+        with connect(door.url, door.token, door.data_dir, notice=out.note) as client:
+            body(Session(client, out), *arguments, **options)
+
+    shared = {"url": Url, "token": Token, "data_dir": DataDir, "json": Json}
+    hints = get_type_hints(body, include_extras=True)
+    own = list(inspect.signature(body).parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        *(p.replace(kind=keyword, annotation=hints[p.name]) for p in own),
+        *(
+            inspect.Parameter(name, keyword, default=False if name == "json" else None)
+            for name in shared
+        ),
+    ]
+    annotations = {"context": typer.Context, **{p.name: hints[p.name] for p in own}, **shared}
+    parameters = [p.replace(annotation=annotations[p.name]) for p in parameters]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = annotations
+    del command.__wrapped__
+    return command

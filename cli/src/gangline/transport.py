@@ -1,0 +1,217 @@
+"""HTTP to the gateway: the token on every request, bounded retries, problems as CliError."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from gangline.errors import CliError, ExitCode
+from gangline.sse import ServerEvent, follow
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+SILENCE_TIMEOUT_S = 60.0
+"""The gateway sends a comment at least this often on a quiet stream."""
+RETRIES = 6
+RETRY_DELAY_S, LONGEST_DELAY_S = 0.5, 5.0
+_AWAY = frozenset({502, 503, 504})
+_USAGE = frozenset({400, 413, 422})
+_UP_HINT = "is the platform up? start it here with: gangline up"
+
+Params = Mapping[str, str | int | float | bool | list[str] | None]
+
+
+class Transport:
+    """One connection pool to one gateway. May be shared by threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        notice: Callable[[str], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Raises CliError when the token would travel unencrypted to another machine."""
+        self.url = url.rstrip("/")
+        loopback = _check_url(self.url)
+        self._notice = notice
+        self._sleep = sleep
+        self._answered = False
+        self._client = httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            trust_env=not loopback,  # a proxy of the environment is no way to this machine
+            verify=self.url.startswith("https:"),  # certificates take long to load
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+    ) -> Any:
+        """The JSON answer. Requests that may be sent twice are tried again while it is away.
+
+        GET and PUT may be, POST only when `repeatable` says so. Raises CliError.
+        """
+        again = method in {"GET", "PUT"} if repeatable is None else repeatable
+        retries = RETRIES if again else 0
+        for retry in range(retries + 1):
+            try:
+                answer = self._client.request(
+                    method,
+                    path,
+                    params=_set_only(params),
+                    json=body,
+                    content=content,
+                    headers={"Accept": "application/json", **(headers or {})},
+                )
+            except httpx.ConnectError:
+                failure = CliError(f"nothing answers at {self.url}", _UP_HINT)
+                if not self._answered:  # it is not restarting: it was never there
+                    raise failure from None
+            except httpx.TransportError as error:
+                failure = CliError(f"no answer from {self.url}: {type(error).__name__}", _UP_HINT)
+            else:
+                self._answered = True
+                if answer.status_code not in _AWAY:
+                    return _content(answer)
+                failure = problem_of(answer)
+            if retry == retries:
+                raise failure
+            delay_s = min(LONGEST_DELAY_S, RETRY_DELAY_S * 2**retry)
+            self._notice(f"{failure.message}; trying again in {delay_s:g} s")
+            self._sleep(delay_s)
+        raise AssertionError  # the loop returns or raises
+
+    def events(
+        self, path: str, params: Params | None = None, *, after: str = ""
+    ) -> Iterator[ServerEvent]:
+        """Server-sent events of a route, resumed where a broken connection ended."""
+
+        @contextmanager
+        def open_stream(last_id: str) -> Iterator[Iterator[str]]:
+            headers = {"Accept": "text/event-stream"}
+            if last_id:
+                headers["Last-Event-ID"] = last_id
+            with self._client.stream(
+                "GET",
+                path,
+                params=_set_only(params),
+                headers=headers,
+                timeout=httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            ) as answer:
+                if answer.status_code in _AWAY:
+                    raise httpx.RemoteProtocolError(f"status {answer.status_code}")
+                if answer.is_error:
+                    answer.read()
+                    raise problem_of(answer)
+                self._answered = True
+                yield answer.iter_lines()
+
+        return follow(open_stream, notice=self._notice, after=after, sleep=self._sleep)
+
+
+def problem_of(answer: httpx.Response) -> CliError:
+    """A problem+json answer as the error that the user sees."""
+    try:
+        problem = answer.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    text = str(problem.get("detail") or problem.get("title") or f"status {answer.status_code}")
+    errors = problem.get("errors")
+    for item in errors if isinstance(errors, list) else []:
+        line = f"{item.get('field', '?')}: {item.get('message', '?')}"
+        if line != text:  # a single error is the detail itself
+            text += f"\n  {line}"
+    unknown_route = str(problem.get("type", "")).endswith(":no-such-route")
+    if unknown_route or (answer.status_code == httpx.codes.NOT_FOUND and not problem):
+        return CliError(
+            f"{answer.url.path}: {text}", "check --url; is the gateway older than this?"
+        )
+    return CliError(text, _hint(answer.status_code), _code(answer.status_code))
+
+
+def _hint(status: int) -> str:
+    if status == httpx.codes.UNAUTHORIZED:
+        return "set GANGLINE_TOKEN, or --data-dir to the platform's data directory"
+    if status == httpx.codes.FORBIDDEN:
+        return "this token may not do that; `gangline teams` lists the teams that it sees"
+    if status in _AWAY:
+        return "a part of the platform is away; its logs are in the data directory"
+    return ""
+
+
+def _code(status: int) -> ExitCode:
+    if status == httpx.codes.NOT_FOUND:
+        return ExitCode.NOT_FOUND
+    return ExitCode.USAGE if status in _USAGE else ExitCode.TOOL_ERROR
+
+
+def _content(answer: httpx.Response) -> Any:
+    if answer.is_error:
+        raise problem_of(answer)
+    if not answer.is_success:
+        raise CliError(
+            f"{answer.url.host} answered with status {answer.status_code}",
+            "check --url: it must be the gateway itself",
+        )
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError:
+        raise CliError(
+            f"{answer.url} is no Gangline gateway: its answer is not JSON", "check --url"
+        ) from None
+
+
+def _check_url(url: str) -> bool:
+    """Whether the URL is of this machine. Raises CliError when it must not get a token."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise CliError(
+            f"{url} is not a URL", "write it as http://127.0.0.1:PORT or https://HOST", _BAD_URL
+        )
+    loopback = is_loopback(parts.hostname)
+    if parts.scheme == "http" and not loopback:
+        raise CliError(
+            f"{url} is not encrypted: the token would be readable on the way",
+            "use https://, or a tunnel to a port of this machine",
+            _BAD_URL,
+        )
+    return loopback
+
+
+_BAD_URL = ExitCode.USAGE
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's loopback."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _set_only(params: Params | None) -> dict[str, Any]:
+    return {name: value for name, value in (params or {}).items() if value is not None}

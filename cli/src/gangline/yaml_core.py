@@ -1,0 +1,47 @@
+"""YAML as people write it: only true and false are booleans, and 3e-4 is a number.
+
+PyYAML follows YAML 1.1, where the key `on` is the boolean true, `3e-4` a text, `10:30` the number
+630 and a date no JSON value. Here scalars are resolved by the core schema of YAML 1.2.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+_BOOL = "tag:yaml.org,2002:bool"
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_DATE = "tag:yaml.org,2002:timestamp"
+
+
+class CoreLoader(yaml.SafeLoader):
+    """A safe loader whose plain scalars are those of YAML 1.2."""
+
+
+CoreLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in {_BOOL, _INT, _FLOAT, _DATE}]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+CoreLoader.add_implicit_resolver(
+    _BOOL, re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+CoreLoader.add_implicit_resolver(
+    _INT, re.compile(r"^(?:[-+]?(?:0|[1-9][0-9]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+CoreLoader.add_implicit_resolver(
+    _FLOAT,
+    re.compile(
+        r"^(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+
+
+def load_yaml(text: str) -> Any:
+    """The value of one YAML document. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=CoreLoader)  # noqa: S506 -- derived from SafeLoader

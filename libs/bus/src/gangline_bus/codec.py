@@ -1,0 +1,148 @@
+"""CloudEvents 1.0 in Kafka's binary mode: attributes are `ce_` headers, the value is the JSON data.
+
+Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from gangline_bus.ports import Headers, OutRecord, Record
+from gangline_schemas.base import FieldError, field_errors
+from gangline_schemas.catalog import event_types
+from gangline_schemas.envelope import Envelope, LogPosition
+from gangline_schemas.secrets import redact
+
+CONTENT_TYPE = "application/json"
+_MAX_ATTRIBUTE_BYTES = 1024
+
+
+class UndecodableError(Exception):
+    """A record that is no valid event. Carries what could be read of it, never its data.
+
+    `reason` is one line; `fields` are the data's errors when the attributes themselves were fine.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        attributes: Mapping[str, str] | None = None,
+        fields: tuple[FieldError, ...] = (),
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.attributes = dict(attributes or {})
+        self.fields = fields
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An envelope and where it was read."""
+
+    envelope: Envelope
+    topic: str
+    partition: int
+    offset: int
+
+
+def encode(
+    envelope: Envelope, *, topic: str, key: str | None = None, partition: int | None = None
+) -> OutRecord:
+    """The record of an event. The key is `key`, or the subject."""
+    headers: list[tuple[str, bytes]] = [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", envelope.id.encode()),
+        ("ce_source", envelope.source.encode()),
+        ("ce_type", envelope.type.encode()),
+        ("ce_subject", envelope.subject.encode()),
+        ("ce_time", envelope.time.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()),
+        ("content-type", CONTENT_TYPE.encode()),
+    ]
+    if envelope.traceparent is not None:
+        headers.append(("traceparent", envelope.traceparent.encode()))
+    if envelope.position is not None:
+        headers.append(("ce_ganglineshard", str(envelope.position.shard).encode()))
+        headers.append(("ce_ganglineepoch", str(envelope.position.writer_epoch).encode()))
+        headers.append(("ce_ganglineseq", str(envelope.position.seq).encode()))
+    chosen = envelope.subject if key is None else key
+    return OutRecord(topic, chosen.encode(), envelope.data.encode(), tuple(headers), partition)
+
+
+def decode(record: Record) -> Envelope:
+    """The event of a record. Raises UndecodableError, which says what is wrong and where."""
+    attributes = _attributes(record.headers)
+    for name in ("ce_specversion", "ce_id", "ce_source", "ce_type"):
+        if not attributes.get(name):
+            raise UndecodableError(
+                f"the header {name} is missing (CloudEvents 1.0, binary mode)",
+                attributes=attributes,
+            )
+    if attributes["ce_specversion"] != "1.0":
+        raise UndecodableError("ce_specversion must be 1.0", attributes=attributes)
+    model = event_types().get(attributes["ce_type"])
+    if model is None:
+        raise UndecodableError("ce_type is not a published type", attributes=attributes)
+    time = _time(attributes, record.timestamp_ms)
+    try:
+        data = model.decode(record.value)
+    except ValidationError as error:
+        fields = field_errors(error)
+        shown = redact("; ".join(f"{item.field}: {item.message}" for item in fields[:5]))
+        raise UndecodableError(
+            f"{attributes['ce_type']}: {shown}", attributes=attributes, fields=fields
+        ) from None
+    return Envelope(
+        id=attributes["ce_id"],
+        source=attributes["ce_source"],
+        time=time,
+        subject=attributes.get("ce_subject", ""),
+        data=data,
+        traceparent=attributes.get("traceparent"),
+        position=_position(attributes),
+    )
+
+
+def receive(record: Record) -> Received:
+    """Decode a record and keep its place."""
+    return Received(decode(record), record.topic, record.partition, record.offset)
+
+
+def _attributes(headers: Headers) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if value is None or len(value) > _MAX_ATTRIBUTE_BYTES:
+            raise UndecodableError(f"the header {name[:64]} is empty or above 1 KiB")
+        try:
+            found[name.lower()] = value.decode()
+        except UnicodeDecodeError:
+            raise UndecodableError(f"the header {name[:64]} is not UTF-8") from None
+    return found
+
+
+def _time(attributes: Mapping[str, str], timestamp_ms: int) -> datetime:
+    written = attributes.get("ce_time")
+    if written is None:
+        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    try:
+        time = datetime.fromisoformat(written)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise UndecodableError("ce_time is not an RFC 3339 time with zone", attributes=attributes)
+    return time.astimezone(UTC)
+
+
+def _position(attributes: Mapping[str, str]) -> LogPosition | None:
+    names = ("ce_ganglineshard", "ce_ganglineepoch", "ce_ganglineseq")
+    values = [attributes.get(name) for name in names]
+    if all(value is None for value in values):
+        return None
+    if not all(value is not None and value.isdigit() for value in values):
+        raise UndecodableError("the log position headers are not three numbers")
+    shard, epoch, seq = (int(value) for value in values if value is not None)
+    return LogPosition(shard, epoch, seq)

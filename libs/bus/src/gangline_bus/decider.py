@@ -1,0 +1,315 @@
+"""The decider loop: the only place with transactions.
+
+Takeover
+1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open.
+2. Fold the own log up to its end.
+3. Take the committed input offsets; read on from there (a new input: from its start; signals: from
+   their end).
+
+Cycle
+1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
+   finished effects.
+2. For each: `decide` -> events -> `evolve` in memory. What cannot be read goes to the DLQ.
+3. `check` the invariants; a violation ends the process before anything is written.
+4. One transaction with the events, the DLQ records and the inputs' next offsets.
+5. Start the effects that the state now asks for.
+
+The state in memory runs ahead of the log between 2 and 4, so after any error it is worthless: the
+error is raised, the process ends, and a new one folds the log again. There is no repair in place.
+Offsets of inputs that led to nothing wait for the next transaction, at most `offsets_after_s`:
+deciding them again from the same state gives nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from gangline_bus.codec import Received, UndecodableError, encode, receive
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Refused, Tick
+from gangline_bus.dlq import DlqLimit, refused_record
+from gangline_bus.fold import Folded, fold_log
+from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
+from gangline_bus.topics import TopicNames
+from gangline_bus.tracing import handling
+from gangline_schemas.catalog import catalog
+from gangline_schemas.envelope import Envelope, LogPosition, derived_id
+
+log = structlog.get_logger(__name__)
+StateT = TypeVar("StateT")
+
+
+class InvariantViolated(Exception):
+    """The next state would break an invariant. Nothing of the batch was written."""
+
+
+class Performer(Protocol):
+    """Does the effects that states ask for, outside of the loop's thread."""
+
+    def submit(self, key: str, effect: object) -> None:
+        """Start the work of a key that was not submitted before."""
+
+    def completed(self) -> list[EffectDone]:
+        """What was finished since the last call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How the loop batches. `instance` is the CloudEvents source's last part."""
+
+    shard: int = 0
+    batch: int = 500
+    tick_interval_s: float = 1.0
+    offsets_after_s: float = 1.0
+    dlq_limit: int = 10_000
+    instance: str = "0"
+
+
+class DeciderLoop(Generic[StateT]):
+    """One shard of one decider. Not thread-safe: `take_over` once, then `cycle` for ever."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        decider: Decider[StateT],
+        clock: Callable[[], datetime],
+        *,
+        names: TopicNames | None = None,
+        settings: LoopSettings | None = None,
+        performer: Performer | None = None,
+    ) -> None:
+        self.decider = decider
+        self.names = names or TopicNames()
+        self.settings = settings or LoopSettings()
+        self._bus = bus
+        self._clock = clock
+        self._performer = performer
+        self._log_topic = self.names.name(decider.log)
+        self._place = TopicPartition(self._log_topic, self.settings.shard)
+        self._group = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}.inputs"
+        self._signals = {self.names.name(topic) for topic in decider.signals}
+        self._dlq_limit = DlqLimit(self.settings.dlq_limit)
+        self._submitted: set[str] = set()
+        self._next_tick: datetime | None = None
+        self._saved: dict[TopicPartition, int] = {}
+        self._unsaved_since: datetime | None = None
+        self._folded: Folded[StateT] = Folded(decider.initial())
+        self._epoch = 0
+
+    @property
+    def state(self) -> StateT:
+        """The state as of the last finished cycle."""
+        return self._folded.state
+
+    @property
+    def next_seq(self) -> int:
+        """The seq of the next event of this shard's log."""
+        return self._folded.next_seq
+
+    def take_over(self) -> None:
+        """Become the shard's only writer and rebuild its state. Raises BusError, LogBroken."""
+        transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
+        self._writer = self._bus.transactional_writer(transactional_id)
+        self._folded = fold_log(self._bus, self.decider, self._place)
+        self._epoch = self._folded.writer_epoch + 1
+        self._reader = self._bus.reader(self.decider.name)
+        self._reader.assign(self._start_positions())
+        self._saved = self._input_positions()
+        log.info(
+            "took over",
+            service=self.decider.name,
+            shard=self.settings.shard,
+            seq=self._folded.next_seq,
+            epoch=self._epoch,
+        )
+
+    def cycle(self, timeout_s: float = 0.2) -> int:
+        """One round, waiting up to `timeout_s` for inputs; how many events were written.
+
+        Raises what ends the process: BusError, InvariantViolated, DlqLimitReached, LogBroken.
+        """
+        self.check_connection()
+        records = self._reader.poll(self.settings.batch, timeout_s)
+        now = self._clock()
+        out: list[OutRecord] = []
+        for record in records:
+            self._handle(record, now, out)
+        for done in self._performer.completed() if self._performer is not None else []:
+            self._decide(done, now, out, traceparent=None)
+        if self._tick_is_due(now):
+            self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
+            self._decide(Tick(), now, out, traceparent=None)
+        if out:
+            violations = self.decider.check(self.state)
+            if violations:
+                raise InvariantViolated("; ".join(violations[:5]))
+        self._save(out, now)
+        self._start_effects()
+        return len(out)
+
+    def check_connection(self) -> None:
+        """Raise BusUnavailable when the bus was lost; from any thread, also while a cycle hangs."""
+        self._writer.check_connection()
+
+    def close(self) -> None:
+        """Let go after the last cycle."""
+        self._reader.close()
+        self._writer.close()
+
+    def _tick_is_due(self, now: datetime) -> bool:
+        """Also when the clock went back: the next Tick is never further off than one interval."""
+        interval = timedelta(seconds=self.settings.tick_interval_s)
+        return self._next_tick is None or not now < self._next_tick <= now + interval
+
+    def _start_positions(self) -> dict[TopicPartition, int]:
+        inputs = [at for topic in self.decider.inputs for at in self.names.places(self._bus, topic)]
+        signals = [
+            at for topic in self.decider.signals for at in self.names.places(self._bus, topic)
+        ]
+        committed = self._bus.committed(self._group, inputs)
+        new = [at for at in inputs if committed.get(at) is None]
+        positions = {at: offset for at, offset in committed.items() if offset is not None}
+        positions |= self._bus.start_offsets(new)
+        positions |= self._bus.end_offsets(signals)
+        return positions
+
+    def _input_positions(self) -> dict[TopicPartition, int]:
+        return {
+            at: offset
+            for at, offset in self._reader.positions().items()
+            if at.topic not in self._signals
+        }
+
+    def _handle(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
+        try:
+            received = receive(record)
+        except UndecodableError as error:
+            if record.topic not in self._signals:
+                self._refuse(record, error, now, out)
+            return
+        if record.topic in self._signals:
+            self.decider.observe(self.state, received, now)
+        else:
+            self._decide(received, now, out, traceparent=received.envelope.traceparent)
+
+    def _refuse(
+        self, record: Record, error: UndecodableError, now: datetime, out: list[OutRecord]
+    ) -> None:
+        if catalog()[self.names.topic(record.topic)].kind == "log":
+            raise error
+        attributes = error.attributes
+        refused = Refused(
+            error, attributes.get("ce_subject", ""), attributes.get("ce_type", ""), now
+        )
+        if self._decide(refused, now, out, traceparent=attributes.get("traceparent")):
+            return
+        self._dlq_limit.count(now)
+        log.warning(
+            "refused",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=error.reason,
+        )
+        out.append(refused_record(record, error, dlq=self.names.dlq(record.topic)))
+
+    def _decide(
+        self, item: Input, now: datetime, out: list[OutRecord], *, traceparent: str | None
+    ) -> int:
+        name = f"{self.decider.name} {_kind(item)}"
+        with handling(name, traceparent) as onward:
+            decisions = self.decider.decide(self.state, item, now)
+            for ordinal, decision in enumerate(decisions):
+                self._write(decision, item, ordinal, now, out, onward)
+        return len(decisions)
+
+    def _write(
+        self,
+        decision: Decision,
+        item: Input,
+        ordinal: int,
+        now: datetime,
+        out: list[OutRecord],
+        traceparent: str | None,
+    ) -> None:
+        seq = self._folded.next_seq
+        envelope = Envelope(
+            id=self._event_id(item, ordinal, seq),
+            source=f"/gangline/{self.decider.name}/{self.settings.instance}",
+            time=now,
+            subject=decision.subject,
+            data=decision.event,
+            traceparent=traceparent,
+            position=LogPosition(self.settings.shard, self._epoch, seq),
+        )
+        out.append(
+            encode(
+                envelope,
+                topic=self._log_topic,
+                key=str(self.settings.shard),
+                partition=self.settings.shard,
+            )
+        )
+        self._folded.state = self.decider.evolve(self._folded.state, decision, now)
+        self._folded.next_seq = seq + 1
+        self._folded.writer_epoch = self._epoch
+
+    def _event_id(self, item: Input, ordinal: int, seq: int) -> str:
+        if isinstance(item, Received):
+            return derived_id(self.decider.name, item.envelope.id, ordinal)
+        return derived_id(self._log_topic, self.settings.shard, self._epoch, seq)
+
+    def _save(self, out: Sequence[OutRecord], now: datetime) -> None:
+        moved = self._moved()
+        if not out and not moved:
+            return
+        if not out:
+            if self._unsaved_since is None:
+                self._unsaved_since = now
+            waited_s = (now - self._unsaved_since).total_seconds()
+            if 0.0 <= waited_s < self.settings.offsets_after_s:
+                return
+        self._writer.commit(out, moved, self._group)
+        self._saved |= moved
+        self._unsaved_since = None
+
+    def _moved(self) -> Mapping[TopicPartition, int]:
+        positions = self._input_positions()
+        return {at: offset for at, offset in positions.items() if offset > self._saved[at]}
+
+    def _start_effects(self) -> None:
+        if self._performer is None:
+            return
+        wanted = self.decider.effects(self.state)
+        self._submitted &= wanted.keys()
+        for key in sorted(wanted.keys() - self._submitted):
+            self._submitted.add(key)
+            self._performer.submit(key, wanted[key])
+
+
+def _kind(item: Input) -> str:
+    return item.envelope.type if isinstance(item, Received) else type(item).__name__.lower()
+
+
+def wait_for_bus(
+    probe: Callable[[], object], *, attempts: int, pause: Callable[[float], object]
+) -> None:
+    """Call `probe` until the bus answers: a bounded, visible retry with growing pauses.
+
+    Raises the last BusUnavailable after `attempts`.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            probe()
+        except BusUnavailable as error:
+            if attempt == attempts:
+                raise
+            wait_s = min(5.0, 0.2 * 2**attempt)
+            log.warning("waiting for the bus", attempt=attempt, of=attempts, error=str(error))
+            pause(wait_s)
+        else:
+            return

@@ -1,0 +1,204 @@
+"""`ports.Bus` over Apache Kafka with confluent-kafka's synchronous client.
+
+Each object here belongs to the thread that made it, except that delivery callbacks of a `Writer`
+come from its own poller thread. Crash-only: short API timeouts, no abort-and-carry-on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPlace
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from gangline_bus.kafka_client import (
+    API_TIMEOUT_S,
+    CONSUMER,
+    PRODUCER,
+    SESSION_TIMEOUT_MS,
+    TAKEOVER_TIMEOUT_S,
+    TRANSIENT_CODES,
+    translate,
+)
+from gangline_bus.kafka_readers import KafkaMember, KafkaReader
+from gangline_bus.kafka_writers import KafkaTransactionalWriter, KafkaWriter
+from gangline_bus.ports import BusError, BusUnavailable, TopicPartition, TopicSettings
+
+log = structlog.get_logger(__name__)
+
+
+class KafkaBus:
+    """One process's connection. `settings` are further librdkafka settings (security, ...)."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client: str = "gangline",
+        settings: Mapping[str, str] | None = None,
+        instance: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        self._client = client
+        self._instance = instance
+        self._session_timeout_ms = session_timeout_ms
+        self.base: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            "socket.connection.setup.timeout.ms": 5000,
+            "log_level": 2,  # connection errors come through error_cb
+            "error_cb": self.on_error,
+            **(settings or {}),
+        }
+        self._admin: AdminClient | None = None
+        self._probes: dict[str, Consumer] = {}
+
+    def on_error(self, error: KafkaError) -> None:
+        """A client's error that no call returned: it goes on by itself, so it is only noted."""
+        log.debug("kafka client", client=self._client, error=error.str())
+
+    def create_topics(self, topics: Iterable[TopicSettings]) -> None:
+        """Create what is missing, one replica where the cluster has one broker, else three."""
+        admin = self._admin_client()
+        metadata = self._call(lambda: admin.list_topics(timeout=TAKEOVER_TIMEOUT_S))
+        replicas = min(3, max(1, len(metadata.brokers)))
+        missing = [topic for topic in topics if topic.name not in metadata.topics]
+        futures = (
+            admin.create_topics(
+                [
+                    NewTopic(
+                        topic.name,
+                        num_partitions=topic.partitions,
+                        replication_factor=replicas,
+                        config={
+                            "retention.ms": str(topic.retention_ms),
+                            "min.insync.replicas": "2" if replicas == 3 else "1",
+                            "max.message.bytes": "4194304",
+                        },
+                    )
+                    for topic in missing
+                ],
+                operation_timeout=TAKEOVER_TIMEOUT_S,
+            )
+            if missing
+            else {}
+        )
+        for name, future in futures.items():
+            try:
+                future.result(TAKEOVER_TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise BusError(f"cannot create {name}: {error.args[0].str()}") from error
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has."""
+        admin = self._admin_client()
+        metadata = self._call(lambda: admin.list_topics(topic, timeout=API_TIMEOUT_S))
+        found = metadata.topics.get(topic)
+        if found is None or found.error is not None or not found.partitions:
+            raise BusError(f"no such topic: {topic}; `gangline up` creates what is missing")
+        return len(found.partitions)
+
+    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offsets, asked of the broker (the probe reads committed records)."""
+        return {place: self._watermarks(place)[1] for place in places}
+
+    def start_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Low watermarks, asked of the broker."""
+        return {place: self._watermarks(place)[0] for place in places}
+
+    def committed(
+        self, group: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int | None]:
+        """The group's next offsets, once no open transaction holds them."""
+        consumer = self._probe(group)
+        wanted = [KafkaPlace(place.topic, place.partition) for place in places]
+        if not wanted:
+            return {}
+        answer = self._call(lambda: consumer.committed(wanted, timeout=TAKEOVER_TIMEOUT_S))
+        return {
+            TopicPartition(item.topic, item.partition): item.offset if item.offset >= 0 else None
+            for item in answer
+        }
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit synchronously."""
+        consumer = self._probe(group)
+        places = [KafkaPlace(at.topic, at.partition, offset) for at, offset in offsets.items()]
+        self._call(lambda: consumer.commit(offsets=places, asynchronous=False))
+
+    def writer(self) -> KafkaWriter:
+        """An idempotent writer with a bounded queue."""
+        return KafkaWriter({**self.base, **PRODUCER})
+
+    def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
+        """Fence earlier writers of the id."""
+        return KafkaTransactionalWriter(self, transactional_id)
+
+    def reader(self, name: str) -> KafkaReader:
+        """A reader outside of any group's membership."""
+        return KafkaReader({**self.base, **CONSUMER, "group.id": f"{self._client}.{name}"})
+
+    def join(self, group: str, topic: str) -> KafkaMember:
+        """Join with the classic protocol; with an `instance`, a restart takes its place at once."""
+        settings = {
+            **self.base,
+            **CONSUMER,
+            "group.id": group,
+            "session.timeout.ms": self._session_timeout_ms,
+            "heartbeat.interval.ms": max(300, self._session_timeout_ms // 6),
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        if self._instance is not None:
+            settings["group.instance.id"] = self._instance
+        return KafkaMember(settings, topic)
+
+    def group_metadata(self, group: str) -> Any:
+        """What a transaction needs to commit the offsets of a group without members."""
+        return self._probe(group).consumer_group_metadata()
+
+    def close(self) -> None:
+        """Let go of the connections that answer questions."""
+        for consumer in self._probes.values():
+            consumer.close()
+        self._probes.clear()
+
+    def _admin_client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self.base)
+        return self._admin
+
+    def _probe(self, group: str) -> Consumer:
+        if group not in self._probes:
+            self._probes[group] = Consumer({**self.base, **CONSUMER, "group.id": group})
+        return self._probes[group]
+
+    def _watermarks(self, place: TopicPartition) -> tuple[int, int]:
+        consumer = self._probe(f"{self._client}.offsets")
+        at = KafkaPlace(place.topic, place.partition)
+        low, high = self._call(
+            lambda: consumer.get_watermark_offsets(at, timeout=API_TIMEOUT_S, cached=False)
+        )
+        return int(low), int(high)
+
+    @staticmethod
+    def _call(work: Callable[[], Any]) -> Any:
+        """Ask the broker; passing trouble (a new topic, an election) is waited for, for 5 s."""
+        deadline = time.monotonic() + API_TIMEOUT_S
+        while True:
+            try:
+                answer = work()
+            except KafkaException as error:
+                if error.args[0].code() in TRANSIENT_CODES and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                raise translate(error) from error
+            if answer is None:
+                raise BusUnavailable("no answer from the bus in time")
+            return answer

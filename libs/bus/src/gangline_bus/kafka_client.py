@@ -1,0 +1,73 @@
+"""What the Kafka implementation's parts share: client settings, timeouts, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException
+
+from gangline_bus.ports import BusError, BusUnavailable, Fenced
+
+API_TIMEOUT_S = 5.0
+TAKEOVER_TIMEOUT_S = 30.0
+SESSION_TIMEOUT_MS = 6000
+FENCED_CODES = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+TRANSIENT_CODES = {
+    # While partitions get or change their leader, and topics become known.
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+PRODUCER: dict[str, Any] = {
+    "enable.idempotence": True,
+    "partitioner": "murmur2_random",
+    "compression.type": "lz4",
+    "linger.ms": 2,
+    "retry.backoff.ms": 10,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "message.max.bytes": 4_000_000,
+}
+CONSUMER: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 100,
+    "queued.max.messages.kbytes": 32_768,
+    "allow.auto.create.topics": False,
+}
+
+
+def translate(error: KafkaError | KafkaException) -> BusError:
+    """The client's error in the words of the port."""
+    inner = error.args[0] if isinstance(error, KafkaException) else error
+    if inner.code() in FENCED_CODES:
+        return Fenced(inner.str())
+    if inner.code() in {KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT}:
+        return BusUnavailable(inner.str())
+    return BusError(f"{inner.name()}: {inner.str()}")
+
+
+class Connection(Protocol):
+    """What a transactional writer needs of the bus that made it."""
+
+    @property
+    def base(self) -> Mapping[str, Any]:
+        """Settings of every client of this process."""
+
+    def on_error(self, error: KafkaError) -> None:
+        """A client's error that no call returned."""
+
+    def group_metadata(self, group: str) -> Any:
+        """What a transaction needs to commit the offsets of a group without members."""

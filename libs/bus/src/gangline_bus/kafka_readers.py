@@ -1,0 +1,117 @@
+"""Reading from Kafka by assignment, and membership in groups that share out partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPlace
+
+from gangline_bus.kafka_client import FENCED_CODES, translate
+from gangline_bus.ports import Fenced, Record, TopicPartition
+
+log = structlog.get_logger(__name__)
+
+
+class KafkaReader:
+    """`ports.Reader` by assignment, with positions that see past control records."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._consumer = Consumer(dict(settings))
+        self._positions: dict[TopicPartition, int] = {}
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Replace the assignment."""
+        self._positions = dict(positions)
+        self._consumer.assign(
+            [KafkaPlace(at.topic, at.partition, offset) for at, offset in positions.items()]
+        )
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        """Wait for the first record, then take what has already arrived."""
+        found: list[Record] = []
+        deadline = time.monotonic() + timeout_s
+        while not found:
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if first is None:
+                break
+            self._take(first, found)
+        while found and len(found) < max_records:
+            more = self._consumer.consume(min(500, max_records - len(found)), 0)
+            if not more:
+                break
+            for message in more:
+                self._take(message, found)
+        return found
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Next offsets, as far as records and partition ends were seen."""
+        return dict(self._positions)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+    def _take(self, message: Message, found: list[Record]) -> None:
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise translate(error)
+            log.debug("kafka reader", error=error.str())
+            return
+        place = TopicPartition(str(message.topic()), int(message.partition() or 0))
+        offset = int(message.offset() or 0)
+        if place not in self._positions:
+            return
+        if error is not None:
+            self._positions[place] = max(self._positions[place], offset)
+            return
+        self._positions[place] = offset + 1
+        pairs: list[tuple[str, Any]] = list(message.headers() or ())  # type: ignore[arg-type]
+        headers = tuple((name, value or b"") for name, value in pairs)
+        found.append(
+            Record(
+                place.topic,
+                place.partition,
+                offset,
+                message.key(),
+                message.value() or b"",
+                headers,
+                message.timestamp()[1],
+            )
+        )
+
+
+class KafkaMember:
+    """`ports.Member`: subscribes, and pauses what it is given, since only ownership matters."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+        self._owned: set[int] = set()
+        self._consumer = Consumer(dict(settings))
+        self._consumer.subscribe(
+            [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+        )
+
+    def owned(self, timeout_s: float) -> frozenset[int]:
+        """Serve the membership; raises Fenced when a newer process has the same instance id."""
+        message = self._consumer.poll(timeout_s)
+        error = message.error() if message is not None else None
+        if error is not None and error.fatal():
+            raise translate(error) if error.code() in FENCED_CODES else Fenced(error.str())
+        return frozenset(self._owned)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+    def _on_assign(self, consumer: Consumer, places: list[KafkaPlace]) -> None:
+        consumer.incremental_assign(places)
+        consumer.pause(places)
+        self._owned |= {place.partition for place in places}
+
+    def _on_revoke(self, consumer: Consumer, places: list[KafkaPlace]) -> None:
+        self._owned -= {place.partition for place in places}
+        consumer.incremental_unassign(places)

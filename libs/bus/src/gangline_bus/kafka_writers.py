@@ -1,0 +1,164 @@
+"""Writing to Kafka: streams at least once, decision logs by transactions."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as KafkaPlace
+
+from gangline_bus.kafka_client import (
+    API_TIMEOUT_S,
+    PRODUCER,
+    TAKEOVER_TIMEOUT_S,
+    Connection,
+    translate,
+)
+from gangline_bus.ports import BusError, BusUnavailable, OutRecord, TopicPartition
+
+
+class KafkaWriter:
+    """`ports.Writer`. Deliveries are reported from a poller thread of its own."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._producer = Producer(dict(settings))
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="bus-deliveries", daemon=True)
+        self._poller.start()
+
+    def send(
+        self, record: OutRecord, on_delivery: Callable[[BusError | None], None] | None = None
+    ) -> None:
+        """Queue a record; BusUnavailable when the queue is full."""
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if on_delivery is not None:
+                on_delivery(None if error is None else translate(error))
+
+        place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+        try:
+            self._producer.produce(
+                record.topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers),
+                on_delivery=delivered,
+                **place,
+            )
+        except BufferError:
+            raise BusUnavailable("the queue to the bus is full") from None
+        except KafkaException as error:
+            raise translate(error) from error
+
+    def flush(self, timeout_s: float) -> int:
+        """How many records still wait after `timeout_s`."""
+        return int(self._producer.flush(timeout_s))
+
+    def close(self) -> None:
+        """Flush for up to 5 s."""
+        self._producer.flush(API_TIMEOUT_S)
+        self._closing.set()
+        self._poller.join(1.0)
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            self._producer.poll(0.1)
+
+
+class KafkaTransactionalWriter:
+    """`ports.TransactionalWriter`.
+
+    librdkafka's transactional producer often hangs for good once its broker was killed and is
+    back, whatever timeouts it was given. So losing the connection is an end in itself: the process
+    that starts instead waits for the broker, and decides as soon as it is there.
+    """
+
+    def __init__(self, bus: Connection, transactional_id: str) -> None:
+        self._bus = bus
+        self._failure: BusError | None = None
+        self._ready = self._closing = False
+        self._producer = Producer(
+            {
+                **bus.base,
+                **PRODUCER,
+                "linger.ms": 0,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": 60_000,
+                "message.timeout.ms": 60_000,
+                "error_cb": self._on_error,
+            }
+        )
+        try:
+            self._producer.init_transactions(TAKEOVER_TIMEOUT_S)
+        except KafkaException as error:
+            raise translate(error) from error
+        self._producer.poll(0)
+        self._ready = True
+        # Errors are served by a thread of their own, as `commit` may be what hangs.
+        server = threading.Thread(
+            target=_serve_errors, args=(weakref.ref(self),), name="bus-errors", daemon=True
+        )
+        server.start()
+
+    def commit(
+        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+    ) -> None:
+        """Begin, produce, add the offsets, commit; any failure is final for this writer."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self._producer.begin_transaction()
+            for record in records:
+                self._produce(record)
+            if offsets:
+                places = [KafkaPlace(at.topic, at.partition, n) for at, n in offsets.items()]
+                metadata = self._bus.group_metadata(group)
+                self._producer.send_offsets_to_transaction(places, metadata, API_TIMEOUT_S)
+            self._producer.commit_transaction(API_TIMEOUT_S)
+        except KafkaException as error:
+            self._failure = translate(error)
+            raise self._failure from error
+        except (BufferError, SystemError) as error:
+            self._failure = BusError(f"the client failed: {error}")
+            raise self._failure from error
+
+    def check_connection(self) -> None:
+        """No broker left, or being fenced, is final for this writer."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Nothing is open between two commits."""
+        self._closing = True
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._bus.on_error(error)
+        # Trouble on the way to the first connection has been overcome.
+        if self._ready and error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._failure = BusUnavailable("the connection to the bus was lost")
+
+    def _produce(self, record: OutRecord) -> None:
+        place: dict[str, Any] = {} if record.partition is None else {"partition": record.partition}
+        self._producer.produce(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers),
+            **place,
+        )
+
+
+def _serve_errors(writer: weakref.ref[KafkaTransactionalWriter]) -> None:
+    """Until the writer is closed, or nobody holds it any more."""
+    while (held := writer()) is not None and not held._closing:
+        producer = held._producer
+        del held
+        try:
+            producer.poll(0.5)
+        except KafkaException as error:
+            if (failed := writer()) is not None:
+                failed._failure = failed._failure or translate(error)
+            return

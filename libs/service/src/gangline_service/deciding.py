@@ -1,0 +1,213 @@
+"""The process of a deciding service: membership, takeover, the loop, and when to end.
+
+1. Wait for the bus and its topics (bounded and visible), then `on_start`.
+2. Join the group that shares out the own log's partitions; each owned partition is a shard.
+3. For each owned shard: take over and cycle. Owning none is being a healthy standby.
+4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
+   starts a new one, which folds the log again. There is no repair in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import NoReturn, TypeVar
+
+import structlog
+
+from gangline_bus.decider import DeciderLoop, LoopSettings, wait_for_bus
+from gangline_bus.decision import Decider, EffectDone
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import Bus, BusError, BusUnavailable, Member
+from gangline_bus.topics import TopicNames
+
+from .lifecycle import Context, run
+from .settings import ServiceSettings
+
+log = structlog.get_logger(__name__)
+StateT = TypeVar("StateT")
+
+HANG_LIMIT_S = 12.0  # two calls of 5 s may time out in one cycle
+LOST_LIMIT_S = 1.0
+_BUS_ATTEMPTS = 60
+_PERFORMER_THREADS = 4
+
+
+def connect(settings: ServiceSettings, service: str) -> KafkaBus:
+    """The bus of a service process. An `instance_id` that was set makes membership static."""
+    return KafkaBus(
+        settings.bootstrap_servers,
+        client=f"gangline.{service}",
+        settings=settings.kafka,
+        instance=settings.instance_id if "instance_id" in settings.model_fields_set else None,
+        session_timeout_ms=settings.session_timeout_ms,
+    )
+
+
+def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
+    """Wait until every topic of the catalog exists. Raises BusError after about five minutes."""
+
+    def probe() -> None:
+        context.health.beat()
+        try:
+            for topic in names.settings():
+                bus.partitions(topic.name)
+        except BusError as error:
+            # A missing topic is waited for like a bus that is away: both are being started.
+            raise BusUnavailable(str(error)) from error
+
+    context.health.set("bus", ok=False, detail="waiting for the bus")
+    wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
+    context.health.set("bus", ok=True)
+
+
+class ThreadPerformer:
+    """Performs effects in a few threads. An error of the performer ends the process."""
+
+    def __init__(self, perform: Callable[[str, object], object]) -> None:
+        self._perform = perform
+        self._pool = ThreadPoolExecutor(_PERFORMER_THREADS, thread_name_prefix="effect")
+        self._done: queue.SimpleQueue[EffectDone | BaseException] = queue.SimpleQueue()
+
+    def submit(self, key: str, effect: object) -> None:
+        """Start the work of a key."""
+        self._pool.submit(self._run, key, effect)
+
+    def completed(self) -> list[EffectDone]:
+        """What was finished since the last call; raises what the performer raised."""
+        found: list[EffectDone] = []
+        while not self._done.empty():
+            item = self._done.get()
+            if isinstance(item, BaseException):
+                raise item
+            found.append(item)
+        return found
+
+    def _run(self, key: str, effect: object) -> None:
+        try:
+            self._done.put(EffectDone(key, self._perform(key, effect)))
+        except Exception as error:  # noqa: BLE001  (raised again in the loop's thread)
+            self._done.put(error)
+
+
+class _Watchdog:
+    """Ends the process when a cycle hangs, as a client that lost its broker can.
+
+    That is when one takes longer than `HANG_LIMIT_S`, or `LOST_LIMIT_S` with the bus lost.
+    """
+
+    def __init__(self) -> None:
+        self._cycle: tuple[float, Callable[[], None]] | None = None
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    @contextlib.contextmanager
+    def over(self, check_connection: Callable[[], None]) -> Iterator[None]:
+        """Watch over one cycle; the check raises BusError when the bus was lost."""
+        self._cycle = (time.monotonic(), check_connection)
+        try:
+            yield
+        finally:
+            self._cycle = None
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(0.5):
+            cycle = self._cycle
+            if cycle is None:
+                continue
+            taken_s, lost = time.monotonic() - cycle[0], _raises(cycle[1])
+            if taken_s > (LOST_LIMIT_S if lost else HANG_LIMIT_S):
+                log.critical("a cycle hangs; ending the process", after_s=taken_s, bus_lost=lost)
+                sys.stderr.flush()
+                os._exit(1)
+
+
+def _raises(check: Callable[[], None]) -> bool:
+    try:
+        check()
+    except BusError:
+        return True
+    return False
+
+
+class _Shards:
+    """The loops of the shards that this process owns."""
+
+    def __init__(self, make: Callable[[int], DeciderLoop[StateT]]) -> None:
+        self._make = make
+        self._loops: dict[int, DeciderLoop[StateT]] = {}
+        self._watchdog = _Watchdog()
+
+    def serve(self, member: Member, context: Context[ServiceSettings]) -> None:
+        """Follow the membership and cycle each loop once."""
+        owned = member.owned(0.0 if self._loops else 0.2)
+        lost = self._loops.keys() - owned
+        if lost:
+            raise BusError(f"shards {sorted(lost)} were given to another instance")
+        for shard in sorted(owned - self._loops.keys()):
+            self._loops[shard] = self._make(shard)
+            self._loops[shard].take_over()
+        shards = ", ".join(str(shard) for shard in sorted(self._loops))
+        context.health.set("role", ok=True, detail=f"leads shard {shards}" if shards else "standby")
+        for shard in sorted(self._loops):
+            loop = self._loops[shard]
+            with self._watchdog.over(loop.check_connection):
+                loop.cycle(0.05)
+
+    def close(self) -> None:
+        """Let go of all loops."""
+        for loop in self._loops.values():
+            loop.close()
+
+
+def run_decider(
+    name: str,
+    settings: ServiceSettings,
+    decider: Decider[StateT],
+    *,
+    performer: Callable[[str, object], object] | None = None,
+    on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
+) -> NoReturn:
+    """Run a decider as this process's life. `performer(key, effect)` runs in a thread pool."""
+
+    def main(context: Context[ServiceSettings]) -> int:
+        # Ready only once it leads or stands by: `on_start` may have more to wait for.
+        context.health.expect("bus", "role")
+        names = TopicNames(settings.topic_prefix)
+        bus = connect(settings, name)
+        wait_for_topics(bus, names, context)
+        if on_start is not None:
+            on_start(bus, context)
+        threads = None if performer is None else ThreadPerformer(performer)
+
+        def make(shard: int) -> DeciderLoop[StateT]:
+            return DeciderLoop(
+                bus,
+                decider,
+                lambda: datetime.now(UTC),
+                names=names,
+                settings=LoopSettings(
+                    shard=shard,
+                    tick_interval_s=settings.tick_interval_s,
+                    instance=settings.instance_id,
+                ),
+                performer=threads,
+            )
+
+        shards = _Shards(make)
+        member = bus.join(f"{names.prefix}gangline.{name}", names.name(decider.log))
+        while not context.stopping.is_set():
+            context.health.beat()
+            shards.serve(member, context)
+        shards.close()
+        member.close()
+        return 0
+
+    run(name, settings, main)

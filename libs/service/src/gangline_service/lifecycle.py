@@ -1,0 +1,231 @@
+"""The life of a service process: set up, run, stop in order, or end at once.
+
+1. Logging, telemetry and the health server start; the port file is written.
+2. `main(context)` runs on the main thread until it returns or raises.
+3. SIGTERM or SIGINT sets `context.stopping`; main then has `stop_grace_s` seconds to return.
+   A second signal, or that time passed, ends the process by force (code 1).
+4. Every end is `os._exit` after flushing: a client thread that hangs in a C library cannot hold
+   the process, and a supervisor starts a new one (crash-only).
+
+Signals are counted by a thread that reads Python's wake-up descriptor, because a Python signal
+handler waits for as long as the main thread sits in a C call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
+
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Tracer
+
+from . import logging, telemetry
+from .health import Health
+from .health_server import HealthServer
+from .settings import ServiceSettings
+
+EXIT_OK = 0
+EXIT_CRASH = 1
+
+_FLUSH_S = 2.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+
+
+@dataclass(frozen=True)
+class Context(Generic[SettingsT]):
+    """What `main` gets. It returns soon after `stopping` is set and calls `health.beat`."""
+
+    settings: SettingsT
+    health: Health
+    stopping: threading.Event
+    log: logging.Log
+    meter: Meter
+    tracer: Tracer
+
+
+def run(
+    service: str, settings: SettingsT, main: Callable[[Context[SettingsT]], int | None]
+) -> NoReturn:
+    """Run `main` as this process's life and exit with its code (None is 0). Never returns.
+
+    An exception out of `main`, or out of any thread, is logged once with its redacted traceback
+    and ends the process with code 1. Call it on the main thread; install no signal handlers.
+    """
+    logging.configure(
+        service,
+        settings.instance_id,
+        level=settings.log_level,
+        log_format=settings.log_format,
+        secrets=settings.secret_values(),
+    )
+    faulthandler.enable()
+    log = logging.get_logger(f"gangline.{service}")
+    process = _Process(service, settings, log)
+    threading.excepthook = process.thread_failed
+    try:
+        process.open()
+        code = main(process.context(settings)) or EXIT_OK
+    except SystemExit as stop:
+        code = _exit_code(stop, log)
+    except BaseException:  # whatever it is: log it once, end the process
+        log.critical("service.crashed", exc_info=True)
+        code = EXIT_CRASH
+    process.end(code)
+
+
+def _exit_code(stop: SystemExit, log: logging.Log) -> int:
+    if stop.code is None or isinstance(stop.code, int):
+        return stop.code or EXIT_OK
+    log.critical("service.crashed", error=str(stop.code))
+    return EXIT_CRASH
+
+
+class _Process:
+    """The parts that surround main, and the one way out."""
+
+    def __init__(self, service: str, settings: ServiceSettings, log: logging.Log) -> None:
+        self._service = service
+        self._settings = settings
+        self._log = log
+        self._ending = threading.Lock()
+        self.stopping = threading.Event()
+        self.health = Health(beat_timeout_s=settings.beat_timeout_s)
+        self._telemetry = telemetry.start(service, settings.instance_id, settings.otlp_endpoint)
+        self._server: HealthServer | None = None
+
+    def open(self) -> None:
+        """Listen for signals and health requests."""
+        self._telemetry.install()
+        self._watch_signals()
+        try:
+            server = HealthServer(
+                self.health,
+                service=self._service,
+                instance=self._settings.instance_id,
+                host=self._settings.health_host,
+                port=self._settings.health_port,
+                exposition=self._telemetry.exposition,
+                secrets=self._settings.secret_values(),
+            )
+        except OSError as error:
+            raise SystemExit(
+                f"cannot serve health on {self._settings.health_host}:"
+                f"{self._settings.health_port} ({error.strerror}): set GANGLINE_HEALTH_HOST and "
+                "GANGLINE_HEALTH_PORT to an address that is free here (port 0 takes a free one)"
+            ) from None
+        server.start(self._settings.health_file)
+        self._server = server
+        self._log.info("service.started", health=server.address.url, pid=os.getpid())
+
+    def context(self, settings: SettingsT) -> Context[SettingsT]:
+        """What main is given; `settings` are this process's, in the service's own type."""
+        name = f"gangline.{self._service}"
+        return Context(
+            settings=settings,
+            health=self.health,
+            stopping=self.stopping,
+            log=self._log,
+            meter=self._telemetry.meter(name),
+            tracer=self._telemetry.tracer(name),
+        )
+
+    def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
+        """A thread that died leaves a process that only looks alive: end it."""
+        if failure.exc_type is SystemExit:
+            return
+        error = failure.exc_value or failure.exc_type()
+        name = failure.thread.name if failure.thread else "unknown"
+        self._log.critical("service.crashed", thread=name, exc_info=error)
+        self.end(EXIT_CRASH)
+
+    def end(self, code: int) -> NoReturn:
+        """Flush and exit; of several callers the first one's code counts."""
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()  # the first caller ends the process
+        self.health.set("process", ok=False, detail="the service has stopped")
+        if not self._telemetry.shutdown(_FLUSH_S):
+            self._log.warning("telemetry.not_flushed", waited_s=_FLUSH_S)
+        self._log.info("service.stopped", code=code)
+        _exit_now(self._remove_port_file, code)
+
+    def _remove_port_file(self) -> None:
+        if self._server is not None:
+            self._server.remove_port_file()
+
+    def _watch_signals(self) -> None:
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            # Needed for the wake-up; does nothing itself, as Event.set could deadlock in it.
+            signal.signal(number, lambda *_: None)
+        _keep_from_forked_children()
+        threading.Thread(
+            target=self._count_signals, args=(reader,), name="signals", daemon=True
+        ).start()
+
+    def _count_signals(self, reader: socket.socket) -> None:
+        first = _next_signal(reader, timeout_s=None)
+        grace_s = self._settings.stop_grace_s
+        self._log.info("service.stopping", signal=first, grace_s=grace_s)
+        self.health.set("process", ok=False, detail="the service is stopping")
+        self.stopping.set()
+        second = _next_signal(reader, grace_s)
+        reason = f"a second signal: {second}" if second else "the grace period has passed"
+        self._log.error("service.forced_exit", reason=reason)
+        _exit_now(self._remove_port_file, EXIT_CRASH)
+
+
+def _next_signal(reader: socket.socket, timeout_s: float | None) -> str | None:
+    """The name of the next stop signal; None when none came within `timeout_s` seconds."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not select.select([reader], [], [], left_s)[0]:
+            return None
+        number = reader.recv(1)[0]
+        if number in _SIGNALS:
+            return signal.Signals(number).name
+
+
+def _keep_from_forked_children() -> None:
+    """A forked child's signals must not stop its parent through the shared descriptor.
+
+    They are blocked over the fork: one could reach the child before it has let go.
+    """
+    before: list[set[signal.Signals | int]] = []
+
+    def block() -> None:
+        before.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)))
+
+    def restore() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before.pop())
+
+    def forget() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        restore()
+
+    os.register_at_fork(before=block, after_in_parent=restore, after_in_child=forget)
+
+
+def _exit_now(last: Callable[[], None], code: int) -> NoReturn:
+    with contextlib.suppress(Exception):
+        last()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,121 @@
+"""Traces and metrics by OpenTelemetry: Prometheus always, OTLP when an endpoint is set.
+
+Without an endpoint spans have ids (logs and events carry them) but record nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import Context as TraceContext
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+_TRACEPARENT = "traceparent"
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """One process's providers; `start` makes it, `shutdown` flushes and ends it."""
+
+    registry: CollectorRegistry
+    meters: MeterProvider
+    tracers: TracerProvider
+    _scrape: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def meter(self, name: str) -> metrics.Meter:
+        """Makes instruments; `gangline.inputs` is scraped as `gangline_inputs_total`."""
+        return self.meters.get_meter(name)
+
+    def tracer(self, name: str) -> trace.Tracer:
+        """Makes spans; they are exported only when an OTLP endpoint is set."""
+        return self.tracers.get_tracer(name)
+
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """All metrics in the Prometheus format that `accept` asks for, and its content type."""
+        encode, content_type = choose_encoder(accept)
+        with self._scrape:  # the reader hands over through one queue: a scrape at a time
+            return encode(self.registry), content_type
+
+    def install(self) -> None:
+        """Make these the process-wide providers, for libraries that ask OpenTelemetry's API."""
+        metrics.set_meter_provider(self.meters)
+        trace.set_tracer_provider(self.tracers)
+
+    def shutdown(self, timeout_s: float) -> bool:
+        """Export what is pending; False when that took longer than `timeout_s` seconds."""
+        worker = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
+        worker.start()
+        worker.join(timeout_s)
+        return not worker.is_alive()
+
+    def _shutdown(self) -> None:
+        self.tracers.shutdown()
+        self.meters.shutdown()
+
+
+def start(service: str, instance: str, otlp_endpoint: str | None = None) -> Telemetry:
+    """Providers of their own, no global state touched; `Telemetry.install` does that.
+
+    `otlp_endpoint` is the base URL, `/v1/traces` and `/v1/metrics` are put behind it; headers
+    come from OTEL_EXPORTER_OTLP_HEADERS. A collector that is away costs only its data.
+    """
+    resource = Resource.create(
+        {"service.namespace": "gangline", "service.name": service, "service.instance.id": instance}
+    )
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    readers: list[MetricReader] = [
+        PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+    ]
+    tracers = TracerProvider(
+        sampler=ParentBased(ALWAYS_ON if otlp_endpoint else ALWAYS_OFF),
+        resource=resource,
+        shutdown_on_exit=False,
+    )
+    if otlp_endpoint:
+        readers.append(_export(tracers, otlp_endpoint))
+    meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+    return Telemetry(registry=registry, meters=meters, tracers=tracers)
+
+
+def _export(tracers: TracerProvider, endpoint: str) -> MetricReader:
+    # Imported here: protobuf and the HTTP client cost memory in every process that has no use.
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    tracers.add_span_processor(
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{endpoint}/v1/traces", timeout=5))
+    )
+    return PeriodicExportingMetricReader(
+        OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics", timeout=5)
+    )
+
+
+def inject() -> str | None:
+    """The current span as a W3C traceparent, to send with a message; None outside of a span."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return carrier.get(_TRACEPARENT)
+
+
+def extract(traceparent: str | None) -> TraceContext:
+    """The context to start a span in that continues `traceparent`.
+
+    None or malformed text gives a context without a parent: a sender's mistake in tracing must
+    not cost its message. Use: `tracer.start_as_current_span(name, context=extract(text))`.
+    """
+    carrier = {} if traceparent is None else {_TRACEPARENT: traceparent}
+    return _PROPAGATOR.extract(carrier, context=TraceContext())

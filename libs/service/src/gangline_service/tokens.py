@@ -1,0 +1,166 @@
+"""Who holds which token: a JSON file of hashes that only its owner can read.
+
+    {"tokens": [{"name": "grafana", "role": "member", "teams": ["nlp"], "sha256": "<64 hex>"}]}
+
+Tokens themselves are never stored. They are long and random, so a plain hash is enough.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Self
+
+import structlog
+from pydantic import Field, StringConstraints, ValidationError
+
+from gangline_schemas.base import Identifier, Model, field_errors
+
+log = structlog.get_logger(__name__)
+
+MAX_TOKEN_CHARS = 512
+_PRIVATE = 0o077
+
+
+class TokenFileError(Exception):
+    """The file of tokens cannot be used. The message names what is wrong and the way out."""
+
+
+class Role(StrEnum):
+    """What a token may do."""
+
+    ADMIN = "admin"  # everything, for every team
+    MEMBER = "member"  # its teams' jobs and data
+    SERVICE = "service"  # one of Gangline's own processes: reads every team's data
+
+
+class TokenEntry(Model):
+    """One token as the file has it. Tokens of members list the teams they belong to."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    role: Role
+    teams: tuple[Identifier, ...] = ()
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+    @classmethod
+    def of(cls, token: str, *, name: str, role: Role, teams: Iterable[str] = ()) -> Self:
+        """The entry of a token."""
+        return cls(name=name, role=role, teams=tuple(teams), sha256=_digest(token))
+
+
+class TokenFile(Model):
+    """The whole file."""
+
+    tokens: tuple[TokenEntry, ...] = Field(max_length=10_000)
+
+
+class Principal(Model):
+    """Who sent a request."""
+
+    name: str
+    role: Role
+    teams: frozenset[str]
+
+    @property
+    def all_teams(self) -> bool:
+        """Whether every team's data is open to it."""
+        return self.role is not Role.MEMBER
+
+    def reads(self, team: str) -> bool:
+        """Whether this team's data is open to it."""
+        return self.all_teams or team in self.teams
+
+
+def new_token() -> str:
+    """A token of 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:
+    """Write the file whole or not at all, readable by its owner only."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(TokenFile(tokens=tuple(entries)).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+class TokenBook:
+    """The tokens of a file, read again whenever it changes. May be used from any thread.
+
+    While a changed file cannot be used nobody is let in, because what it revoked is not known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, ...] | None = None
+        self._entries: tuple[TokenEntry, ...] = ()
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the file. Raises TokenFileError when it cannot be used."""
+        book = cls(path)
+        book._seen, book._entries = _read(path)
+        return book
+
+    def authenticate(self, token: str) -> Principal | None:
+        """Whose token it is; None when it is nobody's. Takes as long for either answer."""
+        entries = self._current()
+        wanted = _digest(token[:MAX_TOKEN_CHARS])
+        found: TokenEntry | None = None
+        for entry in entries:
+            if hmac.compare_digest(entry.sha256, wanted):
+                found = entry
+        if found is None or not token or len(token) > MAX_TOKEN_CHARS:
+            return None
+        return Principal(name=found.name, role=found.role, teams=frozenset(found.teams))
+
+    def _current(self) -> tuple[TokenEntry, ...]:
+        with self._lock:
+            try:
+                if _identity(self._path.stat()) != self._seen:
+                    self._seen, self._entries = _read(self._path)
+            except (OSError, TokenFileError) as error:
+                if self._entries:
+                    log.error("tokens refused", error=str(error))  # noqa: TRY400
+                self._seen, self._entries = None, ()
+            return self._entries
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def _identity(found: os.stat_result) -> tuple[int, ...]:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
+
+
+def _read(path: Path) -> tuple[tuple[int, ...], tuple[TokenEntry, ...]]:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise TokenFileError(
+            f"the token file {path} cannot be read: {error.strerror}; set tokens_file to one"
+        ) from None
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_mode & _PRIVATE:
+            raise TokenFileError(f"others may read or change {path}: chmod 600 {path}")
+        if found.st_uid not in {0, os.geteuid()}:
+            raise TokenFileError(f"{path} belongs to another user: make it this user's own")
+        content = file.read(16 * 1024 * 1024)
+    try:
+        return _identity(found), TokenFile.decode(content).tokens
+    except ValidationError as error:
+        first = field_errors(error)[0]
+        raise TokenFileError(f"{path}: {first.field}: {first.message}") from None

@@ -1,0 +1,79 @@
+"""Lists a directory tree in the order of its keys, one directory in memory at a time."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+
+from gangline_storage.durable import os_errors
+from gangline_storage.keys import TEMPORARY_PREFIX, check_key, check_prefix, sort_order
+from gangline_storage.port import ObjectInfo
+from gangline_storage.rooted import RootedTree
+
+
+def list_tree(
+    tree: RootedTree, prefix: str, *, after: str | None, limit: int | None
+) -> Iterator[ObjectInfo]:
+    """The objects below the tree's root; the arguments are those of ObjectStore.list."""
+    check_prefix(prefix)
+    if after is not None:
+        check_key(after)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1: {limit}")
+    return _bounded(_walk(tree, tuple(prefix.split("/")[:-1]), prefix, after), limit)
+
+
+def _bounded(found: Iterator[ObjectInfo], limit: int | None) -> Iterator[ObjectInfo]:
+    for count, info in enumerate(found, start=1):
+        yield info
+        if count == limit:
+            return
+
+
+def _walk(
+    tree: RootedTree, folders: tuple[str, ...], prefix: str, after: str | None
+) -> Iterator[ObjectInfo]:
+    base = "".join(f"{part}/" for part in folders)
+    for name, size_bytes in _entries(tree, folders):
+        path = base + name
+        if name.endswith("/"):
+            # What lies below is of use if it may match the prefix and may come after `after`.
+            wanted = path.startswith(prefix) or prefix.startswith(path)
+            passed = (
+                after is not None
+                and sort_order(path) < sort_order(after)
+                and not after.startswith(path)
+            )
+            if wanted and not passed:
+                yield from _walk(tree, (*folders, name[:-1]), prefix, after)
+        elif path.startswith(prefix) and (after is None or sort_order(path) > sort_order(after)):
+            yield ObjectInfo(path, size_bytes)
+
+
+def _entries(tree: RootedTree, folders: Sequence[str]) -> list[tuple[str, int]]:
+    """Files with their sizes and directories (their name ends with '/'), in the order of keys."""
+    found: list[tuple[str, int]] = []
+    with os_errors(f"list {tree.root}/{'/'.join(folders)}"):
+        try:
+            with tree.directory(folders) as dir_fd, os.scandir(dir_fd) as entries:
+                for entry in entries:
+                    if entry.name.startswith(TEMPORARY_PREFIX) or not _is_utf8(entry.name):
+                        continue
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # deleted since the directory was read
+                    if stat.S_ISDIR(status.st_mode):
+                        found.append((f"{entry.name}/", 0))
+                    elif stat.S_ISREG(status.st_mode):
+                        found.append((entry.name, status.st_size))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+    return sorted(found, key=lambda item: sort_order(item[0]))
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

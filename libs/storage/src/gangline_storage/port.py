@@ -1,0 +1,102 @@
+"""The object store that services and workers see: a flat map from keys to immutable-looking bytes.
+
+What every implementation promises (the contract suite runs over all of them):
+
+- An object is there whole or not at all. A writer that dies half-way leaves no object.
+- When a put returns, the object is durable and every reader sees it.
+- `if_absent=True` decides one winner among any number of concurrent writers.
+- Keys are compared by their bytes, listed in that order, and checked by `keys.check_key`.
+- A key is never the folder of another key ('a' and 'a/b' cannot both be objects).
+- A store that is away is waited for, with a bounded number of logged retries; then
+  `StoreUnavailable` is raised. All methods may be called from many threads.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol, runtime_checkable
+
+CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object as a store describes it; `etag` is None where the store has none."""
+
+    key: str
+    size_bytes: int
+    etag: str | None = None
+
+
+@runtime_checkable
+class ObjectStore(Protocol):
+    """Where checkpoints, snapshots and code archives live."""
+
+    def put(
+        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
+    ) -> ObjectInfo:
+        """Store `data` under `key`; a stream is read to its end, a Path is put as a file.
+
+        Raises:
+            AlreadyExists: `if_absent` is set and the key has an object.
+            InvalidKey, StoreFull, StoreUnavailable, StoreError.
+        """
+        ...
+
+    def put_file(
+        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+    ) -> ObjectInfo:
+        """Store the file at `path`, streamed (in parts, where the store has them).
+
+        `link=True` says that nobody will ever write to the file again, so a store on the
+        same file system may hard-link it instead of copying.
+        """
+        ...
+
+    def get(self, key: str) -> bytes:
+        """Return all bytes of the object. Raises NotFound."""
+        ...
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return up to `length` bytes from byte `start`: fewer, or none, past the end."""
+        ...
+
+    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """Yield the object in chunks of `chunk_bytes`, the last one shorter; NotFound at once.
+
+        All chunks are of one version of the object, even if it is replaced meanwhile
+        (or StoreError is raised).
+        """
+        ...
+
+    def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
+        """Write the object to `path` atomically and durably, replacing what is there.
+
+        `link=True` says that the file will only be read, so it may share the object's bytes.
+        """
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Describe the object without reading it. Raises NotFound."""
+        ...
+
+    def list(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Yield objects whose key begins with `prefix` and is greater than `after`, in key order.
+
+        `limit` bounds how many; page by giving the last key seen as `after`.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object; it is no error if there is none."""
+        ...
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Remove all objects in the folder `prefix` (it ends with '/'); return how many."""
+        ...
+
+    def remove_partial(self, *, older_than_s: float) -> int:
+        """Remove what writers that died left behind, if untouched for so long; return how many."""
+        ...

@@ -1,0 +1,54 @@
+"""Directories below one root, opened part by part so that no symbolic link is ever followed."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class RootedTree:
+    """Opens directories under `root` by descriptor.
+
+    A path that is checked and then used as a string can be changed in between; a
+    descriptor cannot. A symbolic link below the root is an error (NotADirectoryError).
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextlib.contextmanager
+    def directory(self, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+        """The directory's descriptor, for the length of the block.
+
+        Raises FileNotFoundError or NotADirectoryError. What `create` makes is synced.
+        """
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts:
+                if create:
+                    _make_directory(part, fd)
+                below = os.open(part, _OPEN_DIRECTORY, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            yield fd
+        finally:
+            os.close(fd)
+
+    def remove_empty(self, parts: Sequence[str]) -> None:
+        """Remove the directory and then its parents, as long as they are empty."""
+        for depth in range(len(parts), 0, -1):
+            try:
+                with self.directory(parts[: depth - 1]) as fd:
+                    os.rmdir(parts[depth - 1], dir_fd=fd)
+            except OSError:
+                return  # not empty, gone, or not ours to remove: all are as good
+
+
+def _make_directory(name: str, parent_fd: int) -> None:
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent_fd)
+    except FileExistsError:
+        return
+    os.fsync(parent_fd)

@@ -1,0 +1,324 @@
+"""An object store in a bucket of S3, or of any server that speaks S3 with conditional writes."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from gangline_storage.durable import os_errors, replace_file
+from gangline_storage.errors import InvalidKey, NotFound, StoreError
+from gangline_storage.keys import (
+    MAX_KEY_BYTES,
+    check_delete_prefix,
+    check_key,
+    check_prefix,
+)
+from gangline_storage.port import CHUNK_BYTES, ObjectInfo
+from gangline_storage.retry import TransientError
+from gangline_storage.s3_client import (
+    NoSuchUploadError,
+    PreconditionFailedError,
+    RangeBeyondEndError,
+    S3Credentials,
+    S3Options,
+    make_client,
+    s3_errors,
+)
+from gangline_storage.s3_upload import S3Put, etag_of
+
+_MAX_S3_KEY_BYTES = 1024
+_PAGE = 1000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    body: Any
+    size_bytes: int
+    etag: str | None
+
+
+class S3Store:
+    """Objects below `prefix` in `bucket`.
+
+    Put-if-absent rests on the server's conditional writes (`If-None-Match: *`); a server
+    that ignores the header would silently overwrite, so use one that has it.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint: str | None = None,
+        region: str | None = None,
+        credentials: S3Credentials | None = None,
+        options: S3Options | None = None,
+    ) -> None:
+        prefix = prefix.strip("/")
+        if prefix:
+            check_key(prefix)
+            if len(prefix.encode()) + 1 + MAX_KEY_BYTES > _MAX_S3_KEY_BYTES:
+                room = _MAX_S3_KEY_BYTES - MAX_KEY_BYTES - 1
+                raise InvalidKey(f"prefix: {prefix!r} is over the limit of {room} bytes")
+        self.bucket = bucket
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.endpoint = endpoint
+        self._options = options or S3Options()
+        self._region = region
+        self._client = make_client(endpoint, region, credentials, self._options)
+
+    def __repr__(self) -> str:
+        """Where it is, without credentials."""
+        return f"S3Store(bucket={self.bucket!r}, prefix={self.prefix!r}, endpoint={self.endpoint})"
+
+    def ensure_bucket(self) -> None:
+        """Make the bucket if there is none. Raises StoreError if it belongs to somebody else."""
+
+        def once() -> None:
+            try:
+                with s3_errors(f"bucket {self.bucket}", self.bucket):
+                    self._client.head_bucket(Bucket=self.bucket)
+            except NotFound:
+                pass
+            else:
+                return
+            region = self._client.meta.region_name
+            where: dict[str, Any] = (
+                {}
+                if region == "us-east-1"
+                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+            )
+            taken = (
+                self._client.exceptions.BucketAlreadyOwnedByYou,
+                self._client.exceptions.BucketAlreadyExists,
+            )
+            with s3_errors(f"make bucket {self.bucket}", self.bucket):
+                try:
+                    self._client.create_bucket(Bucket=self.bucket, **where)
+                except taken:  # made by another process since we looked
+                    self._client.head_bucket(Bucket=self.bucket)
+
+        self._retried(f"bucket {self.bucket}", once)
+
+    def put(
+        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
+    ) -> ObjectInfo:
+        """See ObjectStore.put."""
+        check_key(key)
+        if isinstance(data, Path):
+            return self.put_file(key, data, if_absent=if_absent)
+        if isinstance(data, bytes | bytearray | memoryview):
+            size_bytes = len(data)
+            return self._new_put(key, if_absent=if_absent).from_stream(
+                io.BytesIO(data), size_bytes=size_bytes
+            )
+        return self._new_put(key, if_absent=if_absent).from_stream(data)
+
+    def put_file(
+        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+    ) -> ObjectInfo:
+        """See ObjectStore.put_file; there is nothing to link."""
+        del link
+        check_key(key)
+        with os_errors(f"read {path}"):
+            if not path.is_file():
+                raise StoreError(f"read {path}: is not a regular file")
+            file = path.open("rb")
+        with file:
+            size_bytes = path.stat().st_size
+            return self._new_put(key, if_absent=if_absent).from_stream(file, size_bytes=size_bytes)
+
+    def get(self, key: str) -> bytes:
+        """See ObjectStore.get."""
+        what = f"get {key}"
+        return self._retried(what, lambda: bytes(self._open(key, {}).body.read()))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ObjectStore.get_range."""
+        if start < 0 or length < 0:
+            raise ValueError(f"start and length must not be negative: {start}, {length}")
+        if length == 0:
+            self.head(key)
+            return b""
+        wanted = {"Range": f"bytes={start}-{start + length - 1}"}
+        try:
+            return self._retried(f"get {key}", lambda: bytes(self._open(key, wanted).body.read()))
+        except RangeBeyondEndError:
+            return b""
+
+    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """See ObjectStore.stream; a broken connection is taken up where it broke."""
+        if chunk_bytes < 1:
+            raise ValueError(f"chunk_bytes must be at least 1: {chunk_bytes}")
+        return self._chunks(key, self._first_reading(key), chunk_bytes)
+
+    def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
+        """See ObjectStore.fetch; there is nothing to link."""
+        del link
+        reading = self._first_reading(key)
+        with os_errors(f"fetch {key} to {path}"):
+            size_bytes = replace_file(path, self._chunks(key, reading, CHUNK_BYTES))
+        return ObjectInfo(key, size_bytes, reading.etag)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See ObjectStore.head."""
+        name = self._name(key)
+        answer = self._retried(
+            f"head {key}", lambda: self._client.head_object(Bucket=self.bucket, Key=name)
+        )
+        return ObjectInfo(key, answer["ContentLength"], etag_of(answer))
+
+    def list(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """See ObjectStore.list; a page of up to 1000 objects is one request."""
+        check_prefix(prefix)
+        if after is not None:
+            check_key(after)
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit must be at least 1: {limit}")
+        return self._pages(prefix, after, limit)
+
+    def delete(self, key: str) -> None:
+        """See ObjectStore.delete."""
+        name = self._name(key)
+        try:
+            self._retried(
+                f"delete {key}", lambda: self._client.delete_object(Bucket=self.bucket, Key=name)
+            )
+        except NotFound:
+            return
+
+    def delete_prefix(self, prefix: str) -> int:
+        """See ObjectStore.delete_prefix; 1000 objects are one request."""
+        check_delete_prefix(prefix)
+        keys = [info.key for info in self.list(prefix)]
+        for start in range(0, len(keys), _PAGE):
+            self._delete_all(prefix, keys[start : start + _PAGE])
+        return len(keys)
+
+    def remove_partial(self, *, older_than_s: float) -> int:
+        """See ObjectStore.remove_partial: multipart uploads that nobody completed."""
+        what = f"list uploads in {self.bucket}"
+        before = time.time() - older_than_s
+
+        def once() -> tuple[tuple[str, str], ...]:
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self.bucket, Prefix=self.prefix
+            )
+            return tuple(
+                (upload["Key"], upload["UploadId"])
+                for page in pages
+                for upload in page.get("Uploads", ())
+                if upload["Initiated"].timestamp() <= before
+            )
+
+        removed = 0
+        for name, upload_id in self._retried(what, once):
+            try:
+                self._retried(f"abort upload of {name}", self._aborter(name, upload_id))
+            except (NoSuchUploadError, NotFound):
+                continue
+            removed += 1
+        return removed
+
+    def _aborter(self, name: str, upload_id: str) -> Callable[[], object]:
+        return lambda: self._client.abort_multipart_upload(
+            Bucket=self.bucket, Key=name, UploadId=upload_id
+        )
+
+    def _name(self, key: str) -> str:
+        return self.prefix + check_key(key)
+
+    def _new_put(self, key: str, *, if_absent: bool) -> S3Put:
+        return S3Put.new(
+            self._client,
+            self.bucket,
+            self._name(key),
+            key,
+            if_absent=if_absent,
+            options=self._options,
+        )
+
+    def _retried(self, what: str, once: Callable[[], T]) -> T:
+        def attempt_once(_attempt: int) -> T:
+            with s3_errors(what, self.bucket):
+                return once()
+
+        return self._options.retry.run(what, attempt_once)
+
+    def _open(self, key: str, wanted: dict[str, str]) -> _Reading:
+        answer = self._client.get_object(Bucket=self.bucket, Key=self._name(key), **wanted)
+        return _Reading(answer["Body"], answer["ContentLength"], etag_of(answer))
+
+    def _first_reading(self, key: str) -> _Reading:
+        return self._retried(f"get {key}", lambda: self._open(key, {}))
+
+    def _chunks(self, key: str, first: _Reading, chunk_bytes: int) -> Iterator[bytes]:
+        body = first.body
+        offset = 0
+
+        def next_chunk(attempt: int) -> bytes:
+            nonlocal body
+            with s3_errors(f"get {key}", self.bucket):
+                if attempt > 0:
+                    if offset == first.size_bytes:
+                        return b""
+                    body.close()
+                    wanted = {"Range": f"bytes={offset}-"}
+                    if first.etag:
+                        wanted["IfMatch"] = f'"{first.etag}"'
+                    body = self._open(key, wanted).body
+                return bytes(body.read(chunk_bytes))
+
+        try:
+            while True:
+                try:
+                    chunk = self._options.retry.run(f"get {key}", next_chunk)
+                except PreconditionFailedError:
+                    raise StoreError(f"get {key}: was replaced while it was read") from None
+                if not chunk:
+                    return
+                offset += len(chunk)
+                yield chunk
+        finally:
+            body.close()
+
+    def _pages(self, prefix: str, after: str | None, limit: int | None) -> Iterator[ObjectInfo]:
+        query: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
+        if after is not None:
+            query["StartAfter"] = self.prefix + after
+        left = limit
+        while True:
+            query["MaxKeys"] = _PAGE if left is None else min(_PAGE, left)
+            answer = self._retried(f"list {prefix}", lambda: self._client.list_objects_v2(**query))
+            for item in answer.get("Contents", ()):
+                key = str(item["Key"])[len(self.prefix) :]
+                yield ObjectInfo(key, item["Size"], etag_of(item))
+                if left is not None:
+                    left -= 1
+            if left == 0 or not answer.get("IsTruncated"):
+                return
+            query.pop("StartAfter", None)
+            query["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:
+        what = f"delete {prefix}"
+        objects = [{"Key": self.prefix + key} for key in keys]
+
+        def once() -> None:
+            answer = self._client.delete_objects(
+                Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
+            )
+            if failed := answer.get("Errors"):
+                first = failed[0]
+                raise TransientError(
+                    f"{len(failed)} objects, {first.get('Key')}: {first.get('Code')}"
+                )
+
+        self._retried(what, once)

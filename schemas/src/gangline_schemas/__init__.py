@@ -1,0 +1,1 @@
+"""Job spec, events and topic catalog: the contract of Gangline."""

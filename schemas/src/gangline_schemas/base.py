@@ -1,0 +1,85 @@
+"""The base of every published model: frozen, strict for producers, tolerant for consumers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic.alias_generators import to_camel
+
+
+def _to_utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+"""A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
+
+Timestamp = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+"""A point in time with its zone; kept and written in UTC."""
+
+
+class Model(BaseModel):
+    """A frozen value. Unknown fields are refused, except when read with `decode`.
+
+    Names are snake_case; the camelCase form of each is accepted too (interfaces.md). An error
+    never repeats the value it is about: a value may be a secret.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=False,
+        loc_by_alias=False,
+        allow_inf_nan=False,
+    )
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        """Read JSON as a consumer does: fields that this version does not know are ignored."""
+        return cls.model_validate_json(raw, extra="ignore")
+
+    def encode(self) -> bytes:
+        """Write as compact UTF-8 JSON, without fields that are unset at their default None."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+    def data(self) -> dict[str, Any]:
+        """The JSON form as a Python object."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class Event(Model):
+    """Something that happened. `type` is its published CloudEvents type and never changes."""
+
+    type: ClassVar[str]
+
+
+class FieldError(Model):
+    """What is wrong with one field, and the way out; never the value itself."""
+
+    field: str
+    message: str
+
+
+def field_errors(error: ValidationError, prefix: str = "") -> tuple[FieldError, ...]:
+    """Pydantic's errors as (dotted field, message) pairs without the offending values."""
+    found = []
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        path = ".".join(str(part) for part in item["loc"])
+        if prefix and path:
+            path = f"{prefix}.{path}"
+        message = item["msg"].removeprefix("Value error, ")
+        found.append(FieldError(field=path or prefix or "(body)", message=message))
+    return tuple(found)

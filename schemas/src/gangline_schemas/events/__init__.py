@@ -1,0 +1,1 @@
+"""Every event that Gangline publishes or reads, one module per topic."""

@@ -1,0 +1,125 @@
+"""gangline.quota: admission and usage. Only the quota service writes here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from gangline_schemas.base import Event, FieldError, Identifier, Timestamp
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+
+class JobAdmitted(Event):
+    """The job may run as soon as there is room; the scheduler queues it."""
+
+    type: ClassVar[str] = "job.admitted"
+    job_id: Identifier
+    spec: JobSpec
+    user: str
+    submitted_at: Timestamp
+
+
+class JobRejected(Event):
+    """The job can never run as submitted. `reason` is one sentence with numbers."""
+
+    type: ClassVar[str] = "job.rejected"
+    job_id: Identifier
+    reason: str
+    errors: tuple[FieldError, ...] = ()
+    team: str | None = None
+    name: str | None = None
+    user: str = "unknown"
+    submitted_at: Timestamp
+    digest: str = Field(default="", description="sha256 of the spec, in hex; empty if unreadable.")
+
+
+class TeamConfigured(Event):
+    """A team now has these limits."""
+
+    type: ClassVar[str] = "team.configured"
+    config: TeamConfig
+    user: str = "unknown"
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class CancelAdmitted(Event):
+    """The cancel request is in order; it follows the job's admission in this log."""
+
+    type: ClassVar[str] = "job.cancel.admitted"
+    job_id: Identifier
+    user: str
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class PriorityAdmitted(Event):
+    """The change of priority is in order."""
+
+    type: ClassVar[str] = "job.priority.admitted"
+    job_id: Identifier
+    priority: int = Field(ge=0, le=100)
+    user: str
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class RestoreAdmitted(Event):
+    """The restore request is in order."""
+
+    type: ClassVar[str] = "job.restore.admitted"
+    job_id: Identifier
+    step: int
+    user: str
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class DrainAdmitted(Event):
+    """The drain request is in order."""
+
+    type: ClassVar[str] = "node.drain.admitted"
+    node_id: Identifier
+    drain: bool
+    user: str
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class RequestRefused(Event):
+    """A request about a job or node that cannot be done, and why."""
+
+    type: ClassVar[str] = "request.refused"
+    request: str = Field(description="The type of the refused request.")
+    target: str = Field(description="The job, team or node it was about.")
+    reason: str
+    user: str = "unknown"
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class UsageCharged(Event):
+    """GPU time of one attempt, charged when its gang was released."""
+
+    type: ClassVar[str] = "usage.charged"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    team: Identifier
+    gpus: int = Field(ge=1)
+    allocated_at: Timestamp
+    released_at: Timestamp
+    gpu_seconds: float = Field(ge=0)
+
+
+class GangMetered(Event):
+    """The meter of one attempt starts: GPUs were allocated to it."""
+
+    type: ClassVar[str] = "gang.metered"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    team: Identifier
+    gpus: int = Field(ge=1)
+    allocated_at: Timestamp
+
+
+class JobClosed(Event):
+    """The job ended: nothing can be asked of it any more, and its id stays taken."""
+
+    type: ClassVar[str] = "job.closed"
+    job_id: Identifier
+    state: JobState

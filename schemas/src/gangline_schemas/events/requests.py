@@ -1,0 +1,62 @@
+"""gangline.requests: what users and other systems ask for. Anyone allowed may write here."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from gangline_schemas.base import Event, Identifier
+from gangline_schemas.job import JobSpec, TeamConfig
+
+
+class JobSubmitted(Event):
+    """Run this job. The same `job_id` again is the same submission (idempotency)."""
+
+    type: ClassVar[str] = "job.submitted"
+    job_id: Identifier
+    spec: JobSpec
+    user: str = Field(default="unknown", max_length=256)
+
+
+class JobCancelRequested(Event):
+    """End this job: its gang is asked to stop, then it is cancelled."""
+
+    type: ClassVar[str] = "job.cancel.requested"
+    job_id: Identifier
+    user: str = Field(default="unknown", max_length=256)
+
+
+class JobPriorityRequested(Event):
+    """Change a job's priority."""
+
+    type: ClassVar[str] = "job.priority.requested"
+    job_id: Identifier
+    priority: int = Field(ge=0, le=100)
+    user: str = Field(default="unknown", max_length=256)
+
+
+class JobRestoreRequested(Event):
+    """Start the job's next attempt from this step's committed checkpoint."""
+
+    type: ClassVar[str] = "job.restore.requested"
+    job_id: Identifier
+    step: int = Field(ge=0)
+    user: str = Field(default="unknown", max_length=256)
+
+
+class TeamConfigureRequested(Event):
+    """Create or change a team."""
+
+    type: ClassVar[str] = "team.configure.requested"
+    config: TeamConfig
+    user: str = Field(default="unknown", max_length=256)
+
+
+class NodeDrainRequested(Event):
+    """Stop placing gangs on a node (`drain`), or place them there again."""
+
+    type: ClassVar[str] = "node.drain.requested"
+    node_id: Identifier
+    drain: bool = True
+    user: str = Field(default="unknown", max_length=256)

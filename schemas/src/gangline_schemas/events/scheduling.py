@@ -1,0 +1,191 @@
+"""gangline.scheduling: the state of every job and the allocation of every GPU."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from gangline_schemas.base import Event, Identifier, Model, Timestamp
+from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+
+class CheckpointRef(Model):
+    """A committed checkpoint: who wrote it, at which step, and where its commit record is."""
+
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    commit_key: str = Field(description="Key of the commit record in the object store.")
+
+
+class NodeAssignment(Model):
+    """The ranks `first_rank .. first_rank + len(gpus) - 1` run on this node, one per GPU."""
+
+    node_id: Identifier
+    incarnation: str
+    address: str
+    gpus: tuple[int, ...] = Field(min_length=1, description="GPU indexes on the node.")
+    first_rank: int = Field(ge=0)
+
+
+class Rendezvous(Model):
+    """Where the ranks find each other: a TCPStore that the agent of rank 0's node opens."""
+
+    address: str
+    port: int = Field(ge=1, le=65535)
+
+
+class ReleaseReason(StrEnum):
+    """Why a gang gave its GPUs back."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RESTARTING = "restarting"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+
+
+class StopReason(StrEnum):
+    """Why a running gang was asked to stop."""
+
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    RESTORE = "restore"
+    DRAIN = "drain"
+    MAX_RUNTIME = "max_runtime"
+
+
+class JobQueued(Event):
+    """The job waits for its gang."""
+
+    type: ClassVar[str] = "job.queued"
+    job_id: Identifier
+    spec: JobSpec
+    user: str
+    submitted_at: Timestamp
+
+
+class JobWaiting(Event):
+    """Why a pending job does not start: one dominant reason, its evidence, the next step."""
+
+    type: ClassVar[str] = "job.waiting"
+    job_id: Identifier
+    code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type"]
+    message: str
+
+
+class GangAllocated(Event):
+    """The whole gang has its GPUs. `attempt` is the fencing token from here on."""
+
+    type: ClassVar[str] = "gang.allocated"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    team: Identifier
+    world_size: int = Field(ge=1)
+    nodes: tuple[NodeAssignment, ...] = Field(min_length=1)
+    rendezvous: Rendezvous
+    resume: CheckpointRef | None = None
+    spec: JobSpec
+
+
+class GangPreempting(Event):
+    """The gang shall checkpoint and exit before `deadline`; its agents enforce it."""
+
+    type: ClassVar[str] = "gang.preempting"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    reason: StopReason
+    deadline: Timestamp
+
+
+class GangReleased(Event):
+    """The gang's GPUs are free again. Agents kill what is left of this attempt."""
+
+    type: ClassVar[str] = "gang.released"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    reason: ReleaseReason
+    allocated_at: Timestamp
+    gpu_seconds: float = Field(ge=0)
+    avoid_nodes: tuple[str, ...] = Field(
+        default=(), description="Nodes that the next attempt shall rather not run on."
+    )
+    avoid_required: bool = Field(
+        default=False, description="Never on those nodes, until they are admitted anew."
+    )
+
+
+class JobStateChanged(Event):
+    """A job went from one state to another. The scheduler is the only writer of job states."""
+
+    type: ClassVar[str] = "job.state.changed"
+    job_id: Identifier
+    attempt: int = Field(ge=0)
+    previous: JobState
+    state: JobState
+    reason: str = ""
+
+
+class JobReprioritized(Event):
+    """The job's priority changed."""
+
+    type: ClassVar[str] = "job.reprioritized"
+    job_id: Identifier
+    priority: int = Field(ge=0, le=100)
+
+
+class GangMemberChanged(Event):
+    """One rank of the live attempt started, or ended in an orderly way."""
+
+    type: ClassVar[str] = "gang.member.changed"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    status: Literal["started", "finished", "stopped"]
+
+
+class ResumePointChanged(Event):
+    """The next attempt of the job starts from this checkpoint (None: from the beginning)."""
+
+    type: ClassVar[str] = "job.resume.changed"
+    job_id: Identifier
+    checkpoint: CheckpointRef | None = None
+    restored: bool = Field(default=False, description="A user chose it; newer ones are superseded.")
+    forgotten: CheckpointRef | None = Field(
+        default=None, description="A checkpoint that is gone or broken and is not used again."
+    )
+
+
+class TeamNoted(Event):
+    """The scheduler knows this team's limits from here on."""
+
+    type: ClassVar[str] = "team.noted"
+    config: TeamConfig
+
+
+class NodeAdmitted(Event):
+    """Gangs may be placed on this incarnation of the node."""
+
+    type: ClassVar[str] = "node.admitted"
+    node: NodeInfo
+
+
+class NodeCordoned(Event):
+    """No gang is placed on the node until it is admitted again."""
+
+    type: ClassVar[str] = "node.cordoned"
+    node_id: Identifier
+    incarnation: str
+    reason: Literal["failed", "leaving", "drain", "superseded"]
+
+
+class NodeUncordoned(Event):
+    """A drained node takes gangs again."""
+
+    type: ClassVar[str] = "node.uncordoned"
+    node_id: Identifier
+    incarnation: str

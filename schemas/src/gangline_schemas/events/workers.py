@@ -1,0 +1,203 @@
+"""gangline.workers, heartbeats, steps and logs: what the node agents report."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gangline_schemas.base import Event, Identifier, Model, Timestamp
+
+
+class GpuInfo(Model):
+    """One GPU of a node, or one CPU slot that stands in for it."""
+
+    index: int = Field(ge=0)
+    model: str = Field(description="For example h100, or cpu for a slot.")
+    memory_gb: float = Field(ge=0)
+
+
+class NodeInfo(Model):
+    """A node as its agent sees it. A new `incarnation` means that the agent started anew."""
+
+    node_id: Identifier
+    incarnation: str = Field(min_length=1, max_length=64)
+    address: str = Field(description="Where its ranks can be reached by those of other nodes.")
+    hostname: str
+    rack: str = "rack-0"
+    block: str = "block-0"
+    gpus: tuple[GpuInfo, ...]
+    cpus: float = Field(gt=0)
+    memory_gb: float = Field(gt=0)
+    rendezvous_ports: tuple[int, ...] = Field(
+        min_length=1, description="Ports that the agent can open a rendezvous on."
+    )
+
+
+class NodeJoined(Event):
+    """The node offers its GPUs. No rank of an earlier incarnation lives on."""
+
+    type: ClassVar[str] = "node.joined"
+    node: NodeInfo
+
+
+class NodeLeaving(Event):
+    """The node will go: nothing new shall be placed there."""
+
+    type: ClassVar[str] = "node.leaving"
+    node_id: Identifier
+    incarnation: str
+    reason: str
+
+
+class WorkerStarted(Event):
+    """The process of one rank runs."""
+
+    type: ClassVar[str] = "worker.started"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    incarnation: str
+    pid: int
+
+
+class ExitReason(StrEnum):
+    """Why a rank's process is gone, as its agent knows it; never inferred from a signal."""
+
+    FINISHED = "finished"  # it returned 0
+    FAILED = "failed"  # it returned something else, or a signal from outside killed it
+    STOPPED = "stopped"  # the agent stopped it: preempted, cancelled, restored, drained
+    FENCED = "fenced"  # the agent killed it: its attempt was over
+    LEASE_LOST = "lease_lost"  # the agent killed it: cut off from the bus for too long
+    LAUNCH_FAILED = "launch_failed"  # it never ran: bundle, secret, checkpoint or port missing
+
+
+class WorkerExited(Event):
+    """The process of one rank is gone."""
+
+    type: ClassVar[str] = "worker.exited"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    incarnation: str
+    reason: ExitReason
+    exit_code: int | None = Field(default=None, ge=0, le=255)
+    signal: int | None = Field(default=None, ge=1)
+    out_of_memory: bool = False
+    message: str = Field(default="", max_length=4096, description="Its last words, redacted.")
+    last_step: int | None = None
+    damaged_object: str | None = Field(
+        default=None,
+        description="It never ran: the object at this key is not what its checkpoint committed.",
+    )
+
+
+class ObjectDigest(Model):
+    """One object in the store and what it must hold."""
+
+    key: str
+    size_bytes: int = Field(ge=0)
+    xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
+
+
+class CheckpointShardWritten(Event):
+    """One rank's part of a checkpoint is in the store: its manifest and its shard files."""
+
+    type: ClassVar[str] = "checkpoint.shard.written"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    node_id: Identifier
+    manifest: ObjectDigest
+    shards: tuple[ObjectDigest, ...]
+    write_s: float = Field(default=0.0, ge=0)
+    blocked_s: float = Field(default=0.0, ge=0)
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class RankStatus(Model):
+    """One rank as its agent sees it."""
+
+    rank: int = Field(ge=0)
+    pid: int
+    step: int | None = None
+
+
+class GangStatus(Model):
+    """The ranks of one attempt on this node."""
+
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    ranks: tuple[RankStatus, ...]
+
+
+class GpuStatus(Model):
+    """What one GPU is doing."""
+
+    index: int = Field(ge=0)
+    utilization: float | None = Field(default=None, ge=0, le=100, description="Percent.")
+    memory_used_gb: float | None = Field(default=None, ge=0)
+    temperature_c: float | None = None
+
+
+class WorkerHeartbeat(Event):
+    """The node lives, and these ranks on it."""
+
+    type: ClassVar[str] = "worker.heartbeat"
+    node_id: Identifier
+    incarnation: str
+    sequence: int = Field(ge=0)
+    sent_at: Timestamp
+    gangs: tuple[GangStatus, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()
+    cpu_percent: float | None = None
+    memory_used_gb: float | None = None
+
+
+class WorkerStep(Event):
+    """Metrics of consecutive steps of one rank, by column: entry i belongs to `step[i]`."""
+
+    type: ClassVar[str] = "worker.step"
+    run_id: Identifier
+    team: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    step: tuple[int, ...] = Field(min_length=1, max_length=10_000)
+    time_ms: tuple[int, ...] = Field(description="Unix time of each step's end in milliseconds.")
+    metrics: dict[str, tuple[float | None, ...]] = Field(max_length=1000)
+
+    @model_validator(mode="after")
+    def _columns_are_equally_long(self) -> Self:
+        wanted = len(self.step)
+        if len(self.time_ms) != wanted:
+            raise ValueError(f"time_ms has {len(self.time_ms)} entries, step has {wanted}")
+        for name, column in self.metrics.items():
+            if len(column) != wanted:
+                raise ValueError(f"metrics.{name} has {len(column)} entries, step has {wanted}")
+        return self
+
+
+class LogLine(Model):
+    """One line that a rank wrote."""
+
+    time_ms: int
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class WorkerLog(Event):
+    """Consecutive lines of one rank; `first_line` counts from 0 in the attempt."""
+
+    type: ClassVar[str] = "worker.log"
+    job_id: Identifier
+    team: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    first_line: int = Field(ge=0)
+    lines: tuple[LogLine, ...] = Field(min_length=1)

@@ -1,0 +1,288 @@
+"""The job spec: what a user submits (the fields of docs/reference/job-file.md)."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
+
+from gangline_schemas.base import Identifier, Model
+from gangline_schemas.secrets import holds_secret, is_secret_name
+
+ENV_LIMIT_BYTES = 64 * 1024
+HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
+DIFF_LIMIT_CHARS = 256 * 1024
+MAX_GANG_GPUS = 16_384
+NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
+RESERVED_ENV = frozenset(
+    [
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+        "CUDA_VISIBLE_DEVICES",
+        "LD_PRELOAD",
+        "LD_LIBRARY_PATH",
+    ]
+)
+_PATH_PART = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}$")
+_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
+
+ShortText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class JobState(StrEnum):
+    """The states of a job. The last three are terminal: a job ends in exactly one of them."""
+
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    INITIALIZING = "initializing"
+    RUNNING = "running"
+    CHECKPOINTING = "checkpointing"
+    PREEMPTED = "preempted"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended for ever."""
+        return self in {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
+
+
+class RestartCause(StrEnum):
+    """Classes of failure after which a gang may start again; user errors are not among them."""
+
+    NODE = "node"
+    PREEMPTION = "preemption"
+    HANG = "hang"
+    INFRASTRUCTURE = "infrastructure"
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class Resources(Model):
+    """What one gang needs. `gpus` is the whole gang: one rank per GPU."""
+
+    gpus: int = Field(ge=1, le=MAX_GANG_GPUS, description="GPUs of the whole gang.")
+    min_gpus: int | None = Field(default=None, ge=1, description="Elastic down to this, if given.")
+    gpu_type: Annotated[tuple[ShortText, ...], BeforeValidator(_as_tuple)] = Field(
+        default=(), max_length=16, description="Accepted GPU models, best first; empty: any."
+    )
+    cpus_per_gpu: float = Field(default=1.0, gt=0, le=256)
+    memory_per_gpu_gb: float = Field(default=1.0, gt=0, le=4096)
+
+    @model_validator(mode="after")
+    def _min_is_not_above(self) -> Self:
+        if self.min_gpus is not None and self.min_gpus > self.gpus:
+            raise ValueError(f"min_gpus ({self.min_gpus}) is above gpus ({self.gpus})")
+        return self
+
+
+class Topology(Model):
+    """How close the gang must be placed."""
+
+    level: Literal["node", "rack", "block"] = "rack"
+    mode: Literal["required", "preferred"] = "preferred"
+
+
+class BestCheckpoint(Model):
+    """Keep the checkpoint that is best by a reported metric."""
+
+    metric: ShortText
+    mode: Literal["min", "max"] = "min"
+
+
+class Retention(Model):
+    """Which committed checkpoints are kept; the newest healthy one always is."""
+
+    latest: int = Field(default=3, ge=1, le=1000)
+    best: BestCheckpoint | None = None
+
+
+class CheckpointPolicy(Model):
+    """How often checkpoints are saved, which are kept, and where a new attempt starts."""
+
+    path: str | None = Field(
+        default=None, max_length=512, description="Folder below the team's prefix in the store."
+    )
+    interval_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
+    keep: Retention = Retention()
+    resume: str = Field(default="auto", max_length=128, description="auto, never or a step.")
+
+    @field_validator("path")
+    @classmethod
+    def _path_stays_below(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = re.sub(r"^s3://", "", value).split("/")
+        if not all(_PATH_PART.match(part) for part in parts):
+            raise ValueError(
+                "must be a relative path of letters, digits, '.', '_' and '-' without '..'; "
+                "it lies below the team's prefix"
+            )
+        return value
+
+    @field_validator("resume")
+    @classmethod
+    def _resume_is_known(cls, value: str) -> str:
+        if value in {"auto", "never"} or re.fullmatch(r"\d{1,12}", value):
+            return value
+        raise ValueError("must be auto, never or the step of a checkpoint of this job")
+
+
+class RestartPolicy(Model):
+    """How many times, and after what, a gang is started again."""
+
+    max: int = Field(default=3, ge=0, le=1000)
+    on: tuple[RestartCause, ...] = tuple(RestartCause)
+
+
+class Notification(Model):
+    """Whom to tell about which states."""
+
+    on: tuple[JobState, ...] = Field(min_length=1)
+    webhook: Identifier
+
+
+def _priority(value: Any) -> Any:
+    return NAMED_PRIORITIES.get(value, value) if isinstance(value, str) else value
+
+
+class JobSpec(Model):
+    """One training job. Messages name the field; values that look like secrets are refused."""
+
+    version: Literal[1] = 1
+    name: Identifier
+    team: Identifier
+    project: Identifier | None = None
+    priority: Annotated[int, BeforeValidator(_priority)] = Field(
+        default=50, ge=0, le=100, description="0 (highest) to 100, or low, normal, high."
+    )
+    preemptible: bool = False
+    image: ShortText | None = None
+    command: tuple[Annotated[str, StringConstraints(max_length=32_768)], ...] = Field(
+        default=(), max_length=1024
+    )
+    run: str | None = Field(default=None, min_length=1, max_length=32_768)
+    workdir: str | None = Field(default=None, max_length=4096, description="Packed by the client.")
+    code_bundle: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    code_ref: ShortText | None = None
+    code_diff: str | None = Field(default=None, max_length=DIFF_LIMIT_CHARS)
+    data_snapshot: ShortText | None = None
+    purpose: ShortText | None = None
+    resources: Resources
+    topology: Topology = Topology()
+    strategy: Literal["ddp", "fsdp", "deepspeed", "custom"] = "custom"
+    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    env: dict[str, str] = Field(default_factory=dict)
+    secrets: tuple[str, ...] = Field(default=(), max_length=64)
+    checkpoint: CheckpointPolicy = Field(
+        default=CheckpointPolicy(),
+        validation_alias=AliasChoices("checkpoint", "checkpointPolicy", "checkpoint_policy"),
+    )
+    resume_from: Identifier | None = Field(
+        default=None, description="Start from the newest checkpoint of this earlier run."
+    )
+    restart: RestartPolicy = RestartPolicy()
+    max_runtime_hours: float | None = Field(default=None, gt=0, le=24 * 365)
+    stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
+    notify: tuple[Notification, ...] = Field(default=(), max_length=16)
+
+    @field_validator("env")
+    @classmethod
+    def _env_is_safe(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if not _ENV_NAME.match(name):
+                raise ValueError("names must be letters, digits and '_', not starting with a digit")
+            if name.upper() in RESERVED_ENV or name.upper().startswith("GANGLINE_"):
+                raise ValueError(f"{name} is set by Gangline and cannot be given here")
+            if is_secret_name(name):
+                raise ValueError(f"{name} looks like a secret; list its name under 'secrets'")
+        size = sum(len(name.encode()) + len(value.encode()) for name, value in env.items())
+        if size > ENV_LIMIT_BYTES:
+            raise ValueError(
+                f"holds {size:,} bytes; at most {ENV_LIMIT_BYTES:,} (put data into the workdir)"
+            )
+        return env
+
+    @field_validator("secrets")
+    @classmethod
+    def _secrets_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(_ENV_NAME.match(name) and not holds_secret(name) for name in names):
+            raise ValueError("lists the names of secrets (like HF_TOKEN), never their values")
+        return names
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _hyperparameters_are_small(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        size = len(repr(value))
+        if size > HYPERPARAMETERS_LIMIT_BYTES:
+            raise ValueError(f"hold {size:,} characters; at most {HYPERPARAMETERS_LIMIT_BYTES:,}")
+        return value
+
+    @model_validator(mode="after")
+    def _one_command_and_no_secrets(self) -> Self:
+        if bool(self.command) == (self.run is not None):
+            raise ValueError("give exactly one of 'command' (a list) and 'run' (a shell line)")
+        if any("\0" in part for part in (*self.command, self.run or "", *self.env.values())):
+            raise ValueError("command, run and env must not hold NUL characters")
+        texts = {
+            "command": " ".join(self.command),
+            "run": self.run or "",
+            "env": "\n".join(self.env.values()),
+            "hyperparameters": repr(self.hyperparameters),
+            "code_diff": self.code_diff or "",
+        }
+        for field, text in texts.items():
+            if holds_secret(text):
+                raise ValueError(
+                    f"{field} holds something that looks like a credential; "
+                    "name it under 'secrets' and read it from the environment"
+                )
+        return self
+
+
+class TeamConfig(Model):
+    """What a team may use. GPUs it holds never pass `gpu_limit + borrow_limit`."""
+
+    team: Identifier
+    gpu_limit: int = Field(ge=0, description="GPUs the team may hold at once.")
+    gpu_guarantee: int = Field(
+        default=0, ge=0, description="GPUs it is owed; the fair share's base."
+    )
+    borrow_limit: int = Field(
+        default=0, ge=0, description="GPUs above the limit while others idle."
+    )
+
+    @model_validator(mode="after")
+    def _guarantee_is_within(self) -> Self:
+        if self.gpu_guarantee > self.gpu_limit:
+            raise ValueError(
+                f"gpu_guarantee ({self.gpu_guarantee}) is above gpu_limit ({self.gpu_limit})"
+            )
+        return self
+
+    @property
+    def ceiling(self) -> int:
+        """The most GPUs the team can ever hold at once."""
+        return self.gpu_limit + self.borrow_limit

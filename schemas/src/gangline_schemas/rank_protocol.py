@@ -1,0 +1,62 @@
+"""What a rank and its agent say to each other over a Unix socket: one JSON object a line.
+
+The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
+checks the peer's credentials. The rank sends `Report`, `ShardReady`; the agent sends `Control`
+whenever what it says changes. Neither waits for the other; a torn last line is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from gangline_schemas.base import Model
+from gangline_schemas.events.workers import ObjectDigest
+
+
+class Hello(Model):
+    """First message of a rank; `token` is GANGLINE_RANK_TOKEN from its environment."""
+
+    kind: Literal["hello"] = "hello"
+    rank: int = Field(ge=0)
+    token: str
+
+
+class Report(Model):
+    """Metrics of finished steps, by column, as in `worker.step`."""
+
+    kind: Literal["report"] = "report"
+    step: tuple[int, ...]
+    time_ms: tuple[int, ...]
+    metrics: dict[str, tuple[float | None, ...]]
+
+
+class ShardReady(Model):
+    """A rank's shard and manifest lie complete and synced in GANGLINE_CHECKPOINT_DIR.
+
+    The digests' keys are paths relative to that directory:
+    attempt-0001/step-0000000020/rank-00000.bin and .json.
+    """
+
+    kind: Literal["shard_ready"] = "shard_ready"
+    step: int = Field(ge=0)
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    manifest: ObjectDigest
+    shard: ObjectDigest
+    write_s: float = 0.0
+    blocked_s: float = 0.0
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class Control(Model):
+    """What the agent asks of the rank from now on."""
+
+    kind: Literal["control"] = "control"
+    stop: str | None = Field(default=None, description="Save and exit: preempted, cancelled, ...")
+    checkpoint_request: int = Field(default=0, description="Save once each time this grows.")
+
+
+FromRank = Annotated[Hello | Report | ShardReady, Field(discriminator="kind")]
+FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)

@@ -1,0 +1,29 @@
+"""`python -m gangline_checkpoints`: the checkpoint service."""
+
+from __future__ import annotations
+
+import sys
+
+from gangline_checkpoints.config import CheckpointSettings
+from gangline_checkpoints.decide import CheckpointDecider
+from gangline_checkpoints.perform import StorePerformer
+from gangline_service.deciding import run_decider
+from gangline_service.settings import EXIT_USAGE
+from gangline_storage import StoreError, open_store
+
+
+def main() -> None:
+    """Read the settings and open the store, then decide until told to stop."""
+    settings = CheckpointSettings.load()
+    try:
+        store = open_store(settings.store_url)
+    except StoreError as error:
+        sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
+        raise SystemExit(EXIT_USAGE) from None
+    run_decider(
+        "checkpoint-service", settings, CheckpointDecider(), performer=StorePerformer(store)
+    )
+
+
+if __name__ == "__main__":
+    main()

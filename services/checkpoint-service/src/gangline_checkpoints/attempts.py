@@ -1,0 +1,144 @@
+"""Decisions about attempts: which one may commit, and what its end gives up."""
+
+from __future__ import annotations
+
+from gangline_bus.decision import Decision
+from gangline_checkpoints.model import Job, Kept, StepId
+from gangline_checkpoints.policy.acceptance import refusal
+from gangline_checkpoints.policy.retention import surplus
+from gangline_checkpoints.state import CheckpointState
+from gangline_schemas.checkpoint import checkpoint_prefix, job_prefix
+from gangline_schemas.events.checkpoints import (
+    AttemptEnded,
+    AttemptNoted,
+    CheckpointAbandoned,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    GangReleased,
+    ReleaseReason,
+)
+from gangline_schemas.events.workers import WorkerExited
+
+_FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
+
+
+def note(state: CheckpointState, event: GangAllocated) -> list[Decision]:
+    """Only this attempt can commit from here on.
+
+    What older attempts left open is abandoned, but for what is being verified right now: its
+    verification may put a commit record, so it is abandoned and deleted when that has ended.
+    """
+    job_id = event.job_id
+    job = state.jobs.get(job_id, Job())
+    if job_id in state.ended or event.attempt <= job.attempt:
+        return []
+    prefix = job_prefix(event.team, job_id, event.spec)
+    noted = AttemptNoted(
+        job_id=job_id,
+        attempt=event.attempt,
+        world_size=event.world_size,
+        prefix=prefix,
+        keep=event.spec.checkpoint.keep,
+        resume=event.resume,
+    )
+    decisions = [Decision(job_id, noted)]
+    for step_id in sorted(job.open):
+        reason = None
+        if step_id.attempt < event.attempt and step_id != job.verifying:
+            reason = f"attempt {event.attempt} took over"
+        elif step_id.attempt == event.attempt:
+            shards = [shard for _, shard in sorted(job.open[step_id].shards.items())]
+            refusals = [
+                refusal(shard, prefix=prefix, world_size=event.world_size) for shard in shards
+            ]
+            reason = next((text for text in refusals if text is not None), None)
+        if reason is not None:
+            decisions.append(abandoned(job_id, step_id, reason))
+    return decisions
+
+
+def release(state: CheckpointState, event: GangReleased) -> list[Decision]:
+    """The attempt runs no more; what it wrote completely may still be committed."""
+    job = state.jobs.get(event.job_id)
+    if job is None or event.attempt != job.attempt or not job.live:
+        return []
+    return _end(state, event.job_id, job, final=event.reason in _FINAL)
+
+
+def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decision]:
+    """A node could not start the attempt from a checkpoint of ours, as one object of it is bad."""
+    job = state.jobs.get(event.job_id)
+    if job is None:
+        return []
+    owners = {event.job_id} | ({job.resume.job_id} if job.resume is not None else set())
+    for owner in sorted(owners & state.jobs.keys()):
+        for kept in state.jobs[owner].kept:
+            prefix = checkpoint_prefix(state.jobs[owner].prefix, kept.id.attempt, kept.id.step)
+            if kept.healthy and key.rpartition("/")[0] == prefix:
+                corrupted = CheckpointCorrupted(
+                    job_id=owner,
+                    attempt=kept.id.attempt,
+                    step=kept.id.step,
+                    key=key,
+                    reason=f"node {event.node_id} did not find the bytes that were committed",
+                )
+                return [Decision(owner, corrupted)]
+    return []
+
+
+def end_job(state: CheckpointState, job_id: str) -> list[Decision]:
+    """No further attempt comes."""
+    job = state.jobs.get(job_id)
+    if job is None or job.final or not job.attempt:
+        return []
+    return _end(state, job_id, job, final=True)
+
+
+def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
+    """The open checkpoint will never be committed."""
+    event = CheckpointAbandoned(
+        job_id=job_id, attempt=step_id.attempt, step=step_id.step, reason=reason
+    )
+    return Decision(job_id, event)
+
+
+def deletions(
+    state: CheckpointState, job_id: str, kept: list[Kept], *, but_for: str
+) -> list[Decision]:
+    """What of `kept` falls out of the job's retention, when the attempt of `but_for` holds none."""
+    keep = state.jobs[job_id].keep
+    held = state.held(but_for=but_for).get(job_id, set())
+    return [
+        Decision(
+            job_id,
+            CheckpointDeleted(
+                job_id=job_id,
+                attempt=step_id.attempt,
+                step=step_id.step,
+                reason="newer checkpoints replace it",
+            ),
+        )
+        for step_id in surplus(kept, keep, held)
+    ]
+
+
+def no_longer_held(
+    state: CheckpointState, job_id: str, resume: CheckpointRef | None
+) -> list[Decision]:
+    """What another job kept only because this one had started from it."""
+    if resume is None or resume.job_id == job_id or resume.job_id not in state.jobs:
+        return []
+    return deletions(state, resume.job_id, state.jobs[resume.job_id].kept, but_for=job_id)
+
+
+def _end(state: CheckpointState, job_id: str, job: Job, *, final: bool) -> list[Decision]:
+    ended = AttemptEnded(job_id=job_id, attempt=job.attempt, final=final)
+    decisions = [Decision(job_id, ended)]
+    if final:
+        # Before that, the scheduler may be about to start the next attempt from any of them.
+        decisions += deletions(state, job_id, job.kept, but_for=job_id)
+    return [*decisions, *no_longer_held(state, job_id, job.resume)]

@@ -1,0 +1,115 @@
+"""The checkpoint service's decisions.
+
+1. gang.allocated: from here on only this attempt can commit; what older ones left is abandoned.
+2. checkpoint.shard.written: recorded; with all ranks there, the state asks for a verification.
+3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
+4. Anything else about its bytes: abandoned. The store away: tried again.
+5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
+
+The commit record is in the store before checkpoint.committed is in the log. A crash between the
+two leaves a record that does not count: consumers trust the event alone, and the next process
+verifies again, finds its own record, and writes the event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decision, EffectDone, Input, Tick
+from gangline_checkpoints import attempts, invariants, outcomes, parts
+from gangline_checkpoints.model import Job, StepId
+from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import CheckpointAbandoned
+from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.events.workers import CheckpointShardWritten, WorkerExited
+
+
+@dataclass(slots=True)
+class CheckpointDecider:
+    """Implements `Decider[CheckpointState]`."""
+
+    name: str = "checkpoint-service"
+    log: Topic = Topic.CHECKPOINTS
+    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS)
+    signals: tuple[Topic, ...] = ()
+
+    def initial(self) -> CheckpointState:
+        """No job is known."""
+        return CheckpointState()
+
+    def decide(self, state: CheckpointState, item: Input, now: datetime) -> Sequence[Decision]:
+        """What follows from one input; [] for what is foreign or known."""
+        match item:
+            case Tick():
+                return _abandon_stale(state, now)
+            case EffectDone():
+                return outcomes.decide(state, item)
+            case Received():
+                return _decide_event(state, item.envelope.data, now)
+            case _:
+                return []
+
+    def evolve(self, state: CheckpointState, decision: Decision, at: datetime) -> CheckpointState:
+        """The state after an own event."""
+        apply(state, decision.event, at)
+        return state
+
+    def observe(self, state: CheckpointState, signal: Received, now: datetime) -> None:
+        """Nothing: there are no signals."""
+
+    def effects(self, state: CheckpointState) -> Mapping[str, object]:
+        """Verifications and deletions that are wanted, by key."""
+        return {key: item for wanted in state.effects.values() for key, item in wanted.items()}
+
+    def check(self, state: CheckpointState) -> list[str]:
+        """See invariants.py."""
+        return invariants.violations(state)
+
+
+def _decide_event(state: CheckpointState, event: Event, now: datetime) -> list[Decision]:
+    match event:
+        case GangAllocated():
+            return attempts.note(state, event)
+        case GangReleased():
+            return attempts.release(state, event)
+        case JobStateChanged() if event.state.terminal:
+            return attempts.end_job(state, event.job_id)
+        case CheckpointShardWritten():
+            return parts.record(state, event, now)
+        case WorkerExited(damaged_object=str() as key):
+            return attempts.damaged(state, event, key)
+        case _:
+            return []
+
+
+def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
+    """Parts of attempts that ended, or that nobody told us of, are not waited for for ever."""
+    decisions = []
+    for job_id in sorted(state.active):
+        job = state.jobs[job_id]
+        for step_id in sorted(job.open):
+            reason = None if step_id == job.verifying else _stale(job, step_id, now)
+            if reason is not None:
+                event = CheckpointAbandoned(
+                    job_id=job_id, attempt=step_id.attempt, step=step_id.step, reason=reason
+                )
+                decisions.append(Decision(job_id, event))
+    return decisions
+
+
+def _stale(job: Job, step_id: StepId, now: datetime) -> str | None:
+    since = job.open[step_id].opened_at
+    if step_id.attempt <= job.attempt:
+        if job.live or job.ended_at is None:
+            return None
+        since = max(since, job.ended_at)
+    if (now - since).total_seconds() < GRACE_S:
+        return None
+    if step_id.attempt > job.attempt:
+        return f"attempt {step_id.attempt} was never allocated"
+    return "the attempt ended before all ranks had written"

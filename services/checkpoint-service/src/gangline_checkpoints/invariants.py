@@ -1,0 +1,73 @@
+"""What must hold of the checkpoint service's state and log at any time (invariants 3 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gangline_checkpoints.model import Job, StepId
+from gangline_checkpoints.state import CheckpointState
+from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import (
+    AttemptNoted,
+    CheckpointCommitted,
+    CheckpointDeleted,
+)
+
+
+def violations(state: CheckpointState) -> list[str]:
+    """Sentences about what does not hold of the jobs that may still change; [] when all is well."""
+    found = []
+    for job_id in sorted(state.active):
+        job = state.jobs.get(job_id)
+        if job is None:
+            found.append(f"{job_id}: is active but unknown")
+            continue
+        found += [f"{job_id}: {problem}" for problem in _job_violations(job)]
+    return found
+
+
+def log_violations(events: Iterable[Event]) -> list[str]:
+    """What a whole log must never show.
+
+    Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
+    is not deleted.
+    """
+    attempts: dict[str, int] = {}
+    newest: dict[str, StepId] = {}
+    found = []
+    for event in events:
+        if isinstance(event, AttemptNoted):
+            if event.attempt <= attempts.get(event.job_id, 0):
+                found.append(f"{event.job_id}: attempt {event.attempt} was noted again or late")
+            attempts[event.job_id] = event.attempt
+        elif isinstance(event, CheckpointCommitted):
+            step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
+            if step_id.attempt != attempts.get(event.job_id):
+                found.append(f"{event.job_id}: {step_id} was committed by an attempt that is over")
+            if step_id <= newest.get(event.job_id, StepId(0, -1)):
+                found.append(f"{event.job_id}: {step_id} was committed after a newer one")
+            newest[event.job_id] = step_id
+        elif isinstance(event, CheckpointDeleted) and newest.get(event.job_id) == (
+            event.attempt,
+            event.step,
+        ):
+            found.append(f"{event.job_id}: the newest checkpoint was deleted")
+    return found
+
+
+def _job_violations(job: Job) -> list[str]:
+    found = []
+    ids = [kept.id for kept in job.kept]
+    if ids != sorted(set(ids)):
+        found.append("its checkpoints were committed out of order or twice")
+    if ids and ids[-1].attempt > job.attempt:
+        found.append(f"{ids[-1]} was committed before its attempt was known")
+    lost = set(ids) & job.deleting.keys()
+    if lost:
+        found.append(f"{sorted(lost)} are kept but being deleted")
+    both = set(ids) & job.open.keys()
+    if both:
+        found.append(f"{sorted(both)} are both open and committed")
+    if job.verifying is not None and job.verifying not in job.open:
+        found.append(f"{job.verifying} is being verified but is not open")
+    return found

@@ -1,0 +1,161 @@
+"""The values that the checkpoint service thinks in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from gangline_schemas.events.scheduling import CheckpointRef
+from gangline_schemas.events.workers import CheckpointShardWritten
+from gangline_schemas.job import Retention
+
+
+class StepId(NamedTuple):
+    """One checkpoint of a job. Sorts by attempt, then step: a later attempt is always newer."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(slots=True)
+class Open:
+    """A checkpoint that is not committed yet: the parts that are known, by rank."""
+
+    opened_at: datetime
+    shards: dict[int, CheckpointShardWritten] = field(default_factory=dict)
+
+    def complete(self, world_size: int) -> bool:
+        """Whether every rank's part is known."""
+        return len(self.shards) == world_size and all(rank < world_size for rank in self.shards)
+
+
+@dataclass(slots=True)
+class Kept:
+    """A committed checkpoint. `healthy` until its bytes were found to differ."""
+
+    id: StepId
+    world_size: int
+    metrics: dict[str, float]
+    healthy: bool = True
+
+
+@dataclass(slots=True)
+class Job:
+    """A job's checkpoints. `attempt` 0: only parts came so far, and no gang.allocated.
+
+    - `kept` in the order of commits, which is the order of their ids.
+    - `resume` is what the live attempt started from, until it has a checkpoint of its own.
+    - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
+      so that a job's commits come in order.
+    - `deleting` counts how often the deletion was asked for.
+    - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
+    """
+
+    attempt: int = 0
+    world_size: int = 0
+    prefix: str = ""
+    keep: Retention = field(default_factory=Retention)
+    resume: CheckpointRef | None = None
+    live: bool = False
+    final: bool = False
+    ended_at: datetime | None = None
+    open: dict[StepId, Open] = field(default_factory=dict)
+    kept: list[Kept] = field(default_factory=list)
+    verifying: StepId | None = None
+    verify_tries: int = 0
+    deleting: dict[StepId, int] = field(default_factory=dict)
+    closed: dict[StepId, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> StepId | None:
+        """The newest committed checkpoint."""
+        return self.kept[-1].id if self.kept else None
+
+    def keeps(self, step_id: StepId) -> bool:
+        """Whether this checkpoint is committed and not deleted."""
+        return any(kept.id == step_id for kept in self.kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Effect: read everything, compare, then put the commit record. `shards` are by rank."""
+
+    job_id: str
+    prefix: str
+    id: StepId
+    world_size: int
+    shards: tuple[CheckpointShardWritten, ...]
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Effect: remove all objects of one checkpoint."""
+
+    job_id: str
+    prefix: str
+    id: StepId
+    tries: int
+
+
+Effect = Verify | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The bytes are right and the commit record is in the store."""
+
+    size_bytes: int
+    objects: int
+    verify_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Corrupt:
+    """An object is missing or is not what its rank wrote."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The bytes are as written, but they are no checkpoint."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The objects are gone."""
+
+    objects: int
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The store did not answer. Nothing is known; try again."""
+
+    reason: str
+
+
+Outcome = Verified | Corrupt | Refused | Removed | Away
+
+
+def verify_key(job_id: str, step_id: StepId, tries: int) -> str:
+    """Key of a verification; another try is another key, so that the loop hands it out anew."""
+    return f"verify:{job_id}:{step_id.attempt}:{step_id.step}:{tries}"
+
+
+def delete_key(job_id: str, step_id: StepId, tries: int) -> str:
+    """Key of a deletion."""
+    return f"delete:{job_id}:{step_id.attempt}:{step_id.step}:{tries}"
+
+
+def merged_metrics(shards: tuple[CheckpointShardWritten, ...]) -> dict[str, float]:
+    """The ranks' metrics; where several report one, the lowest rank's counts."""
+    found: dict[str, float] = {}
+    for shard in reversed(shards):
+        found |= shard.metrics
+    return found

@@ -1,0 +1,188 @@
+"""The shell's hands: verifies and deletes checkpoints in the object store.
+
+Everything here may be done twice, after a crash: reading changes nothing, the commit record is put
+only if absent and compared if present, deleting what is gone is no error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import structlog
+from pydantic import ValidationError
+
+from gangline_checkpoints.model import (
+    Away,
+    Corrupt,
+    Delete,
+    Outcome,
+    Refused,
+    Removed,
+    Verified,
+    Verify,
+    merged_metrics,
+)
+from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
+from gangline_schemas.checkpoint import (
+    CommitRecord,
+    RankManifest,
+    checkpoint_prefix,
+    commit_key,
+)
+from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
+from gangline_storage import (
+    AlreadyExists,
+    Digest,
+    InvalidKey,
+    NotFound,
+    ObjectStore,
+    StoreFull,
+    StoreUnavailable,
+)
+
+log = structlog.get_logger(__name__)
+
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 5.0
+
+
+class _Mismatch(Exception):
+    """An object is not what its rank wrote."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.outcome = Corrupt(key, reason)
+
+
+class StorePerformer:
+    """Performs the effects of `CheckpointDecider`; safe to call from several threads.
+
+    The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
+    later try pauses before it begins, so that a long outage writes few events.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._pause = pause
+
+    def __call__(self, key: str, effect: object) -> Outcome:
+        """The outcome of one effect. Raises StoreError for what no later try can heal."""
+        if not isinstance(effect, Verify | Delete):
+            raise TypeError(f"{key}: {type(effect).__name__} is no effect of this service")
+        if effect.tries:
+            self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * effect.tries))
+        try:
+            outcome = self._verify(effect) if isinstance(effect, Verify) else self._delete(effect)
+        except (StoreUnavailable, StoreFull) as error:
+            outcome = Away(str(error)[:500])
+        except InvalidKey as error:
+            # A checkpoint.path that no store can hold: nothing was ever written there.
+            outcome = Refused(str(error)[:500]) if isinstance(effect, Verify) else Removed(0)
+        log.info("effect performed", key=key, outcome=type(outcome).__name__)
+        return outcome
+
+    def _verify(self, effect: Verify) -> Outcome:
+        began = time.monotonic()
+        try:
+            manifests = [self._manifest(shard) for shard in effect.shards]
+            for shard in effect.shards:
+                for item in shard.shards:
+                    self._check_bytes(item)
+        except _Mismatch as error:
+            return error.outcome
+        problem = coverage_problem(manifests)
+        if problem is not None:
+            return Refused(problem)
+        refused = self._put_record(effect)
+        if refused is not None:
+            return refused
+        objects = [item for shard in effect.shards for item in (shard.manifest, *shard.shards)]
+        return Verified(
+            size_bytes=sum(item.size_bytes for item in objects),
+            objects=len(objects) + 1,
+            verify_s=round(time.monotonic() - began, 6),
+        )
+
+    def _manifest(self, written: CheckpointShardWritten) -> RankManifest:
+        digest = written.manifest
+        if digest.size_bytes > MAX_MANIFEST_BYTES:
+            raise _Mismatch(digest.key, f"is above {MAX_MANIFEST_BYTES} bytes, too large to read")
+        raw = b"".join(self._checked(digest))
+        try:
+            manifest = RankManifest.decode(raw)
+        except ValidationError as error:
+            fields = ", ".join(
+                sorted({str(item["loc"][0]) for item in error.errors() if item["loc"]})
+            )
+            raise _Mismatch(digest.key, f"is no manifest (fields: {fields})") from None
+        problem = manifest_problem(manifest, written)
+        if problem is not None:
+            raise _Mismatch(digest.key, problem)
+        return manifest
+
+    def _check_bytes(self, digest: ObjectDigest) -> None:
+        for _ in self._checked(digest):
+            pass
+
+    def _checked(self, digest: ObjectDigest) -> Iterator[bytes]:
+        """The bytes in chunks. Raises _Mismatch once they are known to be wrong."""
+        seen = Digest()
+        try:
+            for chunk in self._store.stream(digest.key):
+                seen.update(chunk)
+                if seen.size_bytes > digest.size_bytes:
+                    raise _Mismatch(digest.key, f"holds more than {digest.size_bytes} bytes")
+                yield chunk
+        except NotFound:
+            raise _Mismatch(digest.key, "is missing") from None
+        if seen.size_bytes != digest.size_bytes:
+            reason = f"holds {seen.size_bytes} of {digest.size_bytes} bytes"
+            raise _Mismatch(digest.key, reason)
+        if seen.hexdigest() != digest.xxh3:
+            raise _Mismatch(digest.key, "holds other bytes than were written (xxh3-128 differs)")
+
+    def _put_record(self, effect: Verify) -> Refused | None:
+        record = commit_record(effect, self._clock())
+        key = commit_key(effect.prefix, effect.id.attempt, effect.id.step)
+        try:
+            self._store.put(key, record.encode(), if_absent=True)
+        except AlreadyExists:
+            # Ours, from before a crash; or of a rank or user that must not write there.
+            try:
+                present = CommitRecord.decode(self._store.get(key))
+            except (ValidationError, NotFound):
+                return Refused("another commit record, which cannot be read, is in its place")
+            if present.model_copy(update={"committed_at": record.committed_at}) != record:
+                return Refused("another commit record, of other content, is in its place")
+        return None
+
+    def _delete(self, effect: Delete) -> Removed:
+        attempt, step = effect.id
+        # First what makes it look whole to whoever finds it half deleted.
+        self._store.delete(commit_key(effect.prefix, attempt, step))
+        folder = checkpoint_prefix(effect.prefix, attempt, step)
+        return Removed(self._store.delete_prefix(f"{folder}/"))
+
+
+def commit_record(effect: Verify, committed_at: datetime) -> CommitRecord:
+    """COMMIT.json of a verified checkpoint; the same but for the time whenever it is made."""
+    return CommitRecord(
+        job_id=effect.job_id,
+        attempt=effect.id.attempt,
+        step=effect.id.step,
+        world_size=effect.world_size,
+        manifests=tuple(shard.manifest for shard in effect.shards),
+        shards=tuple(shard.shards[0] for shard in effect.shards),
+        committed_at=committed_at,
+        metrics=merged_metrics(effect.shards),
+    )

@@ -1,0 +1,1 @@
+"""The rules of the checkpoint service, as pure functions."""

@@ -1,0 +1,112 @@
+"""Whether the ranks' manifests together are one whole checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
+from gangline_schemas.events.workers import CheckpointShardWritten
+
+ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
+    """What in a rank's manifest is not what the rank reported, or None."""
+    told = (written.job_id, written.attempt, written.step, written.rank, written.world_size)
+    says = (manifest.job_id, manifest.attempt, manifest.step, manifest.rank, manifest.world_size)
+    if told != says:
+        return f"is of job, attempt, step, rank, world size {says}, reported were {told}"
+    shard = written.shards[0]
+    if manifest.shard.key != shard_name(written.rank):
+        return "names another shard file than its own"
+    if (manifest.shard.size_bytes, manifest.shard.xxh3) != (shard.size_bytes, shard.xxh3):
+        return "gives another size or digest of the shard than was reported"
+    return _file_problem(manifest.tensors, shard.size_bytes)
+
+
+def coverage_problem(manifests: Sequence[RankManifest]) -> str | None:
+    """What keeps the slices of all ranks from covering each tensor exactly once, or None."""
+    by_name: dict[str, list[TensorSlice]] = {}
+    for manifest in manifests:
+        for piece in manifest.tensors:
+            by_name.setdefault(piece.name, []).append(piece)
+    for name, pieces in sorted(by_name.items()):
+        problem = _tensor_problem(pieces)
+        if problem is not None:
+            return f"tensor {name}: {problem}"
+    return None
+
+
+def _file_problem(pieces: Sequence[TensorSlice], size_bytes: int) -> str | None:
+    end = 0
+    for piece in sorted(pieces, key=lambda item: (item.byte_offset, item.size_bytes)):
+        item_bytes = ITEM_BYTES.get(piece.dtype)
+        if item_bytes is None:
+            return f"tensor {piece.name}: the dtype {piece.dtype} is not known"
+        if piece.size_bytes != math.prod(piece.shape) * item_bytes:
+            return f"tensor {piece.name}: {piece.size_bytes} bytes do not fit its shape"
+        if piece.size_bytes and piece.byte_offset < end:
+            return f"tensor {piece.name}: overlaps another one in the file"
+        end = max(end, piece.byte_offset + piece.size_bytes)
+    return None if end <= size_bytes else "names bytes past the end of its shard"
+
+
+def _tensor_problem(pieces: Sequence[TensorSlice]) -> str | None:
+    whole, dtype = pieces[0].global_shape, pieces[0].dtype
+    filled = []
+    for piece in pieces:
+        if piece.global_shape != whole or piece.dtype != dtype:
+            return "the ranks disagree on its shape or dtype"
+        if not len(piece.start) == len(piece.shape) == len(whole):
+            return "a slice has another number of dimensions"
+        if any(
+            start < 0 or count < 0 or start + count > size
+            for start, count, size in zip(piece.start, piece.shape, whole, strict=True)
+        ):
+            return "a slice reaches past its edge"
+        if math.prod(piece.shape):
+            filled.append(piece)
+    elements = sum(math.prod(piece.shape) for piece in filled)
+    if elements != math.prod(whole):
+        return f"the slices hold {elements} of {math.prod(whole)} elements"
+    # All within bounds and as many elements as the tensor: exact unless two slices overlap.
+    return "two slices overlap" if _overlapping(filled) else None
+
+
+def _overlapping(pieces: Sequence[TensorSlice]) -> bool:
+    """Sweep along the first dimension; the usual cut along it keeps one slice active."""
+    if not pieces:
+        return False
+    if not pieces[0].shape:
+        return len(pieces) > 1
+    active: list[TensorSlice] = []
+    for piece in sorted(pieces, key=lambda item: item.start):
+        active = [item for item in active if item.start[0] + item.shape[0] > piece.start[0]]
+        if any(_meet(item, piece) for item in active):
+            return True
+        active.append(piece)
+    return False
+
+
+def _meet(one: TensorSlice, other: TensorSlice) -> bool:
+    return all(
+        a < b + b_count and b < a + a_count
+        for a, a_count, b, b_count in zip(
+            one.start, one.shape, other.start, other.shape, strict=True
+        )
+    )

@@ -1,0 +1,1 @@
+"""fault-manager: what is alive, what failed, and what shall happen."""

@@ -1,0 +1,17 @@
+"""`python -m gangline_faults`: the fault manager."""
+
+from __future__ import annotations
+
+from gangline_faults.config import FaultSettings
+from gangline_faults.decide import FaultDecider
+from gangline_service.deciding import run_decider
+
+
+def main() -> None:
+    """Read the settings, then decide until told to stop."""
+    settings = FaultSettings.load()
+    run_decider("fault-manager", settings, FaultDecider(settings.timing()))
+
+
+if __name__ == "__main__":
+    main()

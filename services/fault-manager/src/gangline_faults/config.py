@@ -1,0 +1,33 @@
+"""Settings of the fault manager."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from gangline_faults.policy.timing import Timing
+from gangline_service.settings import ServiceSettings
+
+TICKS_BEFORE_DEAF = 3
+
+
+class FaultSettings(ServiceSettings):
+    """What the fault manager can be told."""
+
+    section: ClassVar[str] = "faults"
+
+    heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """A node that is silent for so long has failed; at half of it, it is suspected."""
+    settle_s: Annotated[float, Field(ge=0)] = 2.0
+    """How long a rank that lost its peers waits for the exit that explains why."""
+
+    def timing(self) -> Timing:
+        """The policy's form. A gap of a few ticks is no sign that the process stood still."""
+        return Timing(
+            heartbeat_timeout_s=self.heartbeat_timeout_s,
+            settle_s=self.settle_s,
+            deaf_after_s=max(
+                self.heartbeat_timeout_s / 2, TICKS_BEFORE_DEAF * self.tick_interval_s
+            ),
+        )

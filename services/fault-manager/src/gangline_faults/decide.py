@@ -1,0 +1,174 @@
+"""The fault manager's decisions.
+
+- node.joined, node.admitted: expect heartbeats of this incarnation; an older one is gone.
+- worker.heartbeat: noted only; silence is judged at Ticks (policy/silence.py).
+- gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
+- worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
+- A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decision, Input, Tick
+from gangline_faults import gangs, invariants
+from gangline_faults.model import Health
+from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
+from gangline_faults.policy.timing import Timing
+from gangline_faults.state import FaultState, apply
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.faults import (
+    GangFailed,
+    NodeFailed,
+    NodeRecovered,
+    NodeSuspected,
+    NodeWatched,
+)
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobStateChanged,
+    NodeAdmitted,
+)
+from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerHeartbeat
+
+EARLY_EXIT_S = 600.0
+"""An exit of an attempt that nobody told us of is forgotten after this long."""
+
+
+@dataclass(slots=True)
+class FaultDecider:
+    """Implements `Decider[FaultState]`."""
+
+    timing: Timing = field(default_factory=Timing)
+    name: str = "fault-manager"
+    log: Topic = Topic.FAULTS
+    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS)
+    signals: tuple[Topic, ...] = (Topic.HEARTBEATS,)
+
+    def initial(self) -> FaultState:
+        """Nothing is watched."""
+        return FaultState()
+
+    def decide(self, state: FaultState, item: Input, now: datetime) -> Sequence[Decision]:
+        """What follows from one input; [] for what is old, foreign or known.
+
+        A Tick also notes in the soft part of the state since when this process listens: nothing
+        else sees a takeover, and no verdict may rest on a clock that began before it.
+        """
+        if isinstance(item, Tick):
+            note_tick(state.listening, now, self.timing)
+            return self._tick(state, now)
+        if isinstance(item, Received):
+            return _decide_event(state, item.envelope.data, now)
+        return []
+
+    def evolve(self, state: FaultState, decision: Decision, at: datetime) -> FaultState:
+        """The state after an own event."""
+        apply(state, decision.event, at)
+        return state
+
+    def observe(self, state: FaultState, signal: Received, now: datetime) -> None:
+        """Note a heartbeat of a known incarnation; those of older ones count for nothing."""
+        beat = signal.envelope.data
+        if not isinstance(beat, WorkerHeartbeat):
+            return
+        node = state.nodes.get(beat.node_id)
+        if node is None or node.incarnation != beat.incarnation or node.health is Health.LEFT:
+            return
+        note_heartbeat(state.listening, beat.node_id, now, self.timing)
+
+    def effects(self, state: FaultState) -> Mapping[str, object]:  # noqa: ARG002  (the port)
+        """None: the fault manager acts through its log alone."""
+        return {}
+
+    def check(self, state: FaultState) -> list[str]:
+        """See invariants.py."""
+        return invariants.violations(state)
+
+    def _tick(self, state: FaultState, now: datetime) -> list[Decision]:
+        decisions = self._judge_silences(state, now)
+        decided = {
+            decision.event.job_id
+            for decision in decisions
+            if isinstance(decision.event, GangFailed)
+        }
+        quiet: set[str] = set()
+        if state.settling:
+            quiet = {
+                node_id
+                for node_id, node in state.nodes.items()
+                if not node.health.live
+                or silent_s(state.listening, node_id, now) >= self.timing.settle_s
+            }
+        settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided)
+        return [*decisions, *settled, *gangs.forget_early(state, now, EARLY_EXIT_S)]
+
+    def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
+        found = find_silences(state.nodes, state.listening, now, self.timing)
+        decisions = []
+        for node_id in found.recovered:
+            node = state.nodes[node_id]
+            recovered = NodeRecovered(
+                node_id=node_id,
+                incarnation=node.incarnation,
+                was="failed" if node.health is Health.FAILED else "suspected",
+            )
+            decisions.append(Decision(node_id, recovered))
+        for node_id, gap_s in found.suspected.items():
+            incarnation = state.nodes[node_id].incarnation
+            suspected = NodeSuspected(node_id=node_id, incarnation=incarnation, silent_s=gap_s)
+            decisions.append(Decision(node_id, suspected))
+        gone = {}
+        for node_id, gap_s in found.failed.items():
+            incarnation = state.nodes[node_id].incarnation
+            silent = NodeFailed(
+                node_id=node_id, incarnation=incarnation, reason="silent", silent_s=gap_s
+            )
+            decisions.append(Decision(node_id, silent))
+            gone[node_id, incarnation] = f"node {node_id} was silent for {gap_s:.0f} s"
+        return [*decisions, *gangs.fail_gangs_on(state, gone, now, avoid=True)]
+
+
+def _decide_event(state: FaultState, event: Event, now: datetime) -> list[Decision]:
+    match event:
+        case NodeJoined() | NodeAdmitted():
+            return _watch_node(state, event.node.node_id, event.node.incarnation, now)
+        case NodeLeaving():
+            return _leave(state, event, now)
+        case GangAllocated() | GangReleased() | JobStateChanged() | WorkerExited():
+            return gangs.decide_event(state, event, now)
+        case _:
+            return []
+
+
+def _watch_node(state: FaultState, node_id: str, incarnation: str, now: datetime) -> list[Decision]:
+    watched = Decision(node_id, NodeWatched(node_id=node_id, incarnation=incarnation))
+    old = state.nodes.get(node_id)
+    if old is None:
+        return [watched]
+    if incarnation == old.incarnation or incarnation in old.past:
+        return []
+    decisions = []
+    if old.health.live:
+        restarted = NodeFailed(node_id=node_id, incarnation=old.incarnation, reason="restarted")
+        decisions.append(Decision(node_id, restarted))
+    # The node itself is back, so the next attempt may use it.
+    gone = {(node_id, old.incarnation): f"the agent of node {node_id} started anew"}
+    failed = gangs.fail_gangs_on(state, gone, now, avoid=False)
+    return [*decisions, *failed, watched]
+
+
+def _leave(state: FaultState, event: NodeLeaving, now: datetime) -> list[Decision]:
+    node = state.nodes.get(event.node_id)
+    if node is None or node.incarnation != event.incarnation or node.health is Health.LEFT:
+        return []
+    left = NodeFailed(node_id=event.node_id, incarnation=event.incarnation, reason="left")
+    gone = {(event.node_id, event.incarnation): f"node {event.node_id} left: {event.reason}"}
+    failed = gangs.fail_gangs_on(state, gone, now, avoid=True)
+    return [Decision(event.node_id, left), *failed]

@@ -1,0 +1,233 @@
+"""Decisions about gangs: which attempt is live, why it failed, and that it fails only once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+from gangline_bus.decision import Decision
+from gangline_faults.model import Failure, Gang, Health
+from gangline_faults.policy.budget import judge
+from gangline_faults.policy.classify import Rule, classify, death_signal, describe
+from gangline_faults.state import EARLY_EXITS, FaultState
+from gangline_schemas.events.faults import (
+    ExitNoted,
+    FailureCause,
+    GangFailed,
+    GangUnwatched,
+    GangWatched,
+)
+from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.events.workers import WorkerExited
+
+
+def decide_event(
+    state: FaultState,
+    event: GangAllocated | GangReleased | JobStateChanged | WorkerExited,
+    now: datetime,
+) -> list[Decision]:
+    """What follows from an event about a gang or one of its ranks."""
+    match event:
+        case GangAllocated():
+            return _watch(state, event, now)
+        case GangReleased():
+            return _release(state, event)
+        case JobStateChanged():
+            return _end_job(state, event) if event.state.terminal else []
+        case WorkerExited():
+            return _exit_of_rank(state, event, now)
+
+
+def _watch(state: FaultState, event: GangAllocated, now: datetime) -> list[Decision]:
+    """A new attempt is live; it fails at once if a node or rank of it is known to be gone."""
+    job_id = event.job_id
+    if job_id in state.ended or event.attempt <= state.attempts.get(job_id, 0):
+        return []
+    gang = Gang(
+        event.attempt,
+        tuple(node.node_id for node in event.nodes),
+        tuple(node.incarnation for node in event.nodes),
+        event.spec.restart,
+    )
+    watched = GangWatched(
+        job_id=job_id,
+        attempt=event.attempt,
+        nodes=gang.nodes,
+        incarnations=gang.incarnations,
+        restart=gang.restart,
+    )
+    decisions = [Decision(job_id, watched)]
+    lost = _lost_nodes(state, gang)
+    if lost:
+        failure = Failure(
+            FailureCause.NODE,
+            f"node {lost[0]} was gone before its ranks started",
+            node_id=lost[0],
+            avoid_nodes=_still_gone(state, lost),
+        )
+        return [*decisions, failed(state, job_id, gang, failure, now)]
+    early = [noted.exited for noted in state.early.get((job_id, event.attempt), ())]
+    return [*decisions, *_explain(state, job_id, gang, early, now)]
+
+
+def _release(state: FaultState, event: GangReleased) -> list[Decision]:
+    """The attempt is over; its failure count stays until the job ends."""
+    gang = state.gangs.get(event.job_id)
+    if gang is None or gang.attempt != event.attempt:
+        return []
+    return [Decision(event.job_id, GangUnwatched(job_id=event.job_id, attempt=event.attempt))]
+
+
+def _end_job(state: FaultState, event: JobStateChanged) -> list[Decision]:
+    """The job is over; all that was remembered of it goes."""
+    attempt = state.attempts.get(event.job_id)
+    if attempt is None:
+        return []
+    ended = GangUnwatched(job_id=event.job_id, attempt=attempt, final=True)
+    return [Decision(event.job_id, ended)]
+
+
+def _exit_of_rank(state: FaultState, exited: WorkerExited, now: datetime) -> list[Decision]:
+    """A rank is gone: nothing, a verdict, or a note that waits for the exit that explains it."""
+    if classify(exited) is None or exited.job_id in state.ended:
+        return []
+    gang = state.gangs.get(exited.job_id)
+    if gang is not None and gang.attempt == exited.attempt:
+        return _explain(state, exited.job_id, gang, [exited], now)
+    if exited.attempt <= state.attempts.get(exited.job_id, 0):
+        return []
+    # Its gang.allocated is on another topic and was not read yet: keep it until it is.
+    known = [noted.exited for noted in state.early.get((exited.job_id, exited.attempt), ())]
+    if len(known) >= EARLY_EXITS or any(other.rank == exited.rank for other in known):
+        return []
+    return [Decision(exited.job_id, ExitNoted(exited=exited, noted_at=now))]
+
+
+def fail_gangs_on(
+    state: FaultState, gone: Mapping[tuple[str, str], str], now: datetime, *, avoid: bool
+) -> list[Decision]:
+    """One gang.failed for each live gang with ranks on a gone (node, incarnation): message."""
+    decisions = []
+    for job_id, gang in sorted(state.gangs.items()):
+        here = [place for place in sorted(gone) if gang.runs_on(*place)]
+        if not here or gang.failed:
+            continue
+        failure = Failure(
+            FailureCause.NODE,
+            gone[here[0]],
+            node_id=here[0][0],
+            avoid_nodes=tuple(node_id for node_id, _ in here) if avoid else (),
+        )
+        decisions.append(failed(state, job_id, gang, failure, now))
+    return decisions
+
+
+def fail_settled(
+    state: FaultState,
+    now: datetime,
+    settle_s: float,
+    quiet: Collection[str],
+    decided: Collection[str],
+) -> list[Decision]:
+    """Give up waiting for a better explanation. `quiet` nodes were not heard lately.
+
+    A node that stopped talking just before its peers lost it is avoided, and named as the cause:
+    it will not be declared failed before the timeout. `decided` jobs failed in this same Tick.
+    """
+    decisions = []
+    for job_id in sorted(state.settling):
+        gang = state.gangs[job_id]
+        noted = gang.noted
+        if job_id in decided or noted is None:
+            continue
+        # abs: it may have been noted by a clock that was ahead and went back since.
+        if abs((now - noted.noted_at).total_seconds()) < settle_s:
+            continue
+        rule = classify(noted.exited)
+        if rule is None:  # cannot be: only failures are noted
+            continue
+        failure = _failure(rule, noted.exited)
+        silent = tuple(node_id for node_id in sorted(set(gang.nodes)) if node_id in quiet)
+        if silent and len(silent) < len(set(gang.nodes)):
+            failure = Failure(
+                FailureCause.NODE,
+                f"{failure.message} (node {silent[0]} went silent)",
+                node_id=silent[0],
+                exited=noted.exited,
+                avoid_nodes=silent,
+            )
+        decisions.append(failed(state, job_id, gang, failure, now))
+    return decisions
+
+
+def forget_early(state: FaultState, now: datetime, keep_s: float) -> list[Decision]:
+    """Drop exits of attempts that nobody ever told us of."""
+    return [
+        Decision(job_id, GangUnwatched(job_id=job_id, attempt=attempt))
+        for (job_id, attempt) in sorted(state.early)
+        if (now - state.early[job_id, attempt][0].noted_at).total_seconds() >= keep_s
+    ]
+
+
+def failed(state: FaultState, job_id: str, gang: Gang, failure: Failure, now: datetime) -> Decision:
+    """The one gang.failed of an attempt, with what the restart budget says."""
+    verdict = judge(failure, gang.restart, state.restarts_used.get(job_id, 0))
+    exited = failure.exited
+    event = GangFailed(
+        job_id=job_id,
+        attempt=gang.attempt,
+        cause=failure.cause,
+        action=verdict.action,
+        message=verdict.message,
+        first_rank=None if exited is None else exited.rank,
+        node_id=failure.node_id,
+        exit_code=None if exited is None else exited.exit_code,
+        signal=None if exited is None else death_signal(exited),
+        avoid_nodes=failure.avoid_nodes,
+        restarts_used=verdict.restarts_used,
+        restarts_max=gang.restart.max,
+        failed_at=now,
+    )
+    return Decision(job_id, event)
+
+
+def _explain(
+    state: FaultState, job_id: str, gang: Gang, exits: list[WorkerExited], now: datetime
+) -> list[Decision]:
+    if gang.failed:
+        return []
+    rules = [(rule, exited) for exited in exits if (rule := classify(exited)) is not None]
+    for rule, exited in rules:
+        if not rule.collateral:
+            return [failed(state, job_id, gang, _failure(rule, exited), now)]
+    if rules and gang.noted is None:  # the first of those taken along stands for all
+        return [Decision(job_id, ExitNoted(exited=rules[0][1], noted_at=now))]
+    return []
+
+
+def _failure(rule: Rule, exited: WorkerExited) -> Failure:
+    return Failure(
+        rule.cause,
+        describe(rule, exited),
+        node_id=exited.node_id,
+        exited=exited,
+        avoid_nodes=(exited.node_id,) if rule.avoid_node else (),
+    )
+
+
+def _lost_nodes(state: FaultState, gang: Gang) -> list[str]:
+    """Nodes of the gang whose incarnation there is known to be gone."""
+    lost = []
+    for node_id, incarnation in zip(gang.nodes, gang.incarnations, strict=True):
+        node = state.nodes.get(node_id)
+        if node is None:
+            continue
+        gone = node.incarnation == incarnation and not node.health.live
+        if gone or incarnation in node.past:
+            lost.append(node_id)
+    return lost
+
+
+def _still_gone(state: FaultState, lost: list[str]) -> tuple[str, ...]:
+    down = {Health.FAILED, Health.LEFT}
+    return tuple(node_id for node_id in lost if state.nodes[node_id].health in down)

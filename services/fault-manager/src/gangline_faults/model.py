@@ -1,0 +1,84 @@
+"""The values that the fault manager thinks in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from gangline_schemas.events.faults import FailureCause
+from gangline_schemas.events.workers import WorkerExited
+from gangline_schemas.job import RestartPolicy
+
+
+class Health(StrEnum):
+    """What is thought of one incarnation of a node."""
+
+    HEALTHY = "healthy"
+    SUSPECTED = "suspected"
+    FAILED = "failed"
+    LEFT = "left"  # it said goodbye: final for this incarnation
+
+    @property
+    def live(self) -> bool:
+        """Whether heartbeats are expected and ranks may run there."""
+        return self in {Health.HEALTHY, Health.SUSPECTED}
+
+
+@dataclass(slots=True)
+class Node:
+    """A node by its newest known incarnation; `past` are those that it superseded."""
+
+    incarnation: str
+    health: Health = Health.HEALTHY
+    past: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotedExit:
+    """An exit whose cause is not clear yet, and when it was noted."""
+
+    exited: WorkerExited
+    noted_at: datetime
+
+
+@dataclass(slots=True)
+class Gang:
+    """The live attempt of a job. `nodes` and `incarnations` are in the same order."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+    incarnations: tuple[str, ...]
+    restart: RestartPolicy
+    noted: NotedExit | None = None
+    failed: bool = False
+
+    def runs_on(self, node_id: str, incarnation: str) -> bool:
+        """Whether ranks of this gang live in that incarnation of the node."""
+        return (node_id, incarnation) in zip(self.nodes, self.incarnations, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong with an attempt, before the restart budget is asked."""
+
+    cause: FailureCause
+    message: str
+    node_id: str | None = None
+    exited: WorkerExited | None = None
+    avoid_nodes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Listening:
+    """Soft: what was heard since this process took over. Lost with it, and in no hash.
+
+    `since` is when the present stretch of uninterrupted listening began; None before the first
+    Tick after a takeover.
+    """
+
+    since: datetime | None = None
+    last_tick: datetime | None = None
+    last_signal: datetime | None = None
+    seen: dict[str, datetime] = field(default_factory=dict)
+    watched: dict[str, datetime] = field(default_factory=dict)

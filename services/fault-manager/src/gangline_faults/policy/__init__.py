@@ -1,0 +1,1 @@
+"""The rules of the fault manager, as pure functions."""

@@ -1,0 +1,96 @@
+"""Who is silent: decided at Ticks from what was heard, with the guards against our own deafness.
+
+1. A silence counts from the latest of: the node's last heartbeat, the moment it was watched, and
+   the moment this process began to listen (a takeover starts every clock anew).
+2. When this process stood still (a long gap between Ticks) or nobody at all was heard for half the
+   timeout, the fault is more likely ours or the bus's: every clock starts anew once it is over.
+3. Mass silence: with two or more live nodes and none of them heard for half the timeout, nobody
+   is suspected or failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gangline_faults.model import Health, Listening, Node
+from gangline_faults.policy.timing import Timing
+
+MASS_NODES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Silences:
+    """What a Tick found, each by node id in order: seconds of silence, and who is back."""
+
+    suspected: Mapping[str, float]
+    failed: Mapping[str, float]
+    recovered: tuple[str, ...]
+
+
+def silent_s(listening: Listening, node_id: str, now: datetime) -> float:
+    """Seconds since the node was heard, or since it could have been."""
+    known = (
+        listening.seen.get(node_id),
+        listening.watched.get(node_id),
+        listening.since,
+    )
+    latest = max((moment for moment in known if moment is not None), default=now)
+    return max(0.0, (now - latest).total_seconds())
+
+
+def find_silences(
+    nodes: Mapping[str, Node], listening: Listening, now: datetime, timing: Timing
+) -> Silences:
+    """Whom to suspect, fail or welcome back at this moment."""
+    live = {
+        node_id: silent_s(listening, node_id, now)
+        for node_id, node in sorted(nodes.items())
+        if node.health.live
+    }
+    recovered = tuple(
+        node_id
+        for node_id, node in sorted(nodes.items())
+        if node.health in {Health.SUSPECTED, Health.FAILED}
+        and _heard_lately(listening, node_id, now, timing)
+    )
+    # A node that was only watched lately proves nothing: it joins by another topic.
+    heard = any(_heard_lately(listening, node_id, now, timing) for node_id in live)
+    if len(live) >= MASS_NODES and not heard:
+        return Silences({}, {}, recovered)
+    failed = {node_id: gap for node_id, gap in live.items() if gap >= timing.heartbeat_timeout_s}
+    suspected = {
+        node_id: gap
+        for node_id, gap in live.items()
+        if gap >= timing.suspect_s
+        and node_id not in failed
+        and nodes[node_id].health is Health.HEALTHY
+    }
+    return Silences(suspected, failed, recovered)
+
+
+def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
+    """Begin to listen at the first Tick, and anew when this process or its clock jumped."""
+    last = listening.last_tick
+    gap_s = None if last is None else (now - last).total_seconds()
+    if gap_s is None or gap_s < 0 or gap_s > timing.deaf_s:
+        listening.since = now
+        listening.last_signal = None
+        listening.seen = {}
+        listening.watched = {}
+    listening.last_tick = now
+
+
+def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Timing) -> None:
+    """Note that a node was heard; after a silence of all, every other clock starts anew."""
+    last = listening.last_signal or listening.since
+    if last is not None and (now - last).total_seconds() >= timing.suspect_s:
+        listening.since = now
+    listening.last_signal = now
+    listening.seen[node_id] = now
+
+
+def _heard_lately(listening: Listening, node_id: str, now: datetime, timing: Timing) -> bool:
+    heard = listening.seen.get(node_id)
+    return heard is not None and (now - heard).total_seconds() < timing.suspect_s

@@ -1,0 +1,29 @@
+"""How long the fault manager waits before it believes something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All in seconds.
+
+    A node is suspected at half of `heartbeat_timeout_s` and failed at all of it. `settle_s` is how
+    long an exit that looks like collateral damage waits for the exit that explains it. A gap of
+    more than `deaf_s` between two Ticks means that this process itself stood still.
+    """
+
+    heartbeat_timeout_s: float = 60.0
+    settle_s: float = 2.0
+    deaf_after_s: float | None = None
+
+    @property
+    def suspect_s(self) -> float:
+        """Silence after which a node is suspected."""
+        return self.heartbeat_timeout_s / 2
+
+    @property
+    def deaf_s(self) -> float:
+        """A longer gap between two Ticks restarts every clock."""
+        return self.suspect_s if self.deaf_after_s is None else self.deaf_after_s

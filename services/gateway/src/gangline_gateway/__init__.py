@@ -1,0 +1,1 @@
+"""REST, server-sent events and pages."""

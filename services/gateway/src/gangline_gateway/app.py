@@ -1,0 +1,59 @@
+"""The application: routes, problems, documentation, and the doors around them."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Tracer
+from starlette.responses import JSONResponse
+
+from gangline_gateway import openapi, problems
+from gangline_gateway.doors import Doors, Names
+from gangline_gateway.gate import Gate
+from gangline_gateway.routes.bundles import bundles
+from gangline_gateway.routes.cluster import cluster, who
+from gangline_gateway.routes.jobs import jobs
+from gangline_gateway.routes.logs import logs
+from gangline_gateway.routes.runs import runs
+from gangline_gateway.routes.topics import topics
+from gangline_service.tokens import TokenBook
+
+OPENAPI_PATH = "/v1/openapi.json"
+_TAGS = [
+    {"name": "Jobs", "description": "Submit jobs, look at them, change them."},
+    {"name": "Runs", "description": "Metrics, history and comparison."},
+    {"name": "Logs and events", "description": "What ranks wrote and what was decided."},
+    {"name": "Cluster", "description": "Teams, nodes, the queue."},
+    {"name": "About", "description": "Who asks, and what answers."},
+]
+
+
+def routes(gate: Gate) -> FastAPI:
+    """The routes without the doors: for documentation and for `create_app`."""
+    app = FastAPI(
+        title="Gangline",
+        version=version("gangline-gateway"),
+        description="Many teams train models on one GPU cluster.",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        openapi_tags=_TAGS,
+        redirect_slashes=False,
+    )
+    app.state.gate = gate
+    problems.install(app)
+    for router in (jobs, bundles, logs, runs, cluster, topics, who):
+        app.include_router(router)
+
+    @app.get(OPENAPI_PATH, include_in_schema=False)
+    def _document() -> JSONResponse:
+        return JSONResponse(openapi.document(app))
+
+    return app
+
+
+def create_app(gate: Gate, names: Names, tokens: TokenBook, meter: Meter, tracer: Tracer) -> Doors:
+    """The application as it is served: nothing is reached but through the doors."""
+    return Doors(routes(gate), names, tokens, meter, tracer)

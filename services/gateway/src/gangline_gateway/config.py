@@ -1,0 +1,83 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from gangline_service.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    """What the gateway can be told, as GANGLINE_ variables or in the table [gateway].
+
+    Every request needs a token of `tokens_file`, on loopback too; an address that others can
+    reach needs TLS as well, or the gateway refuses to start.
+    """
+
+    section: ClassVar[str] = "gateway"
+
+    gateway_host: str = "127.0.0.1"
+    gateway_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port 0 takes a free one."""
+    gateway_file: Path | None = None
+    """Where the bound address is written as JSON; see `health_server.BoundAddress`."""
+    tokens_file: Path
+    """Who may call; see gangline_service.tokens."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names (name or name:port) under which clients reach the gateway, besides loopback's."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    clickhouse_url: str | None = None
+    """The http(s):// URL of the tracker's endpoint or of a ClickHouse server."""
+    clickhouse_user: str = "default"
+    service_token: SecretStr | None = None
+    """The password towards ClickHouse."""
+    store_url: str | None = None
+    """Where code bundles are put; see gangline_storage.open."""
+    answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
+    """How long a request waits to see what was decided about it."""
+    streams_at_once: Annotated[int, Field(ge=1)] = 500
+    """Open event streams; further ones get 503."""
+
+    @field_validator("clickhouse_url")
+    @classmethod
+    def _check_clickhouse(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("must be a URL such as http://127.0.0.1:8123")
+        if parts.username or parts.password:
+            raise ValueError("must not hold credentials; set service_token instead")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key must be given together")
+        if not self.loopback and self.tls_cert is None:
+            raise ValueError(
+                "gateway_host is reachable from other machines: set tls_cert and tls_key, "
+                "or bind to 127.0.0.1"
+            )
+        return self
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        if self.gateway_host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.gateway_host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def scheme(self) -> str:
+        """How clients reach the gateway."""
+        return "http" if self.tls_cert is None else "https"

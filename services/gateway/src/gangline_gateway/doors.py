@@ -1,0 +1,204 @@
+"""Who may come in: checked for every request, event streams and unknown paths too.
+
+1. Host: browsers reach loopback by DNS rebinding, so only known names are answered (421).
+2. Origin: a page of another origin gets nothing (403).
+3. Token: `Authorization: Bearer ...` of the file of tokens (401).
+4. Size: a body above its route's limit is cut off (413), and so are large headers (431).
+Then the request runs in a span of its own, is counted, and leaves one line in the log: method,
+route, status, time and whose token it was; never a query, header or body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import structlog
+from opentelemetry.metrics import Meter
+from opentelemetry.trace import Tracer, format_trace_id
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gangline_gateway import problems
+from gangline_gateway.problems import ProblemError
+from gangline_service.telemetry import extract
+from gangline_service.tokens import Principal, TokenBook
+
+log = structlog.get_logger(__name__)
+
+JSON_LIMIT_BYTES = 1 << 20
+BUNDLE_LIMIT_BYTES = 64 << 20
+HEADERS_LIMIT_BYTES = 32 << 10
+BUNDLES_PATH = "/v1/code-bundles"
+BODY_TIMEOUT_S = 60.0
+_PORTS = {"http": "80", "https": "443"}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Under which hosts the gateway is reached."""
+
+    hosts: frozenset[str]
+    scheme: str = "http"
+
+    @classmethod
+    def of(cls, port: int, allowed: Iterable[str] = (), scheme: str = "http") -> Names:
+        """Loopback's names with the bound port, and what the settings allow.
+
+        An allowed name without a port is accepted with the bound port and the scheme's own.
+        """
+        hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        if _PORTS[scheme] == str(port):
+            hosts |= {"127.0.0.1", "localhost", "[::1]"}
+        for name in (entry.strip().lower() for entry in allowed):
+            bare = name.rpartition("]")[2] if name.startswith("[") else name
+            hosts.add(name)
+            if ":" not in bare:
+                hosts.add(f"{name}:{port}")
+        return cls(frozenset(hosts), scheme)
+
+    def knows_host(self, headers: Headers) -> bool:
+        """Whether there is exactly one Host header and it is ours."""
+        hosts = headers.getlist("host")
+        return len(hosts) == 1 and hosts[0].lower() in self.hosts
+
+    def knows_origin(self, headers: Headers) -> bool:
+        """Whether the request comes from no page, or from one of ours."""
+        if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+            return False
+        return all(self._ours(origin) for origin in headers.getlist("origin"))
+
+    def _ours(self, origin: str) -> bool:
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            return False
+        return parts.scheme == self.scheme and parts.netloc.lower() in self.hosts
+
+
+@dataclass
+class Doors:
+    """The middleware around the application."""
+
+    app: ASGIApp
+    names: Names
+    tokens: TokenBook
+    meter: Meter
+    tracer: Tracer
+    limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
+
+    def __post_init__(self) -> None:
+        self._duration = self.meter.create_histogram(
+            "gangline.gateway.request.duration", unit="s", description="Time to answer requests"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, run, count and log one request."""
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        context = extract(headers.get("traceparent"))
+        began = time.perf_counter()
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message.setdefault("headers", []).extend(
+                    [(b"x-content-type-options", b"nosniff"), (b"x-trace-id", trace.encode())]
+                )
+            await send(message)
+
+        with self.tracer.start_as_current_span("http.request", context=context) as span:
+            trace = format_trace_id(span.get_span_context().trace_id)
+            scope["trace_id"] = trace
+            try:
+                await self._admit(scope, headers, receive, noted)
+            finally:
+                self._note(scope, status, time.perf_counter() - began, trace)
+
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        try:
+            principal = self._check(headers)
+            limit = self.limits.get(scope["path"], JSON_LIMIT_BYTES)
+            _check_length(headers, limit)
+        except ProblemError as error:
+            await problems.response(error, scope["trace_id"])(scope, receive, send)
+            return
+        scope.setdefault("state", {})["principal"] = principal
+        await self.app(scope, _limited(receive, limit), send)
+
+    def _check(self, headers: Headers) -> Principal:
+        if not self.names.knows_host(headers):
+            raise ProblemError(
+                421, "wrong-host",
+                "the Host header names no address of this gateway; "
+                "an operator can add the name to GANGLINE_ALLOWED_HOSTS",
+            )  # fmt: skip
+        if not self.names.knows_origin(headers):
+            raise ProblemError(403, "wrong-origin", "requests from pages of others are refused")
+        given = headers.getlist("authorization")
+        scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
+        principal = self.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
+        if principal is None:
+            raise ProblemError(
+                401, "no-token", "give a token of this installation: Authorization: Bearer TOKEN",
+                headers={"WWW-Authenticate": 'Bearer realm="gangline"'},
+            )  # fmt: skip
+        return principal
+
+    def _note(self, scope: Scope, status: int, seconds: float, trace: str) -> None:
+        route = getattr(scope.get("route"), "path", "(none)")
+        method = scope["method"] if scope["method"].isalpha() else "(other)"
+        labels = {"method": method[:10], "route": route, "status": str(status)}
+        self._duration.record(seconds, labels)
+        principal: Principal | None = scope.get("state", {}).get("principal")
+        log.info(
+            "request",
+            **labels,
+            ms=round(seconds * 1000, 1),
+            user=principal.name if principal else None,
+            trace=trace,
+        )
+
+
+def _too_large(limit: int) -> str:
+    return f"the body is above {limit:,} bytes"
+
+
+def _check_length(headers: Headers, limit: int) -> None:
+    if sum(len(name) + len(value) for name, value in headers.raw) > HEADERS_LIMIT_BYTES:
+        raise ProblemError(431, "too-large", "the headers are too large")
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit():
+        raise ProblemError(400, "malformed", "Content-Length must be a number")
+    if len(length) > 18 or int(length) > limit:
+        raise ProblemError(413, "too-large", _too_large(limit))
+
+
+def _limited(receive: Receive, limit: int) -> Receive:
+    """The body in time and within its limit; an HTTPException otherwise."""
+    left = limit
+    whole = False
+
+    async def bounded() -> Message:
+        nonlocal left, whole
+        if whole:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), BODY_TIMEOUT_S)
+        except TimeoutError:
+            raise HTTPException(408, "the body did not arrive in time") from None
+        if message["type"] == "http.request":
+            left -= len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if left < 0:
+                raise HTTPException(413, _too_large(limit))
+        return message
+
+    return bounded

@@ -1,0 +1,54 @@
+"""Events of the bus as people read them, and the cursors of their pages."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import Query
+
+from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.ports import Record
+from gangline_bus.topics import TopicNames
+from gangline_gateway.models import EventAnswer
+from gangline_gateway.problems import invalid
+
+CursorText = Annotated[str | None, Query(max_length=200, description="As an earlier page gave it.")]
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_PAGE_CURSOR = re.compile(r"^(\d{1,15})\.(\d{1,6})\.(\d{1,18})\.([a-z.]{1,60})$", re.ASCII)
+
+
+def answer_of(record: Record, names: TopicNames) -> EventAnswer | None:
+    """An event with its attributes; None when the record is no valid event."""
+    try:
+        envelope = decode(record)
+    except UndecodableError:
+        return None
+    return EventAnswer(
+        topic=names.topic(record.topic).value,
+        partition=record.partition,
+        offset=record.offset,
+        id=envelope.id,
+        type=envelope.type,
+        source=envelope.source,
+        subject=envelope.subject,
+        time=envelope.time,
+        data=envelope.data.data(),
+    )
+
+
+def page_cursor(event: EventAnswer) -> str:
+    """The place after this event."""
+    ms = (event.time - _EPOCH) // timedelta(milliseconds=1)
+    return f"{ms}.{event.partition}.{event.offset}.{event.topic}"
+
+
+def read_page_cursor(text: str | None) -> tuple[int, str, int, int] | None:
+    """(milliseconds, topic, partition, offset). Raises a 422 problem."""
+    if text is None:
+        return None
+    matched = _PAGE_CURSOR.match(text)
+    if matched is None:
+        raise invalid("cursor", "must be one that an earlier page gave")
+    return int(matched[1]), matched[4], int(matched[2]), int(matched[3])

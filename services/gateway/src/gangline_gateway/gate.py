@@ -1,0 +1,145 @@
+"""What every route uses: the parts of the gateway, the caller, and whose jobs a caller may see."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Request
+from fastapi.routing import APIRoute
+
+from gangline_gateway.follow import Followers
+from gangline_gateway.live_model import JobDetails
+from gangline_gateway.past import Past
+from gangline_gateway.problems import forbidden, not_found
+from gangline_gateway.publish import Publisher
+from gangline_gateway.sse import Streams
+from gangline_gateway.tail import Tail
+from gangline_service.tokens import Principal, Role
+from gangline_storage.port import ObjectStore
+
+ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+
+
+class KeyLocks:
+    """One holder per key at a time, in one event loop."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: str) -> AsyncIterator[None]:
+        """Wait for the key, and keep it for the length of the block."""
+        lock, users = self._locks.get(key, (asyncio.Lock(), 0))
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The parts of the gateway."""
+
+    tail: Tail
+    publisher: Publisher
+    past: Past
+    followers: Followers
+    streams: Streams
+    store: ObjectStore | None = None
+    answer_wait_s: float = 2.0
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    submitting: KeyLocks = field(default_factory=KeyLocks)
+    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+
+    def details(self, job_id: str, caller: Principal) -> JobDetails | None:
+        """A job of the live model that the caller may see."""
+        found = self.tail.ask(lambda live: live.details(job_id))
+        return found if found is not None and caller.reads(found.job.team) else None
+
+
+def _gate(request: Request) -> Gate:
+    gate: Gate = request.app.state.gate
+    return gate
+
+
+def _caller(request: Request) -> Principal:
+    principal: Principal = request.state.principal
+    return principal
+
+
+def _admin(caller: Annotated[Principal, Depends(_caller)]) -> Principal:
+    if caller.role is not Role.ADMIN:
+        raise forbidden("this needs a token of the role admin")
+    return caller
+
+
+TheGate = Annotated[Gate, Depends(_gate)]
+Caller = Annotated[Principal, Depends(_caller)]
+Admin = Annotated[Principal, Depends(_admin)]
+JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The job's id.")]
+RunId = Annotated[str, Path(pattern=ID_PATTERN, description="The run's id, which is its job's.")]
+
+
+class SnakeRoute(APIRoute):
+    """A route whose answers have the names that the models have (snake_case)."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{**settings, "response_model_by_alias": False})
+
+
+def router(tag: str) -> APIRouter:
+    """A router of one tag."""
+    return APIRouter(tags=[tag], route_class=SnakeRoute)
+
+
+def visible_teams(caller: Principal) -> frozenset[str] | None:
+    """The teams whose data the caller sees; None: all."""
+    return None if caller.all_teams else caller.teams
+
+
+def may_change(caller: Principal, team: str, field_name: str = "team") -> None:
+    """Raises a 403 problem unless the caller may run and change this team's jobs."""
+    if caller.role is Role.SERVICE:
+        raise forbidden("tokens of the role service only read")
+    if not caller.reads(team):
+        raise forbidden("the token does not belong to this team", field_name)
+
+
+def job_to_change(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
+    """A job that the caller may change. Raises a 404 or 403 problem."""
+    found = gate.details(job_id, caller)
+    if found is None:
+        raise not_found()
+    may_change(caller, found.job.team)
+    return found
+
+
+def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Documents which problems a route answers with, besides those of every route."""
+    texts = {
+        400: "The request is not well formed.",
+        401: "No token of this installation was given.",
+        403: "The caller may not do this, or the request comes from a foreign page.",
+        404: "There is none, or it belongs to another team.",
+        408: "The body did not arrive in time.",
+        409: "It does not fit the state of things.",
+        413: "The body is too large.",
+        415: "The body's content type is not understood.",
+        421: "The Host header names no address of this gateway.",
+        422: "A field is wrong; `errors` names it.",
+        431: "The headers are too large.",
+        503: "A part that is needed is away; try again after Retry-After seconds.",
+    }
+    every = {400, 401, 403, 408, 413, 421, 422, 431, 503}
+    return {status: {"description": texts[status]} for status in sorted(every | set(statuses))}

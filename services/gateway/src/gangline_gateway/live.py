@@ -1,0 +1,409 @@
+"""What is going on now, folded from the tails of the logs. Pure: no I/O, no clock.
+
+`Live.apply` takes one event of any topic; topics may come in any relative order, and a record may
+come twice. Memory is bounded: of jobs that ended the newest `ENDED_KEPT` stay (history is in
+ClickHouse), and each other map forgets its oldest entries.
+"""
+
+# ruff: noqa: ARG002 - the handlers of all events share one signature.
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import singledispatchmethod
+from typing import Generic, TypeVar
+
+from gangline_gateway.job_ids import suffix_of
+from gangline_gateway.live_model import (
+    REJECTED,
+    Checkpoint,
+    Failure,
+    JobDetails,
+    LiveJob,
+    LiveNode,
+    LiveTeam,
+    Outcome,
+    Progress,
+    Stopping,
+    Waiting,
+)
+from gangline_gateway.progress import advance
+from gangline_schemas.base import Event
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered, NodeSuspected
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    DrainAdmitted,
+    JobAdmitted,
+    JobRejected,
+    PriorityAdmitted,
+    RequestRefused,
+    RestoreAdmitted,
+    TeamConfigured,
+    UsageCharged,
+)
+from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangPreempting,
+    GangReleased,
+    JobQueued,
+    JobReprioritized,
+    JobStateChanged,
+    JobWaiting,
+    NodeAdmitted,
+    NodeCordoned,
+    NodeUncordoned,
+)
+from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.job import JobSpec, JobState
+
+ENDED_KEPT = 10_000
+OUTCOMES_KEPT = 10_000
+CHECKPOINTS_OF_A_JOB = 1000
+_OTHERS_KEPT = 3 * ENDED_KEPT
+
+ValueT = TypeVar("ValueT")
+
+
+class Recent(dict[str, ValueT], Generic[ValueT]):
+    """A dict of at most `size` entries: a new key drops the one that was put longest ago."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+
+    def put(self, key: str, value: ValueT) -> None:
+        """Set, and forget what is too much."""
+        self.pop(key, None)
+        self[key] = value
+        if len(self) > self._size:
+            del self[next(iter(self))]
+
+
+def digest_of(spec: JobSpec) -> str:
+    """Equal for equal specs (as quota computes it): sha256 of the canonical JSON, in hex."""
+    data = spec.model_dump(mode="json", exclude_defaults=True)
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+class Live:
+    """The read model. Not thread-safe: the tail guards it."""
+
+    def __init__(self, ended_kept: int = ENDED_KEPT) -> None:
+        self.jobs: dict[str, LiveJob] = {}
+        self.nodes: dict[str, LiveNode] = {}
+        self.teams: dict[str, LiveTeam] = {}
+        self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
+        self._ended: dict[str, None] = {}
+        self._ended_kept = ended_kept
+        self._by_suffix: dict[str, str] = {}
+        self._progress: Recent[Progress] = Recent(_OTHERS_KEPT)
+        self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
+        self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
+
+    def apply(self, envelope: Envelope) -> None:
+        """Fold one event; types that say nothing here are passed over."""
+        self._on(envelope.data, envelope.time)
+
+    def heard(self, node_id: str, at: datetime, heartbeat: bytes) -> None:
+        """A heartbeat of a node, unread: its content is decoded when somebody asks."""
+        node = self.nodes.get(node_id)
+        if node is not None:
+            self.nodes[node_id] = replace(node, heard_at=at, heartbeat=heartbeat)
+
+    def details(self, job_id: str) -> JobDetails | None:
+        """One job with all that is known of it."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return None
+        return JobDetails(
+            job,
+            self._progress.get(job_id),
+            self._failures.get(job_id),
+            self._checkpoints.get(job_id, ()),
+        )
+
+    def all_jobs(self) -> list[JobDetails]:
+        """Every job that is kept, newest first."""
+        found = [self.details(job_id) for job_id in self.jobs]
+        kept = [item for item in found if item is not None]
+        return sorted(kept, key=lambda d: (d.job.submitted_at, d.job.job_id), reverse=True)
+
+    def active(self) -> list[LiveJob]:
+        """Jobs that have not ended."""
+        return [job for job in self.jobs.values() if not job.ended]
+
+    def by_suffix(self, suffix: str, team: str) -> LiveJob | None:
+        """The job of a team whose id ends so."""
+        job = self.jobs.get(self._by_suffix.get(suffix, ""))
+        return job if job is not None and job.team == team else None
+
+    def used_gpus(self) -> dict[str, int]:
+        """GPUs that each team's gangs hold now."""
+        used: dict[str, int] = {}
+        for job in self.jobs.values():
+            if job.nodes:
+                used[job.team] = used.get(job.team, 0) + job.held_gpus
+        return used
+
+    def _change(self, job_id: str, **fields: object) -> None:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return
+        changed = replace(job, **fields)  # type: ignore[arg-type]
+        self.jobs[job_id] = changed
+        if changed.ended:
+            self._end(job_id)
+
+    def _add(self, job: LiveJob) -> None:
+        self.jobs[job.job_id] = job
+        self._by_suffix[suffix_of(job.job_id)] = job.job_id
+        if job.ended:
+            self._end(job.job_id)
+
+    def _end(self, job_id: str) -> None:
+        self._ended.setdefault(job_id)
+        while len(self._ended) > self._ended_kept:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            del self.jobs[oldest]
+            for others in (self._progress, self._failures, self._checkpoints):
+                others.pop(oldest, None)
+            if self._by_suffix.get(suffix_of(oldest)) == oldest:
+                del self._by_suffix[suffix_of(oldest)]
+
+    @singledispatchmethod
+    def _on(self, event: Event, at: datetime) -> None:
+        """Most types say nothing here."""
+
+    @_on.register
+    def _(self, event: JobSubmitted, at: datetime) -> None:
+        if event.job_id not in self.jobs:
+            self._add(_submitted(event.job_id, event.spec, event.user, at))
+
+    @_on.register
+    def _(self, event: JobAdmitted, at: datetime) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.state == REJECTED or not job.admitted:
+            fresh = _submitted(event.job_id, event.spec, event.user, event.submitted_at)
+            if job is not None and job.queued:
+                return
+            self._ended.pop(event.job_id, None)
+            self._add(replace(fresh, admitted=True, reason="admitted"))
+
+    @_on.register
+    def _(self, event: JobRejected, at: datetime) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is not None and (job.queued or job.admitted):
+            return
+        if job is None:
+            job = LiveJob(
+                event.job_id, event.team or "", event.name or event.job_id, event.user,
+                REJECTED, event.submitted_at,
+            )  # fmt: skip
+        self._add(
+            replace(
+                job, state=REJECTED, reason=event.reason, errors=event.errors, ended_at=at,
+                digest=event.digest, waiting_since=None,
+            )
+        )  # fmt: skip
+
+    @_on.register
+    def _(self, event: JobQueued, at: datetime) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or not job.queued:
+            fresh = _submitted(event.job_id, event.spec, event.user, event.submitted_at)
+            cancelled = job.cancelled if job is not None else False
+            self._ended.pop(event.job_id, None)
+            self._add(
+                replace(fresh, admitted=True, queued=True, cancelled=cancelled, waiting_since=at)
+            )
+
+    @_on.register
+    def _(self, event: JobWaiting, at: datetime) -> None:
+        self._change(event.job_id, waiting=Waiting(event.code, event.message, at))
+
+    @_on.register
+    def _(self, event: JobReprioritized, at: datetime) -> None:
+        self._change(event.job_id, priority=event.priority)
+
+    @_on.register
+    def _(self, event: GangAllocated, at: datetime) -> None:
+        self._change(
+            event.job_id, attempt=event.attempt, nodes=event.nodes, waiting=None,
+            waiting_since=None, stopping=None,
+        )  # fmt: skip
+
+    @_on.register
+    def _(self, event: GangPreempting, at: datetime) -> None:
+        self._change(event.job_id, stopping=Stopping(event.reason.value, event.deadline))
+
+    @_on.register
+    def _(self, event: GangReleased, at: datetime) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is not None:
+            total = job.gpu_seconds + event.gpu_seconds
+            self._change(event.job_id, nodes=(), stopping=None, gpu_seconds=total)
+
+    @_on.register
+    def _(self, event: JobStateChanged, at: datetime) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None:
+            return
+        pending = event.state in {JobState.PENDING, JobState.PREEMPTED}
+        running = event.state is JobState.RUNNING
+        self._change(
+            event.job_id,
+            state=event.state.value,
+            reason=event.reason,
+            waiting=job.waiting if pending else None,
+            waiting_since=(job.waiting_since or at) if pending else None,
+            started_at=job.started_at or (at if running else None),
+            ended_at=at if event.state.terminal else None,
+        )
+
+    @_on.register
+    def _(self, event: CancelAdmitted, at: datetime) -> None:
+        self._change(event.job_id, cancelled=True)
+        self._decided(event.request_id)
+
+    @_on.register(PriorityAdmitted)
+    @_on.register(RestoreAdmitted)
+    @_on.register(DrainAdmitted)
+    def _(self, event: PriorityAdmitted | RestoreAdmitted | DrainAdmitted, at: datetime) -> None:
+        self._decided(event.request_id)
+
+    @_on.register
+    def _(self, event: RequestRefused, at: datetime) -> None:
+        self._decided(event.request_id, event.reason)
+        if event.request == JobSubmitted.type:
+            self.outcomes.put(f"{event.request}/{event.target}", Outcome(event.reason))
+
+    def _decided(self, request_id: str, refused: str | None = None) -> None:
+        if request_id:
+            self.outcomes.put(request_id, Outcome(refused))
+
+    @_on.register
+    def _(self, event: TeamConfigured, at: datetime) -> None:
+        known = self.teams.get(event.config.team, LiveTeam(event.config))
+        self.teams[event.config.team] = replace(known, config=event.config)
+        self._decided(event.request_id)
+
+    @_on.register
+    def _(self, event: UsageCharged, at: datetime) -> None:
+        team = self.teams.get(event.team)
+        if team is not None:
+            total = team.gpu_seconds + event.gpu_seconds
+            self.teams[event.team] = replace(team, gpu_seconds=total)
+
+    @_on.register
+    def _(self, event: NodeAdmitted, at: datetime) -> None:
+        known = self.nodes.get(event.node.node_id)
+        fresh = LiveNode(event.node, heard_at=known.heard_at if known else None)
+        self.nodes[event.node.node_id] = fresh
+
+    @_on.register(NodeCordoned)
+    def _(self, event: NodeCordoned, at: datetime) -> None:
+        self._change_node(event.node_id, cordoned=event.reason)
+
+    @_on.register(NodeUncordoned)
+    def _(self, event: NodeUncordoned, at: datetime) -> None:
+        self._change_node(event.node_id, cordoned="")
+
+    @_on.register(NodeSuspected)
+    def _(self, event: NodeSuspected, at: datetime) -> None:
+        self._change_node(event.node_id, silence="suspected")
+
+    @_on.register(NodeFailed)
+    def _(self, event: NodeFailed, at: datetime) -> None:
+        node = self.nodes.get(event.node_id)
+        if node is not None and node.info.incarnation == event.incarnation:
+            self._change_node(event.node_id, silence="failed")
+
+    @_on.register(NodeRecovered)
+    def _(self, event: NodeRecovered, at: datetime) -> None:
+        self._change_node(event.node_id, silence="")
+
+    def _change_node(self, node_id: str, **fields: object) -> None:
+        node = self.nodes.get(node_id)
+        if node is not None:
+            self.nodes[node_id] = replace(node, **fields)  # type: ignore[arg-type]
+
+    @_on.register
+    def _(self, event: GangFailed, at: datetime) -> None:
+        self._failures.put(
+            event.job_id,
+            Failure(
+                attempt=event.attempt,
+                cause=event.cause.value,
+                action=event.action,
+                message=event.message,
+                first_rank=event.first_rank,
+                node_id=event.node_id,
+                exit_code=event.exit_code,
+                signal=event.signal,
+                restarts_used=event.restarts_used,
+                restarts_max=event.restarts_max,
+                failed_at=event.failed_at,
+            ),
+        )
+
+    @_on.register
+    def _(self, event: CheckpointCommitted, at: datetime) -> None:
+        ref = event.checkpoint
+        row = Checkpoint(
+            ref.attempt, ref.step, "committed", at, ref.world_size, event.size_bytes,
+            event.write_s, event.blocked_s,
+        )  # fmt: skip
+        others = _without(self._checkpoints.get(event.job_id, ()), ref.attempt, ref.step)
+        self._checkpoints.put(event.job_id, (*others, row)[-CHECKPOINTS_OF_A_JOB:])
+
+    @_on.register(CheckpointCorrupted)
+    @_on.register(CheckpointDeleted)
+    def _(self, event: CheckpointCorrupted | CheckpointDeleted, at: datetime) -> None:
+        known = self._checkpoints.get(event.job_id)
+        if known is not None:
+            status = event.type.removeprefix("checkpoint.")
+            self._checkpoints[event.job_id] = tuple(
+                replace(row, status=status, reason=event.reason)
+                if (row.attempt, row.step) == (event.attempt, event.step)
+                else row
+                for row in known
+            )
+
+    @_on.register
+    def _(self, event: WorkerStep, at: datetime) -> None:
+        last = advance(self._progress.get(event.run_id), event)
+        if last is not None:
+            self._progress.put(event.run_id, last)
+
+
+def _submitted(job_id: str, spec: JobSpec, user: str, at: datetime) -> LiveJob:
+    return LiveJob(
+        job_id=job_id,
+        team=spec.team,
+        name=spec.name,
+        user=user,
+        state=JobState.PENDING.value,
+        submitted_at=at,
+        spec=spec.model_copy(update={"code_diff": None}),  # it can be large
+        digest=digest_of(spec),
+        priority=spec.priority,
+        gpus=spec.resources.gpus,
+        reason="waits for admission",
+        waiting_since=at,
+    )
+
+
+def _without(rows: Iterable[Checkpoint], attempt: int, step: int) -> tuple[Checkpoint, ...]:
+    return tuple(row for row in rows if (row.attempt, row.step) != (attempt, step))

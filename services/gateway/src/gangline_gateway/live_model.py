@@ -1,0 +1,166 @@
+"""The values of the live read model. All frozen: a reader keeps what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from gangline_schemas.base import FieldError
+from gangline_schemas.events.scheduling import NodeAssignment
+from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+REJECTED = "rejected"
+"""The state of a job that was refused admission; the scheduler never sees it."""
+ENDED = frozenset({state.value for state in JobState if state.terminal} | {REJECTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a pending job does not start, as the scheduler said last."""
+
+    code: str
+    message: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The gang was asked to stop."""
+
+    reason: str
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The newest verdict on a failed attempt; `first_rank` is the one that failed first."""
+
+    attempt: int
+    cause: str
+    action: str
+    message: str
+    first_rank: int | None
+    node_id: str | None
+    exit_code: int | None
+    signal: int | None
+    restarts_used: int
+    restarts_max: int
+    failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One committed checkpoint; `status` is committed, corrupted or deleted."""
+
+    attempt: int
+    step: int
+    status: str
+    committed_at: datetime
+    world_size: int
+    size_bytes: int
+    write_s: float
+    blocked_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The newest reported step of a run. `s_per_step` is smoothed; None before two reports."""
+
+    attempt: int
+    rank: int
+    step: int
+    time_ms: int
+    metrics: Mapping[str, float]
+    s_per_step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """One job. `spec` is None when a foreign submission could not be read; it has no code_diff."""
+
+    job_id: str
+    team: str
+    name: str
+    user: str
+    state: str
+    submitted_at: datetime
+    spec: JobSpec | None = None
+    digest: str = ""
+    admitted: bool = False
+    queued: bool = False
+    cancelled: bool = False
+    priority: int = 50
+    gpus: int = 0
+    attempt: int = 0
+    reason: str = ""
+    errors: tuple[FieldError, ...] = ()
+    waiting: Waiting | None = None
+    waiting_since: datetime | None = None
+    nodes: tuple[NodeAssignment, ...] = ()
+    stopping: Stopping | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    gpu_seconds: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state will not change any more."""
+        return self.state in ENDED
+
+    @property
+    def restarts(self) -> int:
+        """Attempts after the first one."""
+        return max(0, self.attempt - 1)
+
+    @property
+    def held_gpus(self) -> int:
+        """GPUs that its gang holds now."""
+        return sum(len(node.gpus) for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNode:
+    """One node. `silence` is the fault manager's view: "", suspected or failed."""
+
+    info: NodeInfo
+    cordoned: str = ""
+    silence: str = ""
+    heard_at: datetime | None = None
+    heartbeat: bytes = b""
+
+    @property
+    def status(self) -> str:
+        """The one word that matters most."""
+        if self.silence == "failed" or self.cordoned == "failed":
+            return "failed"
+        if self.cordoned:
+            return {"drain": "draining"}.get(self.cordoned, self.cordoned)
+        return self.silence or "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTeam:
+    """A team's limits and what its released gangs used."""
+
+    config: TeamConfig
+    gpu_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was decided about a request; `refused` is the reason, None when it was admitted."""
+
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetails:
+    """A job with what other topics say of it."""
+
+    job: LiveJob
+    progress: Progress | None = None
+    failure: Failure | None = None
+    checkpoints: tuple[Checkpoint, ...] = field(default=())

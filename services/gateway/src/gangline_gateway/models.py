@@ -1,0 +1,428 @@
+"""What the gateway answers: the response models of all routes. Times are UTC, durations seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from gangline_schemas.base import FieldError
+from gangline_schemas.job import JobSpec, TeamConfig
+
+State = Literal[
+    "pending", "scheduled", "initializing", "running", "checkpointing", "preempted",
+    "succeeded", "failed", "cancelled", "rejected",
+]  # fmt: skip
+"""A job's state; `rejected` was never admitted."""
+
+
+class Answer(BaseModel):
+    """The base of all answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WaitingAnswer(Answer):
+    """Why a pending job does not start."""
+
+    code: str = Field(description="capacity, quota, order, shape, topology or gpu_type.")
+    message: str
+    since: datetime
+
+
+class FailureAnswer(Answer):
+    """The newest failure of an attempt."""
+
+    attempt: int
+    cause: str
+    action: str = Field(description="restart or fail")
+    message: str
+    first_rank: int | None = Field(description="The rank that failed first.")
+    node_id: str | None
+    exit_code: int | None
+    signal: int | None
+    restarts_used: int
+    restarts_max: int
+    failed_at: datetime
+
+
+class CheckpointAnswer(Answer):
+    """One checkpoint: committed, corrupted, deleted or abandoned."""
+
+    attempt: int
+    step: int
+    status: str
+    committed_at: datetime
+    world_size: int
+    size_bytes: int
+    write_s: float
+    blocked_s: float
+    reason: str = ""
+
+
+class StoppingAnswer(Answer):
+    """The gang was asked to stop and saves a checkpoint first."""
+
+    reason: str
+    deadline: datetime
+
+
+class JobSummary(Answer):
+    """One job as lists show it."""
+
+    job_id: str
+    name: str
+    team: str
+    project: str | None
+    user: str
+    state: State
+    reason: str
+    waiting: WaitingAnswer | None
+    priority: int
+    gpus: int
+    attempt: int
+    restarts: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    elapsed_s: float | None = Field(description="Since the first rank group ran.")
+    estimated_remaining_s: float | None
+    step: int | None
+    total_steps: int | None
+    loss: float | None
+    lr: float | None
+    mfu: float | None
+    last_checkpoint: CheckpointAnswer | None
+    failure: FailureAnswer | None
+    gpu_seconds: float = Field(description="Of attempts that have ended.")
+
+
+class PlacedAnswer(Answer):
+    """The job's ranks on one node."""
+
+    node_id: str
+    gpus: list[int]
+    first_rank: int
+
+
+class Job(JobSummary):
+    """One job with everything that is known of it."""
+
+    metrics: dict[str, float] = Field(description="The newest value of each metric.")
+    gpu_utilization: float | None = Field(description="Percent, mean over the gang's GPUs.")
+    nodes: list[PlacedAnswer]
+    stopping: StoppingAnswer | None
+    errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")
+    spec: JobSpec | None = Field(description="As submitted, without code_diff.")
+
+
+class JobPage(Answer):
+    """Jobs, newest first."""
+
+    jobs: list[JobSummary]
+    cursor: str | None = Field(description="Give it to get the next page; null: no more.")
+
+
+class DryRun(Answer):
+    """What a submission would have been."""
+
+    valid: Literal[True] = True
+    job_id: str
+    gpus: int
+    notes: list[str] = Field(description="What would make the job wait or be rejected now.")
+    spec: JobSpec
+
+
+class PriorityBody(BaseModel):
+    """A new priority."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": 20}]})
+    priority: int = Field(ge=0, le=100, description="0 is the highest.")
+
+
+class Explanation(Answer):
+    """Why the job is where it is: one reason, its evidence, the next step."""
+
+    job_id: str
+    state: State
+    code: str
+    message: str
+    since: datetime | None
+    evidence: dict[str, JsonValue]
+
+
+class LogLineAnswer(Answer):
+    """One line of one rank; `line` counts from 0 in the attempt."""
+
+    attempt: int
+    rank: int
+    line: int
+    node_id: str
+    time: datetime
+    stream: str
+    text: str
+
+
+class LogPageAnswer(Answer):
+    """Lines in order of time."""
+
+    lines: list[LogLineAnswer]
+    cursor: str | None
+
+
+class CheckpointList(Answer):
+    """A job's checkpoints, newest first."""
+
+    checkpoints: list[CheckpointAnswer]
+
+
+class EventAnswer(Answer):
+    """One event of the bus with its CloudEvents attributes."""
+
+    topic: str
+    partition: int
+    offset: int
+    id: str
+    type: str
+    source: str
+    subject: str
+    time: datetime
+    data: dict[str, Any]
+
+
+class EventPage(Answer):
+    """Events in order; `cursor` continues after the last one."""
+
+    events: list[EventAnswer]
+    cursor: str | None
+
+
+class RunCreated(Answer):
+    """The run that a submission started."""
+
+    run_id: str
+    state: State
+
+
+class Restored(Answer):
+    """Which run goes on from the checkpoint: the same one, or a new one for an ended run."""
+
+    run_id: str
+    step: int
+    from_run: str
+    state: State
+
+
+class PointAnswer(Answer):
+    """The steps first_step..step of a curve."""
+
+    first_step: int
+    step: int
+    time: datetime
+    value: float
+    low: float
+    high: float
+
+
+class CurveAnswer(Answer):
+    """One metric of one run."""
+
+    run_id: str
+    name: str
+    points: list[PointAnswer]
+
+
+class Curves(Answer):
+    """Curves over the same widths of steps."""
+
+    curves: list[CurveAnswer]
+
+
+class Run(Answer):
+    """One run from history."""
+
+    run_id: str
+    team: str
+    project: str
+    name: str
+    user: str
+    state: str
+    reason: str
+    attempt: int
+    restarts: int
+    gpus: int
+    priority: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    gpu_seconds: float
+    strategy: str
+    code_ref: str
+    data_snapshot: str
+    hyperparameters: dict[str, str]
+
+
+class RunPageAnswer(Answer):
+    """Runs, newest first."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+class DifferenceAnswer(Answer):
+    """A field of the configuration that is not the same in all runs."""
+
+    field: str
+    values: dict[str, JsonValue] = Field(description="By run; null where it is unset.")
+
+
+class FinalAnswer(Answer):
+    """A metric at its last step."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+
+
+class ComparisonAnswer(Answer):
+    """Runs side by side."""
+
+    runs: list[Run]
+    differences: list[DifferenceAnswer]
+    metrics: dict[str, dict[str, FinalAnswer]] = Field(description="By name, then by run.")
+    curves: list[CurveAnswer]
+
+
+class Team(Answer):
+    """A team's limits and use."""
+
+    team: str
+    gpu_limit: int
+    gpu_guarantee: int
+    borrow_limit: int
+    gpus_used: int
+    jobs_running: int
+    jobs_pending: int
+    gpu_seconds: float
+
+
+class TeamList(Answer):
+    """Teams that the caller sees."""
+
+    teams: list[Team]
+
+
+class TeamBody(BaseModel):
+    """A team's limits."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"gpu_limit": 64, "gpu_guarantee": 32, "borrow_limit": 16}]
+        },
+    )
+    gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs the team may hold at once.")
+    gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
+    borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
+
+    def config(self, team: str) -> TeamConfig:
+        """As the bus has it. Raises ValidationError."""
+        return TeamConfig(team=team, **self.model_dump())
+
+
+class NodeGpu(Answer):
+    """One GPU; what it does as of the last heartbeat."""
+
+    index: int
+    model: str
+    memory_gb: float
+    utilization: float | None
+    memory_used_gb: float | None
+    temperature_c: float | None
+
+
+class Node(Answer):
+    """One node."""
+
+    node_id: str
+    status: str = Field(description="ready, suspected, failed, draining, leaving or superseded")
+    incarnation: str
+    hostname: str
+    rack: str
+    block: str
+    cpus: float
+    memory_gb: float
+    gpus: list[NodeGpu]
+    gpus_used: int
+    jobs: list[str] = Field(description="Jobs of the caller's teams that run there.")
+    last_heartbeat: datetime | None
+    cpu_percent: float | None
+    memory_used_gb: float | None
+
+
+class NodeList(Answer):
+    """All nodes, by id."""
+
+    nodes: list[Node]
+
+
+class DrainBody(BaseModel):
+    """Whether gangs shall be kept off the node."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"drain": True}]})
+    drain: bool
+
+
+class Drained(Answer):
+    """The node's status after the request."""
+
+    node_id: str
+    status: str
+
+
+class QueueEntry(Answer):
+    """One pending job. `score` is the fair-share formula's, lowest first."""
+
+    position: int
+    job_id: str
+    name: str
+    team: str
+    user: str
+    priority: int
+    gpus: int
+    score: float
+    waiting_since: datetime | None
+    waited_s: float
+    waiting: WaitingAnswer | None
+
+
+class Queue(Answer):
+    """Pending jobs in fair-share order; positions count other teams' jobs too."""
+
+    queue: list[QueueEntry]
+    pending_jobs: int
+    pending_gpus: int
+
+
+class BundleStored(Answer):
+    """A code bundle; give the digest as `code_bundle` in the job."""
+
+    digest: str
+    size_bytes: int
+
+
+class Whoami(Answer):
+    """Whose token it is."""
+
+    name: str
+    role: str
+    teams: list[str]
+
+
+class Version(Answer):
+    """What answers."""
+
+    version: str
+    api: str

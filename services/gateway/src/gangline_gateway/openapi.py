@@ -1,0 +1,61 @@
+"""The OpenAPI document: FastAPI's, with problems as they are and names as they are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from gangline_gateway.problems import MEDIA_TYPE, Problem
+from gangline_schemas.job import JobSpec
+
+_REF = "#/components/schemas/{model}"
+_SCHEME = {"type": "http", "scheme": "bearer", "description": "A token of this installation."}
+
+
+def document(app: FastAPI) -> dict[str, Any]:
+    """The document, made once."""
+    if app.openapi_schema is None:
+        found = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            separate_input_output_schemas=False,
+            tags=app.openapi_tags,
+        )
+        _name_fields_in_snake_case(found)
+        _describe_problems(found)
+        found["components"]["securitySchemes"] = {"token": _SCHEME}
+        found["security"] = [{"token": []}]
+        app.openapi_schema = found
+    return app.openapi_schema
+
+
+def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
+    """FastAPI shows aliases (camelCase), which are accepted too; the names are what we send."""
+    _, definitions = models_json_schema(
+        [(JobSpec, "validation")], by_alias=False, ref_template=_REF
+    )
+    schemas = found["components"]["schemas"]
+    for name, schema in definitions["$defs"].items():
+        if name in schemas:
+            schemas[name] = schema
+
+
+def _describe_problems(found: dict[str, Any]) -> None:
+    schemas = found["components"]["schemas"]
+    _, definitions = models_json_schema(
+        [(Problem, "serialization")], by_alias=False, ref_template=_REF
+    )
+    schemas |= definitions["$defs"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    content = {MEDIA_TYPE: {"schema": {"$ref": _REF.format(model="Problem")}}}
+    for path in found["paths"].values():
+        for operation in path.values():
+            for status, answer in operation["responses"].items():
+                if status.startswith(("4", "5")):
+                    answer["content"] = content

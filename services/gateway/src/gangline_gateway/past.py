@@ -1,0 +1,150 @@
+"""Asking ClickHouse: who asks gets an answer, or a 503 problem while it is away."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import clickhouse_connect
+import structlog
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from urllib3.exceptions import HTTPError
+
+from gangline_bus.ports import TopicPartition
+from gangline_bus.topics import TopicNames
+from gangline_gateway.config import Settings
+from gangline_gateway.history import CursorError, History
+from gangline_gateway.models import EventAnswer
+from gangline_gateway.problems import ProblemError, invalid, unavailable
+
+log = structlog.get_logger(__name__)
+AnswerT = TypeVar("AnswerT")
+
+QUERIES_AT_ONCE = 4
+_WAIT_S = 10.0
+MAX_EVENTS = 1000
+TABLES = frozenset({"steps", "logs"})
+
+
+class Records:
+    """What the bus's records became: events of a job, and up to where tables were filled."""
+
+    def __init__(self, client: Client, names: TopicNames) -> None:
+        self._client = client
+        self._names = names
+
+    def positions(self, table: str, topic: str) -> dict[TopicPartition, int]:
+        """The next offset of each partition that is not in the table of one topic yet."""
+        if table not in TABLES:
+            raise ValueError(table)
+        answer = self._client.query(
+            f"SELECT partition, max(offset) + 1 FROM gangline.{table} GROUP BY partition"  # noqa: S608
+        )
+        return {TopicPartition(topic, int(p)): int(offset) for p, offset in answer.result_rows}
+
+    def event_positions(self) -> dict[TopicPartition, int]:
+        """The same of the table of events, for all its topics."""
+        answer = self._client.query(
+            "SELECT topic, partition, max(offset) + 1 FROM gangline.events "
+            "GROUP BY topic, partition"
+        )
+        return {
+            TopicPartition(f"{self._names.prefix}{topic}", int(p)): int(offset)
+            for topic, p, offset in answer.result_rows
+        }
+
+    def events(
+        self, subject: str, *, after: tuple[int, str, int, int] | None, limit: int
+    ) -> list[EventAnswer]:
+        """Events about a job in order, after (milliseconds, topic, partition, offset)."""
+        parameters: dict[str, Any] = {"subject": subject, "size": limit}
+        later = ""
+        if after is not None:
+            later = (
+                "AND (time, topic, partition, offset) > (fromUnixTimestamp64Milli({ms:Int64}), "
+                "{topic:String}, {partition:UInt32}, {offset:UInt64}) "
+            )
+            parameters |= dict(zip(("ms", "topic", "partition", "offset"), after, strict=True))
+        answer = self._client.query(
+            "SELECT topic, partition, offset, id, type, source, subject, time, data "  # noqa: S608
+            f"FROM gangline.events WHERE subject = {{subject:String}} {later}"
+            "ORDER BY time, topic, partition, offset LIMIT {size:UInt32}",
+            parameters=parameters,
+        )
+        return [
+            EventAnswer(**{**row, "time": _aware(row["time"]), "data": json.loads(row["data"])})
+            for row in answer.named_results()
+        ]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What can be asked of the past."""
+
+    history: History
+    records: Records
+
+
+class Past:
+    """Asks from any thread; each thread has a client of its own, and few ask at once."""
+
+    def __init__(self, connect: Callable[[], Questions] | None) -> None:
+        self._connect = connect
+        self._own = threading.local()
+        self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
+
+    def ask(self, question: Callable[[Questions], AnswerT]) -> AnswerT:
+        """The answer. Raises a 503 problem while ClickHouse is away; blocks."""
+        if self._connect is None:
+            raise unavailable("history-away", "no ClickHouse is configured: set clickhouse_url")
+        if not self._slots.acquire(timeout=_WAIT_S):
+            raise unavailable("history-busy", "too many questions about history; try again")
+        try:
+            questions = getattr(self._own, "questions", None)
+            if questions is None:
+                questions = self._own.questions = self._connect()
+            return question(questions)
+        except CursorError as error:
+            raise invalid("cursor", str(error).removeprefix("cursor ")) from None
+        except (ClickHouseError, HTTPError, OSError) as error:
+            self._own.questions = None
+            raise _away(error) from None
+        finally:
+            self._slots.release()
+
+
+def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] | None:
+    """Makes the connections of `Past`; None when no ClickHouse is configured."""
+    url, token = settings.clickhouse_url, settings.service_token
+    if url is None:
+        return None
+
+    def connect() -> Questions:
+        client = clickhouse_connect.get_client(
+            dsn=url,
+            username=settings.clickhouse_user,
+            password=token.get_secret_value() if token is not None else "",
+            autogenerate_session_id=False,
+            connect_timeout=2,
+            send_receive_timeout=30,
+            query_retries=0,
+        )
+        return Questions(History(client), Records(client, names))
+
+    return connect
+
+
+def _away(error: Exception) -> ProblemError:
+    log.warning("ClickHouse did not answer", error=type(error).__name__, detail=str(error)[:300])
+    return unavailable(
+        "history-away", "ClickHouse does not answer, so history is away; live routes go on"
+    )
+
+
+def _aware(value: datetime) -> datetime:
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value

@@ -1,0 +1,316 @@
+"""The live model's values as answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from datetime import datetime
+from typing import cast
+
+from pydantic import ValidationError
+
+from gangline_gateway import models
+from gangline_gateway.history import RunRow
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNode, Waiting
+from gangline_schemas.events.workers import GpuStatus, WorkerHeartbeat
+from gangline_schemas.job import JobSpec
+
+SHARE_WEIGHT = 50.0
+MAX_WAIT_BONUS = 20.0
+MINUTES_PER_POINT = 10.0
+
+
+def summary(found: JobDetails, now: datetime) -> models.JobSummary:
+    """A job as lists show it."""
+    return models.JobSummary.model_validate(_summary(found, now))
+
+
+def job(found: JobDetails, now: datetime, utilization: float | None) -> models.Job:
+    """A job with everything."""
+    one, progress = found.job, found.progress
+    stopping = one.stopping
+    return models.Job.model_validate(
+        _summary(found, now)
+        | {
+            "metrics": finite(dict(progress.metrics)) if progress else {},
+            "gpu_utilization": utilization,
+            "nodes": [
+                {"node_id": n.node_id, "gpus": list(n.gpus), "first_rank": n.first_rank}
+                for n in one.nodes
+            ],
+            "stopping": asdict(stopping) if stopping else None,
+            "errors": list(one.errors),
+            "spec": one.spec,
+        }
+    )
+
+
+def finite(values: dict[str, float]) -> dict[str, float]:
+    """JSON has no NaN and no infinity; such metrics are left out."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
+    one, progress = found.job, found.progress
+    total = total_steps(found)
+    step = progress.step if progress else None
+    values = finite(dict(progress.metrics)) if progress else {}
+    remaining = None
+    if one.state == "running" and progress and progress.s_per_step and total is not None:
+        remaining = max(0.0, (total - progress.step) * progress.s_per_step)
+    elapsed = None
+    if one.started_at is not None:
+        elapsed = max(0.0, ((one.ended_at or now) - one.started_at).total_seconds())
+    healthy = [item for item in found.checkpoints if item.status == "committed"]
+    newest = max(healthy, key=lambda item: item.committed_at, default=None)
+    return {
+        "job_id": one.job_id,
+        "name": one.name,
+        "team": one.team,
+        "project": one.spec.project if one.spec else None,
+        "user": one.user,
+        "state": one.state,
+        "reason": one.reason,
+        "waiting": waiting(one.waiting),
+        "priority": one.priority,
+        "gpus": one.gpus,
+        "attempt": one.attempt,
+        "restarts": one.restarts,
+        "submitted_at": one.submitted_at,
+        "started_at": one.started_at,
+        "ended_at": one.ended_at,
+        "elapsed_s": elapsed,
+        "estimated_remaining_s": remaining,
+        "step": step,
+        "total_steps": total,
+        "loss": values.get("loss"),
+        "lr": values.get("lr"),
+        "mfu": values.get("mfu"),
+        "last_checkpoint": checkpoint(newest) if newest else None,
+        "failure": asdict(found.failure) if found.failure else None,
+        "gpu_seconds": one.gpu_seconds,
+    }
+
+
+def total_steps(found: JobDetails) -> int | None:
+    """The metric total_steps, else the hyperparameter steps; None when neither is known."""
+    reported = found.progress.metrics.get("total_steps") if found.progress else None
+    value = reported
+    if value is None and found.job.spec is not None:
+        given = found.job.spec.hyperparameters.get("steps")
+        value = float(given) if isinstance(given, int | float) else None
+    if value is None or not math.isfinite(value) or not 0 < value < 2**53:
+        return None
+    return int(value)
+
+
+def waiting(reason: Waiting | None) -> models.WaitingAnswer | None:
+    """Why a job waits."""
+    return models.WaitingAnswer(**asdict(reason)) if reason else None
+
+
+def checkpoint(row: Checkpoint) -> models.CheckpointAnswer:
+    """One checkpoint."""
+    return models.CheckpointAnswer(**asdict(row))
+
+
+def past_job(row: RunRow) -> models.Job:
+    """A job that only history knows."""
+    try:
+        spec = JobSpec.decode(row.spec)
+    except ValidationError:
+        spec = None
+    ran = (
+        (row.ended_at - row.started_at).total_seconds() if row.started_at and row.ended_at else None
+    )
+    return models.Job.model_validate(
+        {
+            **{name: getattr(row, name) for name in (
+                "job_id", "name", "team", "user", "state", "reason", "priority", "gpus",
+                "attempt", "restarts", "submitted_at", "started_at", "ended_at", "gpu_seconds",
+            )},
+            **dict.fromkeys((
+                "waiting", "estimated_remaining_s", "step", "total_steps", "loss", "lr", "mfu",
+                "last_checkpoint", "failure", "gpu_utilization", "stopping",
+            )),
+            "project": row.project or None,
+            "elapsed_s": ran,
+            "metrics": {},
+            "nodes": [],
+            "errors": [],
+            "spec": spec,
+        }
+    )  # fmt: skip
+
+
+def run(row: RunRow) -> models.Run:
+    """A run of history."""
+    names = set(models.Run.model_fields) - {"run_id"}
+    return models.Run(run_id=row.job_id, **{name: getattr(row, name) for name in names})
+
+
+def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
+    """The node's last heartbeat; None when there is none of this incarnation."""
+    if not node.heartbeat:
+        return None
+    try:
+        found = WorkerHeartbeat.decode(node.heartbeat)
+    except ValidationError:
+        return None
+    return found if found.incarnation == node.info.incarnation else None
+
+
+def gpu_utilization(live: Live, one: LiveJob) -> float | None:
+    """Percent, mean over the GPUs of the gang that report it."""
+    found: list[float] = []
+    for placed in one.nodes:
+        node = live.nodes.get(placed.node_id)
+        beat = heartbeat(node) if node else None
+        found += [
+            gpu.utilization
+            for gpu in (beat.gpus if beat else ())
+            if gpu.index in placed.gpus and gpu.utilization is not None
+        ]
+    return sum(found) / len(found) if found else None
+
+
+def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.Node:
+    """A node; jobs are named to those who may see their teams (None: all)."""
+    beat = heartbeat(one)
+    states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
+    placed = [
+        (job, assignment)
+        for job in live.jobs.values()
+        for assignment in job.nodes
+        if assignment.node_id == one.info.node_id
+    ]
+    info = one.info
+    return models.Node(
+        node_id=info.node_id,
+        status=one.status,
+        incarnation=info.incarnation,
+        hostname=info.hostname,
+        rack=info.rack,
+        block=info.block,
+        cpus=info.cpus,
+        memory_gb=info.memory_gb,
+        gpus=[
+            _gpu(gpu.index, gpu.model, gpu.memory_gb, states.get(gpu.index)) for gpu in info.gpus
+        ],
+        gpus_used=sum(len(assignment.gpus) for _, assignment in placed),
+        jobs=sorted(job.job_id for job, _ in placed if visible is None or job.team in visible),
+        last_heartbeat=one.heard_at,
+        cpu_percent=beat.cpu_percent if beat else None,
+        memory_used_gb=beat.memory_used_gb if beat else None,
+    )
+
+
+def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> models.NodeGpu:
+    return models.NodeGpu(
+        index=index,
+        model=model,
+        memory_gb=memory_gb,
+        utilization=state.utilization if state else None,
+        memory_used_gb=state.memory_used_gb if state else None,
+        temperature_c=state.temperature_c if state else None,
+    )
+
+
+def teams(live: Live, visible: frozenset[str] | None) -> list[models.Team]:
+    """Teams with what they hold and have waiting."""
+    used = live.used_gpus()
+    active = live.active()
+    return [
+        models.Team(
+            **team.config.model_dump(),
+            gpus_used=used.get(name, 0),
+            jobs_running=sum(1 for job in active if job.team == name and job.nodes),
+            jobs_pending=sum(1 for job in active if job.team == name and not job.nodes),
+            gpu_seconds=team.gpu_seconds,
+        )
+        for name, team in sorted(live.teams.items())
+        if visible is None or name in visible
+    ]
+
+
+def queue(live: Live, now: datetime, visible: frozenset[str] | None) -> models.Queue:
+    """Pending jobs by the scheduler's formula (docs/concepts/scheduling.md)."""
+    used = live.used_gpus()
+    pending = [job for job in live.active() if not job.nodes and job.queued]
+
+    def score(job: LiveJob) -> float:
+        team = live.teams.get(job.team)
+        held = used.get(job.team, 0)
+        base = (team.config.gpu_guarantee or team.config.gpu_limit or 1) if team else 1
+        penalty = max(0.0, (held / base - 1.0) * SHARE_WEIGHT)
+        bonus = min(MAX_WAIT_BONUS, _waited_s(job, now) / 60.0 / MINUTES_PER_POINT)
+        return job.priority + penalty - bonus
+
+    order = sorted(pending, key=lambda job: (score(job), job.submitted_at, job.job_id))
+    entries = [
+        models.QueueEntry(
+            position=place,
+            job_id=job.job_id,
+            name=job.name,
+            team=job.team,
+            user=job.user,
+            priority=job.priority,
+            gpus=job.gpus,
+            score=round(score(job), 3),
+            waiting_since=job.waiting_since,
+            waited_s=_waited_s(job, now),
+            waiting=waiting(job.waiting),
+        )
+        for place, job in enumerate(order, 1)
+        if visible is None or job.team in visible
+    ]
+    return models.Queue(
+        queue=entries, pending_jobs=len(order), pending_gpus=sum(job.gpus for job in order)
+    )
+
+
+def _waited_s(job: LiveJob, now: datetime) -> float:
+    since = job.waiting_since or job.submitted_at
+    return max(0.0, (now - since).total_seconds())
+
+
+def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
+    """One dominant reason with its evidence."""
+    one = found.job
+    evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
+    team = live.teams.get(one.team)
+    if not one.ended and not one.nodes and team is not None:
+        ready = [node for node in live.nodes.values() if node.status == "ready"]
+        total = sum(len(node.info.gpus) for node in ready)
+        held = sum(live.used_gpus().values())
+        evidence |= {
+            "gpus_wanted": one.gpus,
+            "team_gpus_used": live.used_gpus().get(one.team, 0),
+            "team_gpu_limit": team.config.gpu_limit,
+            "team_borrow_limit": team.config.borrow_limit,
+            "cluster_gpus_ready": total,
+            "cluster_gpus_free": max(0, total - held),
+            "waited_s": round(_waited_s(one, now), 1),
+        }
+    if found.failure is not None:
+        evidence["last_failure"] = found.failure.message
+        evidence["first_failed_rank"] = found.failure.first_rank
+        evidence["restarts_max"] = found.failure.restarts_max
+    code, message, since = one.state, one.reason or f"the job is {one.state}", one.started_at
+    if one.waiting is not None and not one.ended:
+        code, message, since = one.waiting.code, one.waiting.message, one.waiting.since
+    elif not one.admitted and not one.ended:
+        code, message, since = "admission", "waits for quota to admit it", one.submitted_at
+    elif one.state == "failed" and found.failure is not None:
+        message, since = found.failure.message, one.ended_at
+    return models.Explanation.model_validate(
+        {
+            "job_id": one.job_id,
+            "state": cast("models.State", one.state),
+            "code": code,
+            "message": message,
+            "since": since,
+            "evidence": evidence,
+        }
+    )

@@ -1,0 +1,178 @@
+"""Errors as problem documents (RFC 9457). They name fields, never the values sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from opentelemetry import trace
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from gangline_schemas.base import FieldError
+from gangline_schemas.secrets import redact
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 2
+_MAX_ERRORS = 50
+_MAX_NAME = 128
+
+
+class Problem(BaseModel):
+    """What went wrong, and the way out."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:gangline:problem:invalid",
+                    "title": "Unprocessable Content",
+                    "status": 422,
+                    "detail": "resources.gpus: Input should be greater than or equal to 1",
+                    "instance": "urn:gangline:request:4bf92f3577b34da6a3ce929d0e0e4736",
+                    "errors": [
+                        {
+                            "field": "resources.gpus",
+                            "message": "Input should be greater than or equal to 1",
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    type: str = Field(description="urn:gangline:problem: and a code that does not change.")
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    instance: str = Field(description="urn:gangline:request: and the request's trace id.")
+    errors: tuple[FieldError, ...] = ()
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem document."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.headers = dict(headers or {})
+
+
+def not_found(what: str = "job") -> ProblemError:
+    """Also for what exists but belongs to a team that is not the caller's."""
+    return ProblemError(404, "not-found", f"there is no such {what}, or it is not your team's")
+
+
+def forbidden(detail: str, field: str | None = None) -> ProblemError:
+    """The caller is known and may not do this."""
+    errors = (FieldError(field=field, message=detail),) if field else ()
+    return ProblemError(403, "forbidden", detail, errors=errors)
+
+
+def invalid(field: str, message: str) -> ProblemError:
+    """One field of the request is wrong."""
+    return ProblemError(
+        422, "invalid", f"{field}: {message}", errors=[FieldError(field=field, message=message)]
+    )
+
+
+def conflict(code: str, detail: str) -> ProblemError:
+    """The request does not fit the state of things."""
+    return ProblemError(409, code, detail)
+
+
+def unavailable(code: str, detail: str) -> ProblemError:
+    """A part that is needed is away; the same request may succeed later."""
+    return ProblemError(503, code, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def trace_id() -> str:
+    """The id of the current request."""
+    return trace.format_trace_id(trace.get_current_span().get_span_context().trace_id)
+
+
+def response(error: ProblemError, instance: str | None = None) -> JSONResponse:
+    """The problem document as a response."""
+    problem = Problem(
+        type=f"urn:gangline:problem:{error.code}",
+        title=HTTPStatus(error.status).phrase,
+        status=error.status,
+        detail=redact(error.detail),
+        instance=f"urn:gangline:request:{instance or trace_id()}",
+        errors=error.errors[:_MAX_ERRORS],
+    )
+    return JSONResponse(
+        problem.model_dump(mode="json"),
+        status_code=error.status,
+        headers=error.headers,
+        media_type=MEDIA_TYPE,
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem document."""
+    app.add_exception_handler(ProblemError, _problem)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)  # noqa: S101 - registered for it
+    return response(error, request.scope.get("trace_id"))
+
+
+def _validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
+    found = [_field_error(item["loc"], str(item["msg"])) for item in error.errors()]
+    first = found[0]
+    problem = ProblemError(422, "invalid", f"{first.field}: {first.message}", errors=found)
+    return response(problem, request.scope.get("trace_id"))
+
+
+def _field_error(location: Sequence[object], message: str) -> FieldError:
+    parts = [str(part) for part in location]
+    if parts and parts[0] == "body":
+        parts = parts[1:]
+    field = redact(".".join(parts))[:_MAX_NAME] or "(body)"
+    return FieldError(field=field, message=redact(message.removeprefix("Value error, ")))
+
+
+def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    codes = {400: "malformed", 404: "no-such-route", 405: "method-not-allowed", 413: "too-large"}
+    details = {
+        404: "there is no such route; see /v1/openapi.json",
+        405: "this route has no such method; see the Allow header",
+    }
+    problem = ProblemError(
+        error.status_code,
+        codes.get(error.status_code, "http"),
+        details.get(error.status_code, error.detail),
+        headers=error.headers,
+    )
+    return response(problem, request.scope.get("trace_id"))
+
+
+def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    log.error("request failed", exc_info=error, path=request.scope.get("path", "")[:200])
+    problem = ProblemError(500, "internal", "an error of the gateway; its log has the trace id")
+    return response(problem, request.scope.get("trace_id"))

@@ -1,0 +1,80 @@
+"""/v1/code-bundles: packed working directories, stored under their digest."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from typing import IO, Annotated
+
+from fastapi import Query, Request, Response
+
+from gangline_gateway import models
+from gangline_gateway.doors import BUNDLES_PATH
+from gangline_gateway.gate import ID_PATTERN, Caller, TheGate, answers, may_change, router
+from gangline_gateway.problems import ProblemError, invalid, unavailable
+from gangline_schemas.checkpoint import code_key
+from gangline_storage.errors import AlreadyExists, StoreError
+from gangline_storage.port import ObjectStore
+
+bundles = router("Jobs")
+_TYPES = frozenset({"application/gzip", "application/x-gzip", "application/octet-stream"})
+_IN_MEMORY_BYTES = 4 << 20
+
+
+@bundles.post(
+    BUNDLES_PATH,
+    operation_id="uploadCodeBundle",
+    summary="Upload a working directory",
+    status_code=201,
+    response_model=models.BundleStored,
+    responses={
+        200: {"model": models.BundleStored, "description": "It was there already."},
+        **answers(413, 415),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def upload_bundle(
+    request: Request,
+    response: Response,
+    gate: TheGate,
+    caller: Caller,
+    team: Annotated[str, Query(pattern=ID_PATTERN, description="The team whose jobs use it.")],
+) -> models.BundleStored:
+    """A tar.gz of at most 64 MiB. Its sha256 goes into a job as `code_bundle`."""
+    may_change(caller, team)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _TYPES:
+        raise ProblemError(415, "content-type", "send the tar.gz as application/gzip")
+    if gate.store is None:
+        raise unavailable("store-away", "no store is configured: set store_url")
+    async with gate.uploads:
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as file:
+            digest, size = hashlib.sha256(), 0
+            async for chunk in request.stream():
+                digest.update(chunk)
+                size += len(chunk)
+                await asyncio.to_thread(file.write, chunk)
+            if size == 0:
+                raise invalid("(body)", "is empty")
+            file.seek(0)
+            key = code_key(team, digest.hexdigest())
+            created = await asyncio.to_thread(_put, gate.store, key, file)
+    if not created:
+        response.status_code = 200
+    return models.BundleStored(digest=digest.hexdigest(), size_bytes=size)
+
+
+def _put(store: ObjectStore, key: str, file: IO[bytes]) -> bool:
+    try:
+        store.put(key, file, if_absent=True)  # type: ignore[arg-type]
+    except AlreadyExists:
+        return False
+    except StoreError as error:
+        raise unavailable("store-away", f"the store refused: {type(error).__name__}") from None
+    return True

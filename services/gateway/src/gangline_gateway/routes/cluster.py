@@ -1,0 +1,161 @@
+"""Teams, nodes, the queue, and who is asking."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+from fastapi import Path
+from pydantic import ValidationError
+
+from gangline_gateway import models, present
+from gangline_gateway.gate import (
+    ID_PATTERN,
+    Admin,
+    Caller,
+    TheGate,
+    answers,
+    router,
+    visible_teams,
+)
+from gangline_gateway.live import Live
+from gangline_gateway.problems import conflict, invalid, not_found, unavailable
+from gangline_schemas.base import field_errors
+from gangline_schemas.events.requests import NodeDrainRequested, TeamConfigureRequested
+
+cluster = router("Cluster")
+who = router("About")
+_API = "v1"
+
+
+@cluster.get(
+    "/v1/teams",
+    operation_id="listTeams",
+    summary="Teams, their limits and use",
+    response_model=models.TeamList,
+    responses=answers(),
+)
+def list_teams(gate: TheGate, caller: Caller) -> models.TeamList:
+    """Those that the caller sees."""
+    visible = visible_teams(caller)
+    return models.TeamList(teams=gate.tail.ask(lambda live: present.teams(live, visible)))
+
+
+@cluster.put(
+    "/v1/teams/{team}",
+    operation_id="configureTeam",
+    summary="Create or change a team",
+    response_model=models.Team,
+    responses=answers(409),
+)
+async def put_team(
+    team: Annotated[str, Path(pattern=ID_PATTERN)],
+    body: models.TeamBody,
+    gate: TheGate,
+    caller: Admin,
+) -> models.Team:
+    """Needs an admin. 503 when quota did not answer in time: the request is on the bus then."""
+    try:
+        config = body.config(team)
+    except ValidationError as error:
+        raise invalid("gpu_guarantee", field_errors(error)[0].message) from None
+
+    def configured(live: Live) -> models.Team | None:
+        known = live.teams.get(team)
+        if known is None or known.config != config:
+            return None
+        return present.teams(live, frozenset([team]))[0]
+
+    answer = gate.tail.ask(configured)
+    if answer is None:
+        await gate.publisher.publish(team, TeamConfigureRequested(config=config, user=caller.name))
+        answer = await gate.tail.until(configured, gate.answer_wait_s)
+    if answer is None:
+        raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
+    return answer
+
+
+@cluster.get(
+    "/v1/nodes",
+    operation_id="listNodes",
+    summary="Nodes and what they do",
+    response_model=models.NodeList,
+    responses=answers(),
+)
+def list_nodes(gate: TheGate, caller: Caller) -> models.NodeList:
+    """All nodes; jobs of other teams are counted but not named."""
+    visible = visible_teams(caller)
+
+    def ask(live: Live) -> list[models.Node]:
+        return [present.node(live, live.nodes[name], visible) for name in sorted(live.nodes)]
+
+    return models.NodeList(nodes=gate.tail.ask(ask))
+
+
+@cluster.post(
+    "/v1/nodes/{node_id}/drain",
+    operation_id="drainNode",
+    summary="Keep gangs off a node, or let them back",
+    status_code=202,
+    response_model=models.Drained,
+    responses=answers(404, 409),
+)
+async def drain_node(
+    node_id: Annotated[str, Path(pattern=ID_PATTERN)],
+    body: models.DrainBody,
+    gate: TheGate,
+    caller: Admin,
+) -> models.Drained:
+    """Needs an admin. Gangs there save a checkpoint, stop, and go on elsewhere."""
+    if gate.tail.ask(lambda live: live.nodes.get(node_id)) is None:
+        raise not_found("node")
+    event = NodeDrainRequested(node_id=node_id, drain=body.drain, user=caller.name)
+    request_id = await gate.publisher.publish(node_id, event)
+    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
+    if outcome is not None and outcome.refused is not None:
+        raise conflict("refused", outcome.refused)
+
+    def settled(live: Live) -> str | None:
+        status = live.nodes[node_id].status
+        return status if (status == "draining") == body.drain else None
+
+    status = await gate.tail.until(settled, gate.answer_wait_s)
+    now = status or gate.tail.ask(lambda live: live.nodes[node_id].status)
+    return models.Drained(node_id=node_id, status=now)
+
+
+@cluster.get(
+    "/v1/queue",
+    operation_id="getQueue",
+    summary="Who waits, in fair-share order",
+    response_model=models.Queue,
+    responses=answers(),
+)
+def get_queue(gate: TheGate, caller: Caller) -> models.Queue:
+    """The jobs that the caller sees, at their places among all."""
+    visible, now = visible_teams(caller), gate.clock()
+    return gate.tail.ask(lambda live: present.queue(live, now, visible))
+
+
+@who.get(
+    "/v1/whoami",
+    operation_id="whoami",
+    summary="Whose token this is",
+    response_model=models.Whoami,
+    responses=answers(),
+)
+async def whoami(caller: Caller) -> models.Whoami:
+    """Its name, role and teams."""
+    return models.Whoami(name=caller.name, role=caller.role.value, teams=sorted(caller.teams))
+
+
+@who.get(
+    "/v1/version",
+    operation_id="getVersion",
+    summary="What answers",
+    response_model=models.Version,
+    responses=answers(),
+)
+async def get_version(caller: Caller) -> models.Version:  # noqa: ARG001 - documents the token
+    """The gateway's version and that of its API."""
+    return models.Version(version=version("gangline-gateway"), api=_API)

@@ -1,0 +1,273 @@
+"""/v1/training-jobs: submit, list, look at, change."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from fastapi import Body, Header, Query, Response
+
+from gangline_gateway import models, present
+from gangline_gateway.gate import (
+    Caller,
+    Gate,
+    JobId,
+    TheGate,
+    answers,
+    job_to_change,
+    router,
+    visible_teams,
+)
+from gangline_gateway.history import RunRow
+from gangline_gateway.live_model import JobDetails
+from gangline_gateway.problems import conflict, invalid, not_found
+from gangline_gateway.submit import dry_run, submit
+from gangline_schemas.base import Event
+from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
+from gangline_schemas.job import JobSpec
+from gangline_service.tokens import Principal
+
+jobs = router("Jobs")
+
+EXAMPLE = {
+    "name": "llama-sft",
+    "team": "nlp",
+    "command": ["python", "-m", "gangline_worker.training", "--config", "train.yaml"],
+    "resources": {"gpus": 4},
+    "strategy": "fsdp",
+    "hyperparameters": {"lr": 0.0003},
+}
+Spec = Annotated[JobSpec, Body(openapi_examples={"training": {"value": EXAMPLE}})]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key gives the same job, however often the request is sent.",
+    ),
+]
+_OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@jobs.post(
+    "/v1/training-jobs",
+    operation_id="submitJob",
+    summary="Submit a job",
+    status_code=201,
+    response_model=models.Job | models.DryRun,
+    responses={
+        200: {"model": models.Job | models.DryRun, "description": "It existed, or a dry run."},
+        **answers(409),
+    },
+)
+async def submit_job(
+    spec: Spec,
+    response: Response,
+    gate: TheGate,
+    caller: Caller,
+    key: IdempotencyKey = None,
+    dry: Annotated[bool, Query(alias="dry_run", description="Validate only.")] = False,  # noqa: FBT002
+) -> models.Job | models.DryRun:
+    """Run this job: it is queued when its team's quota admits it. 422 when it can never run."""
+    if dry:
+        response.status_code = 200
+        return dry_run(gate, caller, spec)
+    done = await submit(gate, caller, spec, key)
+    response.headers["Location"] = f"/v1/training-jobs/{done.found.job.job_id}"
+    if not done.created:
+        response.status_code = 200
+    return _full(gate, done.found)
+
+
+@jobs.get(
+    "/v1/training-jobs",
+    operation_id="listJobs",
+    summary="List jobs",
+    response_model=models.JobPage,
+    responses=answers(),
+)
+def list_jobs(
+    gate: TheGate,
+    caller: Caller,
+    *,
+    state: Annotated[list[models.State] | None, Query(max_length=10)] = None,
+    team: Annotated[str | None, Query(max_length=63)] = None,
+    user: Annotated[str | None, Query(max_length=256)] = None,
+    name: Annotated[str | None, Query(max_length=63, description="How the name begins.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+) -> models.JobPage:
+    """Jobs that have not ended and the last 10,000 that have, newest first; /v1/runs has all."""
+    after = _read_cursor(cursor)
+    states = set(state or ())
+
+    def matches(found: JobDetails) -> bool:
+        job = found.job
+        return (
+            caller.reads(job.team)
+            and (not states or job.state in states)
+            and team in {None, job.team}
+            and user in {None, job.user}
+            and job.name.startswith(name or "")
+            and (after is None or _place(found) < after)
+        )
+
+    found = sorted(gate.tail.ask(lambda live: live.all_jobs()), key=_place, reverse=True)
+    page = [item for item in found if matches(item)]
+    now = gate.clock()
+    more = len(page) > limit
+    last = _place(page[limit - 1]) if more else None
+    return models.JobPage(
+        jobs=[present.summary(item, now) for item in page[:limit]],
+        cursor=f"{last[0]}.{last[1]}" if last else None,
+    )
+
+
+@jobs.get(
+    "/v1/training-jobs/{job_id}",
+    operation_id="getJob",
+    summary="Look at a job",
+    response_model=models.Job,
+    responses=answers(404),
+)
+def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
+    """Its state as the scheduler has it, its newest step, its checkpoints, why it waits."""
+    found = gate.details(job_id, caller)
+    if found is not None:
+        return _full(gate, found)
+    return present.past_job(past_run(gate, caller, job_id))
+
+
+@jobs.post(
+    "/v1/training-jobs/{job_id}/cancel",
+    operation_id="cancelJob",
+    summary="Cancel a job",
+    status_code=202,
+    response_model=models.Job,
+    responses=answers(404, 409),
+)
+async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
+    """Its gang saves a checkpoint and stops; then the job is cancelled. 409 when it has ended."""
+    found = _active(gate, caller, job_id)
+    if not found.job.cancelled:
+        await _request(gate, job_id, JobCancelRequested(job_id=job_id, user=caller.name))
+    return _full(gate, gate.details(job_id, caller) or found)
+
+
+@jobs.post(
+    "/v1/training-jobs/{job_id}/priority",
+    operation_id="setJobPriority",
+    summary="Change a job's priority",
+    status_code=202,
+    response_model=models.Job,
+    responses=answers(404, 409),
+)
+async def set_priority(
+    job_id: JobId, body: models.PriorityBody, gate: TheGate, caller: Caller
+) -> models.Job:
+    """It counts from the scheduler's next pass on. 409 when the job has ended."""
+    found = _active(gate, caller, job_id)
+    if found.job.priority != body.priority:
+        event = JobPriorityRequested(job_id=job_id, priority=body.priority, user=caller.name)
+        await _request(gate, job_id, event)
+        await gate.tail.until(
+            lambda live: True if live.jobs[job_id].priority == body.priority else None,
+            gate.answer_wait_s,
+        )
+    return _full(gate, gate.details(job_id, caller) or found)
+
+
+@jobs.get(
+    "/v1/training-jobs/{job_id}/checkpoints",
+    operation_id="listCheckpoints",
+    summary="List a job's checkpoints",
+    response_model=models.CheckpointList,
+    responses=answers(404),
+)
+def list_checkpoints(job_id: JobId, gate: TheGate, caller: Caller) -> models.CheckpointList:
+    """Newest first; also those that fell out of retention or are broken."""
+    found = gate.details(job_id, caller)
+    if found is not None:
+        rows = sorted(found.checkpoints, key=lambda row: (row.step, row.attempt), reverse=True)
+        return models.CheckpointList(checkpoints=[present.checkpoint(row) for row in rows])
+    past_run(gate, caller, job_id)
+    old = gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
+    return models.CheckpointList(
+        checkpoints=[
+            models.CheckpointAnswer(
+                attempt=row.attempt, step=row.step, status=row.status, committed_at=row.time,
+                world_size=row.world_size, size_bytes=row.size_bytes, write_s=row.write_s,
+                blocked_s=row.blocked_s, reason=row.reason,
+            )
+            for row in old
+        ]
+    )  # fmt: skip
+
+
+@jobs.get(
+    "/v1/training-jobs/{job_id}/explain",
+    operation_id="explainJob",
+    summary="Why a job is where it is",
+    response_model=models.Explanation,
+    responses=answers(404),
+)
+def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanation:
+    """One dominant reason with its evidence and the next step."""
+    now = gate.clock()
+    found = gate.details(job_id, caller)
+    if found is not None:
+        return gate.tail.ask(lambda live: present.explain(live, found, now))
+    row = past_run(gate, caller, job_id)
+    return models.Explanation.model_validate(
+        {
+            "job_id": job_id,
+            "state": row.state,
+            "code": row.state,
+            "message": row.reason or f"the job is {row.state}",
+            "since": row.ended_at,
+            "evidence": {"attempt": row.attempt, "restarts": row.restarts},
+        }
+    )
+
+
+def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
+    """A run that only history knows. Raises a 404 or 503 problem."""
+    row = gate.past.ask(lambda questions: questions.history.run(job_id, visible_teams(caller)))
+    if row is None:
+        raise not_found()
+    return row
+
+
+def _full(gate: Gate, found: JobDetails) -> models.Job:
+    utilization = gate.tail.ask(lambda live: present.gpu_utilization(live, found.job))
+    return present.job(found, gate.clock(), utilization)
+
+
+def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
+    found = job_to_change(gate, caller, job_id)
+    if found.job.ended:
+        raise conflict("ended", f"the job has already ended: {found.job.state}")
+    return found
+
+
+async def _request(gate: Gate, job_id: str, event: Event) -> None:
+    """Publish, and wait until quota admitted or refused it. Raises a 409 or 503 problem."""
+    request_id = await gate.publisher.publish(job_id, event)
+    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
+    if outcome is not None and outcome.refused is not None:
+        raise conflict("refused", outcome.refused)
+
+
+def _place(found: JobDetails) -> tuple[int, str]:
+    return (found.job.submitted_at - _OLDEST) // timedelta(milliseconds=1), found.job.job_id
+
+
+def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    ms, _, job_id = cursor.partition(".")
+    if not (ms.isascii() and ms.isdigit() and job_id):
+        raise invalid("cursor", "must be one that an earlier page gave")
+    return int(ms), job_id

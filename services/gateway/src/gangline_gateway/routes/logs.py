@@ -1,0 +1,256 @@
+"""Logs and events of one job: pages from history, or a stream that follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Header, Query
+from starlette.responses import StreamingResponse
+
+from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.ports import Record, TopicPartition
+from gangline_gateway import models, sse
+from gangline_gateway.events import CursorText, answer_of, page_cursor, read_page_cursor
+from gangline_gateway.gate import Caller, Gate, JobId, TheGate, answers, router
+from gangline_gateway.history import LogRow
+from gangline_gateway.past import Questions
+from gangline_gateway.problems import ProblemError
+from gangline_gateway.routes.jobs import past_run
+from gangline_gateway.routes.streams import has_subject, live_part, resumed, start_of_history
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.workers import WorkerLog
+from gangline_service.tokens import Principal
+
+logs = router("Logs and events")
+
+STREAM = {"content": {sse.MEDIA_TYPE: {"schema": {"type": "string"}}}}
+LastEventId = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", max_length=4096, description="Resume after this event."),
+]
+Follow = Annotated[bool, Query(description="Answer with server-sent events, and go on.")]
+_TOPICS = (
+    Topic.REQUESTS, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.WORKERS,
+)  # fmt: skip
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Which lines are wanted; `tail`: how many old ones first."""
+
+    rank: int | None
+    attempt: int | None
+    tail: int | None
+
+    def takes(self, event: WorkerLog) -> bool:
+        """Whether lines of this event are wanted."""
+        return self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
+
+
+@logs.get(
+    "/v1/training-jobs/{job_id}/logs",
+    operation_id="getLogs",
+    summary="What the ranks wrote",
+    response_model=models.LogPageAnswer,
+    responses={200: STREAM, **answers(404)},
+)
+async def get_logs(
+    job_id: JobId,
+    gate: TheGate,
+    caller: Caller,
+    *,
+    rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
+    tail: Annotated[int | None, Query(ge=0, le=1000, description="Only the last lines.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    cursor: CursorText = None,
+    follow: Follow = False,
+    last_event_id: LastEventId = None,
+) -> models.LogPageAnswer | StreamingResponse:
+    """Lines of all ranks in order of time. Events of a stream: `log` for each line, then `end`."""
+    await asyncio.to_thread(_known, gate, caller, job_id)
+    if follow:
+        places = gate.tail.places(Topic.LOGS)
+        at = resumed(gate, last_event_id, places)
+        return gate.streams.response(_log_stream(gate, job_id, _Lines(rank, attempt, tail), at))
+    if tail == 0:
+        return models.LogPageAnswer(lines=[], cursor=None)
+    size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
+    page = await asyncio.to_thread(
+        gate.past.ask,
+        lambda questions: questions.history.logs(
+            job_id, rank=rank, attempt=attempt, limit=size, cursor=cursor, tail=last
+        ),
+    )
+    return models.LogPageAnswer(lines=[_line(row) for row in page.lines], cursor=page.cursor)
+
+
+def _known(gate: Gate, caller: Principal, job_id: str) -> None:
+    if gate.details(job_id, caller) is None:
+        past_run(gate, caller, job_id)
+
+
+def _line(row: LogRow) -> models.LogLineAnswer:
+    names = models.LogLineAnswer.model_fields
+    return models.LogLineAnswer(**{name: getattr(row, name) for name in names})
+
+
+async def _log_stream(
+    gate: Gate,
+    job_id: str,
+    wanted: _Lines,
+    at: dict[TopicPartition, int] | None,
+) -> AsyncGenerator[str, None]:
+    """The last lines from history, unless resumed; then what comes."""
+    sent: dict[tuple[int, int], int] = {}
+    if at is None:
+        known, rows = await asyncio.to_thread(_old_lines, gate, job_id, wanted)
+        at = start_of_history(gate, known, gate.tail.places(Topic.LOGS))
+        for row in rows:
+            sent[row.attempt, row.rank] = max(row.line, sent.get((row.attempt, row.rank), -1))
+            yield sse.event("log", _line(row).model_dump(mode="json"))
+
+    def render(record: Record) -> Iterable[tuple[str, Any]]:
+        event = _event_of(record)
+        if not isinstance(event, WorkerLog) or event.job_id != job_id:
+            return
+        if not wanted.takes(event):
+            return
+        before = sent.get((event.attempt, event.rank), -1)
+        for line, text in enumerate(event.lines, event.first_line):
+            if line > before:
+                sent[event.attempt, event.rank] = line
+                answer = models.LogLineAnswer(
+                    attempt=event.attempt, rank=event.rank, line=line, node_id=event.node_id,
+                    time=datetime.fromtimestamp(text.time_ms / 1000, tz=UTC), stream=text.stream,
+                    text=text.text,
+                )  # fmt: skip
+                yield "log", answer.model_dump(mode="json")
+
+    key = job_id.encode()
+    async with aclosing(
+        live_part(gate, at, lambda record: record.key == key, render, job_id)
+    ) as parts:
+        async for part in parts:
+            yield part
+
+
+def _old_lines(
+    gate: Gate, job_id: str, wanted: _Lines
+) -> tuple[dict[TopicPartition, int], list[LogRow]]:
+    """Lines from history and up to where it goes; nothing while ClickHouse is away."""
+    topic = gate.tail.names.name(Topic.LOGS)
+    try:
+        known = gate.past.ask(lambda questions: questions.records.positions("logs", topic))
+        if wanted.tail == 0:
+            return gate.tail.ends(gate.tail.places(Topic.LOGS)), []
+        page = gate.past.ask(
+            lambda questions: questions.history.logs(
+                job_id,
+                rank=wanted.rank,
+                attempt=wanted.attempt,
+                limit=wanted.tail or 200,
+                tail=True,
+            )
+        )
+    except ProblemError:
+        return {}, []
+    return known, page.lines
+
+
+@logs.get(
+    "/v1/training-jobs/{job_id}/events",
+    operation_id="getJobEvents",
+    summary="Everything that was decided about a job",
+    response_model=models.EventPage,
+    responses={200: STREAM, **answers(404)},
+)
+async def get_events(
+    job_id: JobId,
+    gate: TheGate,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    cursor: CursorText = None,
+    follow: Follow = False,  # noqa: FBT002
+    last_event_id: LastEventId = None,
+) -> models.EventPage | StreamingResponse:
+    """In order of time. Events of a stream are named by their type; the last is `end`."""
+    await asyncio.to_thread(_known, gate, caller, job_id)
+    if follow:
+        places = [place for topic in _TOPICS for place in gate.tail.places(topic)]
+        at = resumed(gate, last_event_id, places)
+        return gate.streams.response(_event_stream(gate, job_id, places, at))
+    after = read_page_cursor(cursor)
+    found = await asyncio.to_thread(
+        gate.past.ask,
+        lambda questions: questions.records.events(job_id, after=after, limit=limit),
+    )
+    last = page_cursor(found[-1]) if found else cursor
+    return models.EventPage(events=found, cursor=last)
+
+
+async def _event_stream(
+    gate: Gate,
+    job_id: str,
+    places: list[TopicPartition],
+    at: dict[TopicPartition, int] | None,
+) -> AsyncGenerator[str, None]:
+    if at is None:
+        known, old = await asyncio.to_thread(_old_events, gate, job_id)
+        at = start_of_history(gate, known, places)
+        prefix = gate.tail.names.prefix
+        for event in old:
+            place = TopicPartition(f"{prefix}{event.topic}", event.partition)
+            if event.offset < at.get(place, 0):
+                yield sse.event(event.type, event.model_dump(mode="json"))
+    subject = job_id.encode()
+
+    def render(record: Record) -> Iterable[tuple[str, Any]]:
+        answer = answer_of(record, gate.tail.names)
+        if answer is not None:
+            yield answer.type, answer.model_dump(mode="json")
+
+    def matches(record: Record) -> bool:
+        return has_subject(record, subject)
+
+    async with aclosing(live_part(gate, at, matches, render, job_id)) as parts:
+        async for part in parts:
+            yield part
+
+
+def _old_events(
+    gate: Gate, job_id: str
+) -> tuple[dict[TopicPartition, int], list[models.EventAnswer]]:
+    """All events from history and up to where it goes; nothing while ClickHouse is away."""
+    found: list[models.EventAnswer] = []
+    try:
+        known = gate.past.ask(lambda questions: questions.records.event_positions())
+        after: tuple[int, str, int, int] | None = None
+        while True:
+            page = gate.past.ask(partial(_page, job_id, after))
+            found += page
+            if len(page) < _PAGE:
+                return known, found
+            after = read_page_cursor(page_cursor(page[-1]))
+    except ProblemError:
+        return {}, []
+
+
+def _page(
+    job_id: str, after: tuple[int, str, int, int] | None, questions: Questions
+) -> list[models.EventAnswer]:
+    return questions.records.events(job_id, after=after, limit=_PAGE)
+
+
+def _event_of(record: Record) -> object:
+    try:
+        return decode(record).data
+    except UndecodableError:
+        return None

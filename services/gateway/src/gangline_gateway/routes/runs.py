@@ -1,0 +1,365 @@
+"""Runs: the short way to submit, metrics, restore, history and comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Header, Path, Query, Response
+from starlette.responses import StreamingResponse
+
+from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.murmur import partition_of
+from gangline_bus.ports import Record, TopicPartition
+from gangline_gateway import models, present, sse
+from gangline_gateway.comparison import compare
+from gangline_gateway.gate import (
+    Caller,
+    Gate,
+    RunId,
+    TheGate,
+    answers,
+    job_to_change,
+    router,
+    visible_teams,
+)
+from gangline_gateway.history import Curve, RunFilter
+from gangline_gateway.live_model import JobDetails
+from gangline_gateway.past import Questions
+from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
+from gangline_gateway.routes.jobs import IdempotencyKey, Spec, past_run
+from gangline_gateway.routes.logs import STREAM, LastEventId
+from gangline_gateway.routes.streams import live_part, resumed, start_of_history
+from gangline_gateway.submit import submit
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.requests import JobRestoreRequested
+from gangline_schemas.events.workers import WorkerStep
+from gangline_service.tokens import Principal
+
+runs = router("Runs")
+
+MAX_COMPARED = 20
+MAX_CURVES = 50
+HISTORY_POINTS = 1000
+MetricNames = Annotated[
+    list[str] | None,
+    Query(alias="name", max_length=MAX_CURVES, description="Metrics; all when none is named."),
+]
+Points = Annotated[int, Query(ge=2, le=5000, description="At most about so many a curve.")]
+
+
+@runs.post(
+    "/training-runs",
+    operation_id="createRun",
+    summary="Submit a job as a run",
+    status_code=201,
+    response_model=models.RunCreated,
+    responses={
+        200: {"model": models.RunCreated, "description": "It existed."},
+        **answers(409),
+    },
+)
+async def create_run(
+    spec: Spec, response: Response, gate: TheGate, caller: Caller, key: IdempotencyKey = None
+) -> models.RunCreated:
+    """The same body as POST /v1/training-jobs; the run's id is its job's id."""
+    done = await submit(gate, caller, spec, key)
+    job = done.found.job
+    response.headers["Location"] = f"/v1/training-jobs/{job.job_id}"
+    if not done.created:
+        response.status_code = 200
+    return models.RunCreated.model_validate({"run_id": job.job_id, "state": job.state})
+
+
+@runs.get(
+    "/training-runs/{run_id}/metrics",
+    operation_id="getRunMetrics",
+    summary="A run's metrics, live",
+    response_model=models.Curves,
+    responses={200: STREAM, **answers(404)},
+)
+async def get_metrics(
+    run_id: RunId,
+    gate: TheGate,
+    caller: Caller,
+    name: MetricNames = None,
+    points: Points = HISTORY_POINTS,
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None,
+    last_event_id: LastEventId = None,
+) -> models.Curves | StreamingResponse:
+    """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
+
+    With `Accept: application/json` the curves alone. A step may come twice around the border
+    between history and live; the later one counts.
+    """
+    if gate.details(run_id, caller) is None:
+        await asyncio.to_thread(past_run, gate, caller, run_id)
+    names = tuple(name or ())
+    if "application/json" in (accept or "") and sse.MEDIA_TYPE not in (accept or ""):
+        found = await asyncio.to_thread(
+            gate.past.ask, lambda q: _curves(q, [run_id], names, points)
+        )
+        return models.Curves(curves=found)
+    topic = gate.tail.names.name(Topic.STEPS)
+    count = len(gate.tail.places(Topic.STEPS))
+    place = TopicPartition(topic, partition_of(run_id.encode(), count))
+    at = resumed(gate, last_event_id, [place])
+    return gate.streams.response(_metric_stream(gate, run_id, names, points, place, at))
+
+
+def _curves(
+    questions: Questions, run_ids: list[str], names: Sequence[str], points: int
+) -> list[models.CurveAnswer]:
+    wanted = list(names) or questions.history.metric_names(run_ids)[:MAX_CURVES]
+    found = questions.history.curves(run_ids, wanted, points=points) if wanted else []
+    return [_curve(curve) for curve in found]
+
+
+def _curve(curve: Curve) -> models.CurveAnswer:
+    rows = [asdict(point) for point in curve.points]
+    finite = [row for row in rows if len(present.finite({k: row[k] for k in _VALUES})) == 3]
+    return models.CurveAnswer.model_validate(
+        {"run_id": curve.run_id, "name": curve.name, "points": finite}
+    )
+
+
+_VALUES = ("value", "low", "high")
+
+
+async def _metric_stream(
+    gate: Gate,
+    run_id: str,
+    names: tuple[str, ...],
+    points: int,
+    place: TopicPartition,
+    at: dict[TopicPartition, int] | None,
+) -> AsyncGenerator[str, None]:
+    if at is None:
+
+        def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[models.CurveAnswer]]:
+            known = questions.records.positions("steps", place.topic)
+            return known, _curves(questions, [run_id], names, points)
+
+        try:
+            known, curves = await asyncio.to_thread(gate.past.ask, ask)
+        except ProblemError:
+            known, curves = {}, []
+        at = start_of_history(gate, known, [place])
+        yield sse.event("history", models.Curves(curves=curves).model_dump(mode="json"))
+
+    def render(record: Record) -> Iterable[tuple[str, Any]]:
+        event = _step_of(record)
+        if event is None or event.run_id != run_id:
+            return
+        for index, step in enumerate(event.step):
+            values = {
+                key: column[index]
+                for key, column in event.metrics.items()
+                if column[index] is not None and (not names or key in names)
+            }
+            if values:
+                yield (
+                    "step",
+                    {
+                        "step": step,
+                        "attempt": event.attempt,
+                        "rank": event.rank,
+                        "time_ms": event.time_ms[index],
+                        "metrics": values,
+                    },
+                )
+
+    key = run_id.encode()
+    async with aclosing(
+        live_part(gate, at, lambda record: record.key == key, render, run_id)
+    ) as parts:
+        async for part in parts:
+            yield part
+
+
+def _step_of(record: Record) -> WorkerStep | None:
+    try:
+        event = decode(record).data
+    except UndecodableError:
+        return None
+    return event if isinstance(event, WorkerStep) else None
+
+
+@runs.post(
+    "/training-runs/{run_id}/checkpoints/{epoch}/restore",
+    operation_id="restoreRun",
+    summary="Go on from a checkpoint",
+    status_code=202,
+    response_model=models.Restored,
+    responses={
+        201: {"model": models.Restored, "description": "The run had ended: a new one goes on."},
+        **answers(404, 409),
+    },
+)
+async def restore_run(
+    run_id: RunId,
+    epoch: Annotated[int, Path(ge=0, le=2**53, description="The step of a checkpoint.")],
+    response: Response,
+    gate: TheGate,
+    caller: Caller,
+    key: IdempotencyKey = None,
+) -> models.Restored:
+    """An active run stops and starts anew from that step; of an ended one a new run goes on."""
+    found = job_to_change(gate, caller, run_id)
+    steps = {row.step for row in found.checkpoints if row.status == "committed"}
+    if epoch not in steps:
+        raise not_found("committed checkpoint of this run")
+    if found.job.ended:
+        return await _continue_ended(gate, caller, found, epoch, response, key)
+    if found.job.cancelled:
+        raise conflict("cancelling", "the run is being cancelled")
+    event = JobRestoreRequested(job_id=run_id, step=epoch, user=caller.name)
+    request_id = await gate.publisher.publish(run_id, event)
+    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
+    if outcome is not None and outcome.refused is not None:
+        raise conflict("refused", outcome.refused)
+    now = gate.details(run_id, caller) or found
+    return _restored(run_id, epoch, run_id, now.job.state)
+
+
+async def _continue_ended(
+    gate: Gate, caller: Principal, found: JobDetails, step: int, response: Response, key: str | None
+) -> models.Restored:
+    spec, old = found.job.spec, found.job.job_id
+    if spec is None:
+        raise conflict("no-spec", "the run's spec could not be read; submit a new job")
+    policy = spec.checkpoint.model_copy(update={"resume": str(step)})
+    again = spec.model_copy(update={"resume_from": old, "checkpoint": policy})
+    done = await submit(gate, caller, again, key)
+    job = done.found.job
+    response.status_code = 201
+    response.headers["Location"] = f"/v1/training-jobs/{job.job_id}"
+    return _restored(job.job_id, step, old, job.state)
+
+
+def _restored(run_id: str, step: int, from_run: str, state: str) -> models.Restored:
+    return models.Restored.model_validate(
+        {"run_id": run_id, "step": step, "from_run": from_run, "state": state}
+    )
+
+
+@runs.get(
+    "/v1/runs",
+    operation_id="listRuns",
+    summary="The history of runs",
+    response_model=models.RunPageAnswer,
+    responses=answers(),
+)
+def list_runs(
+    gate: TheGate,
+    caller: Caller,
+    *,
+    state: Annotated[list[models.State] | None, Query(max_length=10)] = None,
+    team: Annotated[list[str] | None, Query(max_length=50)] = None,
+    user: Annotated[list[str] | None, Query(max_length=50)] = None,
+    project: Annotated[list[str] | None, Query(max_length=50)] = None,
+    name: Annotated[str, Query(max_length=63, description="Part of the name.")] = "",
+    submitted_from: Annotated[datetime | None, Query()] = None,
+    submitted_before: Annotated[datetime | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=100)] = None,
+) -> models.RunPageAnswer:
+    """All runs ever, newest first."""
+    teams = visible_teams(caller)
+    if team:
+        teams = frozenset(team) if teams is None else teams & frozenset(team)
+    wanted = RunFilter(
+        teams=teams,
+        states=tuple(state or ()),
+        users=tuple(user or ()),
+        projects=tuple(project or ()),
+        name_contains=name,
+        submitted_from=_moment("submitted_from", submitted_from),
+        submitted_before=_moment("submitted_before", submitted_before),
+    )
+    page = gate.past.ask(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
+    return models.RunPageAnswer(runs=[present.run(row) for row in page.runs], cursor=page.cursor)
+
+
+def _moment(field: str, value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise invalid(field, "must have a zone, such as 2026-11-21T08:00:00Z")
+    if not 1970 <= value.year < 2200:
+        raise invalid(field, "must lie between 1970 and 2200")
+    return value
+
+
+@runs.get(
+    "/v1/runs/compare",
+    operation_id="compareRuns",
+    summary="Runs side by side",
+    response_model=models.ComparisonAnswer,
+    responses=answers(404),
+)
+def compare_runs(
+    gate: TheGate,
+    caller: Caller,
+    run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
+    name: MetricNames = None,
+    points: Points = 200,
+) -> models.ComparisonAnswer:
+    """What differs in the configuration, overlaid curves, final metrics, GPU-seconds, restarts."""
+    run_ids = list(dict.fromkeys(run))
+    teams = visible_teams(caller)
+    rows = gate.past.ask(lambda q: q.history.some_runs(run_ids, teams))
+    if len(rows) != len(run_ids):
+        raise not_found("run")
+    finals = gate.past.ask(lambda q: q.history.final_metrics(run_ids))
+    found = compare(rows, finals)
+    curves = gate.past.ask(lambda q: _curves(q, run_ids, name or (), points))
+    return models.ComparisonAnswer.model_validate(
+        {
+            "runs": [present.run(row) for row in found.runs],
+            "differences": [
+                {
+                    "field": item.field,
+                    "values": {
+                        job: None if text is None else json.loads(text)
+                        for job, text in item.values.items()
+                    },
+                }
+                for item in found.differences
+            ],
+            "metrics": {
+                metric: {
+                    run_id: {"step": f.step, "value": f.value, "low": f.low, "high": f.high}
+                    for run_id, f in by_run.items()
+                    if len(present.finite({"a": f.value, "b": f.low, "c": f.high})) == 3
+                }
+                for metric, by_run in found.metrics.items()
+            },
+            "curves": curves,
+        }
+    )
+
+
+@runs.get(
+    "/v1/runs/{run_id}/curves",
+    operation_id="getCurves",
+    summary="A run's curves",
+    response_model=models.Curves,
+    responses=answers(404),
+)
+def get_curves(
+    run_id: RunId,
+    gate: TheGate,
+    caller: Caller,
+    name: MetricNames = None,
+    points: Points = 500,
+) -> models.Curves:
+    """Means, lowest and highest values over equal widths of steps."""
+    if gate.details(run_id, caller) is None:
+        past_run(gate, caller, run_id)
+    return models.Curves(curves=gate.past.ask(lambda q: _curves(q, [run_id], name or (), points)))

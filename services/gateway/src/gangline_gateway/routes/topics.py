@@ -1,0 +1,93 @@
+"""/v1/events: the tail of any topic, readable, for admins."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from starlette.responses import StreamingResponse
+
+from gangline_bus.ports import Record
+from gangline_gateway import models
+from gangline_gateway.events import answer_of
+from gangline_gateway.gate import Admin, Gate, TheGate, answers, router
+from gangline_gateway.routes.logs import STREAM, Follow, LastEventId
+from gangline_gateway.routes.streams import live_part, resumed
+from gangline_schemas.catalog import Topic
+
+topics = router("Logs and events")
+
+
+class TopicName(StrEnum):
+    """Topics by their short names."""
+
+    REQUESTS = "requests"
+    QUOTA = "quota"
+    SCHEDULING = "scheduling"
+    FAULTS = "faults"
+    CHECKPOINTS = "checkpoints"
+    WORKERS = "workers"
+    HEARTBEATS = "heartbeats"
+    STEPS = "steps"
+    LOGS = "logs"
+
+    @property
+    def topic(self) -> Topic:
+        """The catalog's topic."""
+        return Topic(f"gangline.{self.value}")
+
+
+@topics.get(
+    "/v1/events",
+    operation_id="getEvents",
+    summary="The events of topics",
+    response_model=models.EventPage,
+    responses={200: STREAM, **answers()},
+)
+async def get_events(
+    gate: TheGate,
+    caller: Admin,  # noqa: ARG001 - the check
+    topic: Annotated[
+        list[TopicName] | None, Query(max_length=9, description="All but heartbeats if none.")
+    ] = None,
+    start: Annotated[Literal["start", "end"], Query(alias="from")] = "end",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    follow: Follow = False,  # noqa: FBT002
+    last_event_id: LastEventId = None,
+) -> models.EventPage | StreamingResponse:
+    """Needs an admin. The newest events; with `follow` those that come, from either end."""
+    every = [name for name in TopicName if name is not TopicName.HEARTBEATS]
+    wanted = [name.topic for name in dict.fromkeys(topic or every)]
+    places = [place for one in wanted for place in gate.tail.places(one)]
+    if not follow:
+        return models.EventPage(events=_newest(gate, wanted, limit), cursor=None)
+    at = resumed(gate, last_event_id, places)
+    if at is None:
+        at = dict.fromkeys(places, 0) if start == "start" else gate.tail.ends(places)
+
+    def render(record: Record) -> Iterable[tuple[str, Any]]:
+        answer = answer_of(record, gate.tail.names)
+        if answer is not None:
+            yield answer.type, answer.model_dump(mode="json")
+
+    async def parts() -> AsyncGenerator[str, None]:
+        async with aclosing(live_part(gate, at, lambda _: True, render, None)) as live:
+            async for part in live:
+                yield part
+
+    return gate.streams.response(parts())
+
+
+def _newest(gate: Gate, wanted: list[Topic], limit: int) -> list[models.EventAnswer]:
+    found: list[models.EventAnswer] = []
+    for topic in wanted:
+        for place in gate.tail.places(topic):
+            position = gate.tail.newest(place, limit)
+            records, _ = gate.tail.read({place: position}, limit)
+            rendered = (answer_of(record, gate.tail.names) for record in records)
+            found += [answer for answer in rendered if answer is not None]
+    found.sort(key=lambda event: (event.time, event.topic, event.partition, event.offset))
+    return found[-limit:]

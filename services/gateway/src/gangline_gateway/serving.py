@@ -1,0 +1,178 @@
+"""The gateway's process: the tail, the HTTP server in a thread, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from typing import cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gangline_bus.topics import TopicNames
+from gangline_gateway.app import create_app
+from gangline_gateway.config import Settings
+from gangline_gateway.doors import Names
+from gangline_gateway.follow import Followers
+from gangline_gateway.gate import Gate
+from gangline_gateway.past import Past, connector
+from gangline_gateway.publish import Publisher
+from gangline_gateway.sse import Streams
+from gangline_gateway.tail import Tail
+from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.health_server import BoundAddress
+from gangline_service.lifecycle import Context
+from gangline_service.settings import ServiceSettings
+from gangline_service.tokens import TokenBook, TokenFileError
+from gangline_storage.open import open_store
+
+# Above what the doors answer with 431; beyond this the server itself ends the connection (400).
+_HEADER_BYTES = 256 << 10
+_CONNECTIONS = 2000
+_STOP_S = 2
+
+
+class HttpServer:
+    """Serves an application from a thread of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Bind, so that the port is known before anything is served. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts.
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((host, port))
+        self.port = int(self._socket.getsockname()[1])
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, app: ASGIApp, *, cert: str | None = None, key: str | None = None) -> None:
+        """Begin to answer."""
+        self._socket.listen(512)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            loop="asyncio",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            h11_max_incomplete_event_size=_HEADER_BYTES,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=_STOP_S,
+            ssl_certfile=cert,
+            ssl_keyfile=key,
+        )
+        self._server = uvicorn.Server(config)
+        server = self._server
+
+        def serve() -> None:
+            # Not `run`: signals belong to the process's main thread.
+            asyncio.run(server.serve(sockets=[self._socket]))
+
+        self._thread = threading.Thread(target=serve, name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering; open streams are cut after 2 s."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(_STOP_S + 2.0)
+        self._socket.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+
+def main(context: Context[Settings]) -> int:
+    """The life of the process; returns its exit code."""
+    settings, health = context.settings, context.health
+    tokens = _tokens(settings)
+    health.expect("tail", "http")
+    names = TopicNames(settings.topic_prefix)
+    bus = connect(settings, "gateway")
+    wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
+    tail = Tail(bus, names)
+    tail.start()
+    writer = bus.writer()
+    gate = Gate(
+        tail=tail,
+        publisher=Publisher(writer, names),
+        past=Past(connector(settings, names)),
+        followers=Followers(tail),
+        streams=Streams(settings.streams_at_once),
+        store=open_store(settings.store_url) if settings.store_url else None,
+        answer_wait_s=settings.answer_wait_s,
+    )
+    server = _bind(settings)
+    known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
+    while not tail.ready.wait(0.2):
+        health.beat()
+        health.set("tail", ok=False, detail="reading what is on the bus")
+        if context.stopping.is_set():
+            return 0
+    health.set("tail", ok=True)
+    app = create_app(gate, known, tokens, context.meter, context.tracer)
+    server.start(
+        app,
+        cert=str(settings.tls_cert) if settings.tls_cert else None,
+        key=str(settings.tls_key) if settings.tls_key else None,
+    )
+    address = _announce(settings, server.port)
+    health.set("http", ok=True, detail=address.url)
+    context.log.info("gateway.serving", url=address.url)
+    while not context.stopping.wait(0.5):
+        if not server.alive:
+            raise RuntimeError("the HTTP server has ended")
+        health.beat()
+    if settings.gateway_file is not None:
+        settings.gateway_file.unlink(missing_ok=True)
+    server.close()
+    writer.close()
+    tail.close()
+    return 0
+
+
+def _tokens(settings: Settings) -> TokenBook:
+    try:
+        return TokenBook.load(settings.tokens_file)
+    except TokenFileError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _bind(settings: Settings) -> HttpServer:
+    try:
+        return HttpServer(settings.gateway_host, settings.gateway_port)
+    except OSError as error:
+        raise SystemExit(
+            f"cannot listen on {settings.gateway_host}:{settings.gateway_port} "
+            f"({error.strerror}): set GANGLINE_GATEWAY_PORT to a free port (0 takes one)"
+        ) from None
+
+
+def _announce(settings: Settings, port: int) -> BoundAddress:
+    host = settings.gateway_host
+    shown = f"[{host}]" if ":" in host else host
+    address = BoundAddress(
+        service="gateway",
+        instance=settings.instance_id,
+        pid=os.getpid(),
+        host=host,
+        port=port,
+        url=f"{settings.scheme}://{shown}:{port}",
+    )
+    path = settings.gateway_file
+    if path is not None:
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(address.encode())
+        draft.replace(path)
+    return address

@@ -1,0 +1,116 @@
+"""Submitting jobs: the same key gives the same job, and the answer says what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangline_gateway import job_ids
+from gangline_gateway.gate import Gate, may_change
+from gangline_gateway.live import Live, digest_of
+from gangline_gateway.live_model import REJECTED, JobDetails, LiveJob
+from gangline_gateway.models import DryRun
+from gangline_gateway.problems import ProblemError, conflict
+from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.job import JobSpec
+from gangline_service.tokens import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job, and whether this request made it."""
+
+    found: JobDetails
+    created: bool
+
+
+async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
+    """Publish the job and wait a while for quota's answer.
+
+    Without an answer in time the job is given as pending: it is safe on the bus. Raises problems:
+    403, 409 (the key was used for another job), 422 (rejected), 503.
+    """
+    may_change(caller, spec.team)
+    suffix = job_ids.new_suffix() if key is None else job_ids.suffix_of_key(spec.team, key)
+    async with gate.submitting.hold(suffix):
+        known = gate.tail.ask(lambda live: live.by_suffix(suffix, spec.team))
+        if known is not None:
+            return Submitted(_same(gate, known, spec), created=False)
+        job_id = job_ids.job_id(spec.name, suffix)
+        event = JobSubmitted(job_id=job_id, spec=spec, user=caller.name)
+        await gate.publisher.publish(job_id, event)
+        found = await gate.tail.until(lambda live: _decided(live, job_id), gate.answer_wait_s)
+    if found is None:
+        found = gate.tail.ask(lambda live: live.details(job_id)) or _unseen(gate, event)
+    _raise_if_rejected(found.job)
+    return Submitted(found, created=True)
+
+
+def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
+    """What the gateway can say of a job without submitting it. Raises a 403 problem."""
+    may_change(caller, spec.team)
+    notes: list[str] = []
+    team = gate.tail.ask(lambda live: live.teams.get(spec.team))
+    gpus = spec.resources.gpus
+    if team is None:
+        notes.append(f"team {spec.team} is not configured: the job would be rejected")
+    elif gpus > team.config.ceiling:
+        notes.append(
+            f"{gpus} GPUs are above the {team.config.ceiling} that team {spec.team} can ever "
+            "hold: the job would be rejected"
+        )
+    else:
+        used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
+        if used + gpus > team.config.gpu_limit:
+            notes.append(
+                f"team {spec.team} holds {used} of {team.config.gpu_limit} GPUs now: "
+                "the job would wait, or borrow"
+            )
+    return DryRun(
+        job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
+        gpus=gpus,
+        notes=notes,
+        spec=spec,
+    )
+
+
+def _decided(live: Live, job_id: str) -> JobDetails | None:
+    refused = live.outcomes.get(f"{JobSubmitted.type}/{job_id}")
+    if refused is not None:
+        raise conflict("id-taken", refused.refused or "the job id is taken")
+    found = live.details(job_id)
+    if found is None or not (found.job.admitted or found.job.state == REJECTED):
+        return None
+    return found
+
+
+def _same(gate: Gate, known: LiveJob, spec: JobSpec) -> JobDetails:
+    if known.digest != digest_of(spec):
+        raise conflict(
+            "key-reused",
+            "this Idempotency-Key was used for a job with another body; use a new key",
+        )
+    _raise_if_rejected(known)
+    return gate.tail.ask(lambda live: live.details(known.job_id)) or JobDetails(known)
+
+
+def _raise_if_rejected(job: LiveJob) -> None:
+    if job.state == REJECTED:
+        raise ProblemError(422, "rejected", job.reason, errors=job.errors)
+
+
+def _unseen(gate: Gate, event: JobSubmitted) -> JobDetails:
+    """The job as submitted, while the tail has not read it yet."""
+    return JobDetails(
+        LiveJob(
+            job_id=event.job_id,
+            team=event.spec.team,
+            name=event.spec.name,
+            user=event.user,
+            state="pending",
+            submitted_at=gate.clock(),
+            spec=event.spec.model_copy(update={"code_diff": None}),
+            priority=event.spec.priority,
+            gpus=event.spec.resources.gpus,
+            reason="waits for admission",
+        )
+    )

@@ -1,0 +1,207 @@
+"""The tail of all topics: feeds the live model and wakes those who wait for news.
+
+1. Where to start: decision logs from their start; streams at most `STREAM_RECORDS` before their
+   end, heartbeats at it.
+2. Read until the ends that were seen at the start: from then on the gateway is ready.
+3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting.
+
+One thread owns the reader; everything else may be called from any thread. A record that is no
+valid event is passed over (its consumer puts it into the DLQ). An error of the bus ends the
+thread, and by that the process (crash-only).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import structlog
+
+from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
+from gangline_bus.topics import TopicNames
+from gangline_gateway.live import Live
+from gangline_gateway.ring import Ring
+from gangline_schemas.catalog import Topic, catalog
+
+log = structlog.get_logger(__name__)
+ValueT = TypeVar("ValueT")
+
+STREAM_RECORDS = 20_000
+STEP_RECORDS = 2000
+_BATCH = 1000
+_POLL_S = 0.2
+_IDLE_S = 0.005
+_NODE_ID_CHARS = 63
+
+
+class Behind(Exception):
+    """The position is older than what the ring keeps."""
+
+
+class Tail:
+    """The live model, the rings and the thread that fills them."""
+
+    def __init__(self, bus: Bus, names: TopicNames) -> None:
+        self.names = names
+        self.bus = bus
+        self.ready = threading.Event()
+        self.stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._live = Live()
+        self._rings: dict[TopicPartition, Ring] = {}
+        self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
+        self._heartbeats = names.name(Topic.HEARTBEATS)
+        self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
+
+    def start(self) -> None:
+        """Find the places to start from, then read in a thread. Raises BusError."""
+        positions = self._start_positions()
+        self._rings = {place: Ring(at, at) for place, at in positions.items()}
+        self._goal = self.bus.end_offsets(positions)
+        self._reader = self.bus.reader("tail")
+        self._reader.assign(positions)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.stopping.set()
+        self._thread.join(5.0)
+
+    def ask(self, question: Callable[[Live], ValueT]) -> ValueT:
+        """What the model says now; the question takes frozen values out of it and is quick."""
+        with self._lock:
+            return question(self._live)
+
+    async def until(
+        self, question: Callable[[Live], ValueT | None], timeout_s: float
+    ) -> ValueT | None:
+        """The first answer that is not None; None when there was none in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            news = self.news()
+            answer = self.ask(question)
+            left_s = deadline - loop.time()
+            if answer is not None or left_s <= 0:
+                return answer
+            await asyncio.wait([news], timeout=left_s)
+
+    def news(self) -> asyncio.Future[None]:
+        """Done when something was read after this call; belongs to the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            pulse = self._pulses.get(loop)
+            if pulse is None or pulse.done():
+                pulse = self._pulses[loop] = loop.create_future()
+            return pulse
+
+    def places(self, topic: Topic) -> list[TopicPartition]:
+        """All partitions of a topic."""
+        name = self.names.name(topic)
+        return [place for place in sorted(self._rings) if place.topic == name]
+
+    def starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """From where on the rings hold everything."""
+        with self._lock:
+            return {place: self._rings[place].start for place in places}
+
+    def ends(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """Up to where was read."""
+        with self._lock:
+            return {place: self._rings[place].end for place in places}
+
+    def newest(self, place: TopicPartition, count: int) -> int:
+        """The offset of the record `count` before the newest one that the ring has."""
+        with self._lock:
+            ring = self._rings[place]
+            kept = ring.read(ring.start, ring.end - ring.start)
+            return kept[-count].offset if len(kept) >= count else ring.start
+
+    def read(
+        self, positions: Mapping[TopicPartition, int], limit: int
+    ) -> tuple[list[Record], dict[TopicPartition, int]]:
+        """Up to `limit` records per place, and the next positions. Raises Behind."""
+        found: list[Record] = []
+        after = dict(positions)
+        with self._lock:
+            for place, position in positions.items():
+                ring = self._rings[place]
+                if position < ring.start:
+                    raise Behind
+                records = ring.read(position, limit)
+                found += records
+                full = len(records) == limit
+                after[place] = records[-1].offset + 1 if full else max(position, ring.end)
+        return found, after
+
+    def _start_positions(self) -> dict[TopicPartition, int]:
+        positions: dict[TopicPartition, int] = {}
+        for topic, entry in catalog().items():
+            places = self.names.places(self.bus, topic)
+            starts = self.bus.start_offsets(places)
+            if entry.kind == "stream":
+                kept = {Topic.HEARTBEATS: 0, Topic.STEPS: STEP_RECORDS, Topic.LOGS: STEP_RECORDS}
+                ends = self.bus.end_offsets(places)
+                back = kept.get(topic, STREAM_RECORDS)
+                starts = {at: max(starts[at], ends[at] - back) for at in places}
+            positions |= starts
+        return positions
+
+    def _run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                records = _poll(self._reader)
+                if records or not self.ready.is_set():
+                    self._take(records, self._reader.positions())
+                if not records:
+                    self.stopping.wait(_IDLE_S)
+        finally:
+            self._reader.close()
+
+    def _take(self, records: list[Record], positions: Mapping[TopicPartition, int]) -> None:
+        with self._lock:
+            for record in records:
+                self._rings[record.place].add(record)
+                self._fold(record)
+            for place, position in positions.items():
+                self._rings[place].reached(position)
+            pulses, self._pulses = self._pulses, {}
+        if not self.ready.is_set() and _reached(positions, self._goal):
+            self.ready.set()
+        for loop, pulse in pulses.items():
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_finish, pulse)
+
+    def _fold(self, record: Record) -> None:
+        if record.topic == self._heartbeats:
+            node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
+            at = datetime.fromtimestamp(record.timestamp_ms / 1000, tz=UTC)
+            self._live.heard(node_id, at, record.value)
+            return
+        try:
+            envelope = decode(record)
+        except UndecodableError as error:
+            log.debug("passed over", topic=record.topic, offset=record.offset, error=error.reason)
+            return
+        self._live.apply(envelope)
+
+
+def _poll(reader: Reader) -> list[Record]:
+    try:
+        return reader.poll(_BATCH, _POLL_S)
+    except BusUnavailable as error:
+        log.warning("the bus is away", error=str(error))
+        return []
+
+
+def _reached(positions: Mapping[TopicPartition, int], goal: Mapping[TopicPartition, int]) -> bool:
+    return all(positions.get(place, 0) >= end for place, end in goal.items())
+
+
+def _finish(pulse: asyncio.Future[None]) -> None:
+    if not pulse.done():
+        pulse.set_result(None)

@@ -1,0 +1,1 @@
+"""Admission, teams and the usage ledger."""

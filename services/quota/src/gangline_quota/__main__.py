@@ -1,0 +1,69 @@
+"""`python -m gangline_quota`: the quota service."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from datetime import UTC, datetime
+from functools import partial
+
+from gangline_bus.ports import Bus, BusError
+from gangline_bus.topics import TopicNames
+from gangline_quota.app import publish_teams, wait_for_teams
+from gangline_quota.config import QuotaSettings
+from gangline_quota.decide import Quota
+from gangline_quota.teams_file import TeamsFileError, read_teams
+from gangline_schemas.job import TeamConfig
+from gangline_service.deciding import connect, run_decider
+from gangline_service.lifecycle import Context
+from gangline_service.settings import EXIT_USAGE, ServiceSettings
+
+
+def main() -> None:
+    """Read the settings and the file of teams, then decide until told to stop."""
+    settings = QuotaSettings.load()
+    teams: tuple[TeamConfig, ...] = ()
+    if settings.teams_file is not None:
+        try:
+            teams = read_teams(settings.teams_file)
+        except TeamsFileError as error:
+            sys.stderr.write(f"cannot start: GANGLINE_TEAMS_FILE: {error}\n")
+            raise SystemExit(EXIT_USAGE) from None
+    names = TopicNames(settings.topic_prefix)
+    run_decider("quota", settings, Quota(), on_start=partial(_start, names=names, teams=teams))
+
+
+def _start(
+    bus: Bus,
+    context: Context[ServiceSettings],
+    *,
+    names: TopicNames,
+    teams: tuple[TeamConfig, ...],
+) -> None:
+    publish_teams(bus, names, teams, datetime.now(UTC))
+    context.log.info("teams.requested", teams=[team.team for team in teams])
+    if teams:
+        context.health.set("teams", ok=False, detail="the teams of the file are not configured yet")
+        threading.Thread(
+            target=_report_teams, args=(context, names, teams), name="teams", daemon=True
+        ).start()
+
+
+def _report_teams(
+    context: Context[ServiceSettings], names: TopicNames, teams: tuple[TeamConfig, ...]
+) -> None:
+    """Be ready once each team of the file is configured. A bus that is away is tried again."""
+    bus = connect(context.settings, "quota.teams")
+    while not context.stopping.is_set():
+        try:
+            if wait_for_teams(bus, names, teams, context.stopping.is_set):
+                context.health.set("teams", ok=True)
+                break
+        except BusError as error:
+            context.log.warning("teams.waiting", error=str(error))
+            context.stopping.wait(1.0)
+    bus.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Quota's decisions: who may run what, and what it used.
+
+For each input, at most two decisions:
+1. requests: a job is admitted or rejected in one sentence with numbers; what is asked of a job is
+   forwarded in order after its admission, or refused with the reason; a team is configured.
+2. scheduling: an allocated gang starts a meter, its release charges it; an ended job is closed.
+
+Cost: constant per input, whatever the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from pydantic import TypeAdapter, ValidationError
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decision, EffectDone, Input, Refused, Tick
+from gangline_quota import ledger
+from gangline_quota.evolve import apply
+from gangline_quota.state import TEAMS_FILE_USER, ActiveJob, EndedJob, State, digest_of
+from gangline_schemas.base import Event, Identifier
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    DrainAdmitted,
+    JobAdmitted,
+    JobRejected,
+    PriorityAdmitted,
+    RequestRefused,
+    RestoreAdmitted,
+    TeamConfigured,
+)
+from gangline_schemas.events.requests import (
+    JobCancelRequested,
+    JobPriorityRequested,
+    JobRestoreRequested,
+    JobSubmitted,
+    NodeDrainRequested,
+    TeamConfigureRequested,
+)
+from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.secrets import redact
+
+_IDENTIFIER: TypeAdapter[str] = TypeAdapter(Identifier)
+_MAX_ERRORS = 20
+
+AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
+
+
+class Quota:
+    """The decider of gangline.quota."""
+
+    name = "quota"
+    log = Topic.QUOTA
+    inputs: tuple[Topic, ...] = (Topic.REQUESTS, Topic.SCHEDULING)
+    signals: tuple[Topic, ...] = ()
+
+    def initial(self) -> State:
+        """No teams, no jobs."""
+        return State()
+
+    def decide(  # noqa: PLR0911 - a dispatch by type
+        self,
+        state: State,
+        item: Input,
+        now: datetime,  # noqa: ARG002 - the port's
+    ) -> Sequence[Decision]:
+        """See the module's docstring; a repeated request leads to nothing."""
+        if isinstance(item, Refused):
+            return _unreadable(state, item)
+        if isinstance(item, Tick | EffectDone):
+            return []
+        envelope = item.envelope
+        match envelope.data:
+            case JobSubmitted() as submitted:
+                return _submitted(state, submitted, envelope.time)
+            case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
+                return _about_job(state, request, envelope.id)
+            case TeamConfigureRequested() as request:
+                return _team(state, request, envelope.id)
+            case NodeDrainRequested() as request:
+                return _drain(state, request, envelope.id)
+            case GangAllocated() as allocated:
+                return ledger.metered(state, allocated, envelope.time)
+            case GangReleased() as released:
+                return ledger.charged(state, released, envelope.time)
+            case JobStateChanged() as changed:
+                return ledger.closed(state, changed)
+            case _:
+                return []
+
+    def evolve(self, state: State, decision: Decision, at: datetime) -> State:  # noqa: ARG002 - port
+        """Fold one event of the own log."""
+        return apply(state, decision.event)
+
+    def observe(self, state: State, signal: Received, now: datetime) -> None:
+        """Quota reads no signals."""
+
+    def effects(self, state: State) -> Mapping[str, object]:  # noqa: ARG002 - port
+        """Quota asks for no work outside."""
+        return {}
+
+    def check(self, state: State) -> list[str]:
+        """Every meter belongs to a known team and every sum is sound. Cost: the live gangs."""
+        found = [
+            f"the meter of {job_id}/{attempt} belongs to team {meter.team}, which is not known"
+            for (job_id, attempt), meter in state.meters.items()
+            if meter.team not in state.teams
+        ]
+        found += [
+            f"team {name} used {team.gpu_seconds} GPU-seconds"
+            for name, team in state.teams.items()
+            if team.gpu_seconds < 0
+        ]
+        return found
+
+
+def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Decision]:
+    job_id = submitted.job_id
+    digest = digest_of(submitted.spec)
+    known: ActiveJob | EndedJob | None = state.active.get(job_id) or state.ended.get(job_id)
+    if known is not None:
+        if known.digest == digest:
+            return []
+        taken = f"job id '{job_id}' is taken by a job with another spec; choose another id"
+        return [_refused(JobSubmitted.type, job_id, taken, submitted.user)]
+    reason = _never_runs(state, submitted)
+    if reason is None:
+        admitted = JobAdmitted(
+            job_id=job_id, spec=submitted.spec, user=submitted.user, submitted_at=at
+        )
+        return [Decision(job_id, admitted)]
+    rejected = JobRejected(
+        job_id=job_id,
+        reason=reason,
+        team=submitted.spec.team,
+        name=submitted.spec.name,
+        user=submitted.user,
+        submitted_at=at,
+        digest=digest,
+    )
+    return [Decision(job_id, rejected)]
+
+
+def _never_runs(state: State, submitted: JobSubmitted) -> str | None:
+    """Why the job can never run, in one sentence with numbers; None when it can."""
+    spec = submitted.spec
+    team = state.teams.get(spec.team)
+    if team is None:
+        names = ", ".join(sorted(state.teams)) or "none"
+        return f"team '{spec.team}' is not known; known: {names}"
+    gpus, ceiling = spec.resources.gpus, team.config.ceiling
+    if gpus > ceiling:
+        return f"would exceed quota: {gpus}/{ceiling} GPUs of team {spec.team}"
+    return _cannot_resume(state, submitted)
+
+
+def _cannot_resume(state: State, submitted: JobSubmitted) -> str | None:
+    """A run is known once admitted, so a chain of `resume_from` can only close on itself here."""
+    source = submitted.spec.resume_from
+    if source is None:
+        return None
+    if source == submitted.job_id:
+        return f"resume_from is cyclic: job '{source}' would resume from itself"
+    known = state.active.get(source) or state.ended.get(source)
+    if known is None or known.team != submitted.spec.team:
+        return f"resume_from: team {submitted.spec.team} has no run '{source}'"
+    if known is state.ended.get(source) and state.ended[source].outcome == "rejected":
+        return f"resume_from: job '{source}' was rejected, so it has no checkpoint"
+    return None
+
+
+def _unreadable(state: State, refused: Refused) -> list[Decision]:
+    """A submission that cannot be read is answered under its subject, if that can be a job id."""
+    if refused.event_type != JobSubmitted.type or not _is_identifier(refused.subject):
+        return []
+    job_id, error = refused.subject, refused.error
+    problems = "; ".join(f"{item.field}: {item.message}" for item in error.fields[:3])
+    reason = redact(f"the job spec is not valid: {problems or error.reason}")
+    if job_id in state.active or job_id in state.ended:
+        taken = state.ended.get(job_id)
+        if taken is not None and taken.outcome == "rejected":
+            return []
+        return [_refused(JobSubmitted.type, job_id, reason)]
+    errors = tuple(
+        item.model_copy(update={"message": redact(item.message)})
+        for item in error.fields[:_MAX_ERRORS]
+    )
+    rejected = JobRejected(job_id=job_id, reason=reason, errors=errors, submitted_at=refused.time)
+    return [Decision(job_id, rejected)]
+
+
+def _about_job(state: State, request: AboutJob, request_id: str) -> list[Decision]:
+    if request_id in state.requests:
+        return []
+    job = state.active.get(request.job_id)
+    if job is None:
+        reason = _not_active(state, request.job_id)
+        return [_refused(request.type, request.job_id, reason, request.user, request_id)]
+    admitted: Event
+    match request:
+        case JobCancelRequested(job_id=job_id, user=user):
+            if job.cancelled:
+                return []
+            admitted = CancelAdmitted(job_id=job_id, user=user, request_id=request_id)
+        case JobPriorityRequested(job_id=job_id, user=user, priority=priority):
+            if job.priority == priority:
+                return []
+            admitted = PriorityAdmitted(
+                job_id=job_id, user=user, priority=priority, request_id=request_id
+            )
+        case JobRestoreRequested(job_id=job_id, user=user, step=step):
+            admitted = RestoreAdmitted(job_id=job_id, user=user, step=step, request_id=request_id)
+    return [Decision(request.job_id, admitted)]
+
+
+def _not_active(state: State, job_id: str) -> str:
+    ended = state.ended.get(job_id)
+    if ended is None:
+        return f"job '{job_id}' is not known"
+    return f"job '{job_id}' has already ended: {ended.outcome}"
+
+
+def _team(state: State, request: TeamConfigureRequested, request_id: str) -> list[Decision]:
+    known = state.teams.get(request.config.team)
+    if request_id in state.requests and request.user != TEAMS_FILE_USER:
+        return []
+    if known is not None and request.config == known.config:
+        return []
+    if known is not None and request.user == TEAMS_FILE_USER and request.config == known.from_file:
+        return []
+    event = TeamConfigured(config=request.config, user=request.user, request_id=request_id)
+    return [Decision(request.config.team, event)]
+
+
+def _drain(state: State, request: NodeDrainRequested, request_id: str) -> list[Decision]:
+    """Forwarded unseen: the nodes are the scheduler's."""
+    if request_id in state.requests:
+        return []
+    event = DrainAdmitted(
+        node_id=request.node_id, drain=request.drain, user=request.user, request_id=request_id
+    )
+    return [Decision(request.node_id, event)]
+
+
+def _refused(
+    request: str, target: str, reason: str, user: str = "unknown", request_id: str = ""
+) -> Decision:
+    return Decision(
+        target,
+        RequestRefused(
+            request=request, target=target, reason=reason, user=user, request_id=request_id
+        ),
+    )
+
+
+def _is_identifier(text: str) -> bool:
+    try:
+        _IDENTIFIER.validate_python(text)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,61 @@
+"""The file of teams: what the cluster's owner grants, read at the start of the service.
+
+YAML, either a list or `teams:` with a list; in TOML `[[teams]]`:
+
+    teams:
+      - {team: nlp, gpu_limit: 64, gpu_guarantee: 32, borrow_limit: 16}
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from gangline_schemas.base import field_errors
+from gangline_schemas.job import TeamConfig
+
+
+class TeamsFileError(Exception):
+    """The file of teams cannot be used; the message names the file, the team and the field."""
+
+
+def read_teams(path: Path) -> tuple[TeamConfig, ...]:
+    """The teams of the file, in its order. Raises TeamsFileError with every problem found."""
+    content = _parse(path)
+    entries = content.get("teams") if isinstance(content, dict) else content
+    if not isinstance(entries, list) or not entries:
+        raise TeamsFileError(f"{path}: must hold a list of teams (`teams:` or `[[teams]]`)")
+    teams: list[TeamConfig] = []
+    problems: list[str] = []
+    for number, entry in enumerate(entries, start=1):
+        name = entry.get("team") if isinstance(entry, dict) else None
+        label = f"team '{name}'" if isinstance(name, str) else f"team number {number}"
+        try:
+            team = TeamConfig.model_validate(entry)
+        except ValidationError as error:
+            problems += [f"{label}: {item.field}: {item.message}" for item in field_errors(error)]
+            continue
+        if any(other.team == team.team for other in teams):
+            problems.append(f"{label}: team: stands twice; merge the two entries")
+        teams.append(team)
+    if problems:
+        raise TeamsFileError(f"{path}: " + "; ".join(problems))
+    return tuple(teams)
+
+
+def _parse(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return tomllib.loads(text)
+        return yaml.safe_load(text)
+    except OSError as error:
+        raise TeamsFileError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TeamsFileError(f"{path}: is not UTF-8 text") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "YAML"
+        raise TeamsFileError(f"{path}: is not {kind}: {error}") from None

@@ -1,0 +1,1 @@
+"""Gang scheduler: job states and GPU allocations."""

@@ -1,0 +1,17 @@
+"""`python -m gangline_scheduler`: the scheduler. Start a second one and it stands by."""
+
+from __future__ import annotations
+
+from gangline_scheduler.config import SchedulerSettings
+from gangline_scheduler.decide import Scheduler
+from gangline_service.deciding import run_decider
+
+
+def main() -> None:
+    """Decide until told to stop."""
+    settings = SchedulerSettings.load()
+    run_decider("scheduler", settings, Scheduler(settings.limits()))
+
+
+if __name__ == "__main__":
+    main()

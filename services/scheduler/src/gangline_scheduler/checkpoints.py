@@ -1,0 +1,92 @@
+"""Where a job's next attempt starts: the newest committed checkpoint that still stands."""
+
+from __future__ import annotations
+
+from gangline_scheduler.model import Job
+from gangline_scheduler.plan import Plan
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.scheduling import CheckpointRef, ResumePointChanged
+from gangline_schemas.job import JobState
+
+
+def committed(plan: Plan, event: CheckpointCommitted) -> None:
+    """Take a checkpoint of the newest attempt, or of the one before, that leads further.
+
+    One from before a restore never counts: the user chose to go back behind it.
+    """
+    job, point = plan.state.jobs.get(event.job_id), event.checkpoint
+    if job is None:
+        _committed_late(plan, event)
+        return
+    if job.state.terminal:
+        return
+    if not max(job.commits_from, job.attempt - 1) <= point.attempt <= job.attempt:
+        return
+    newest = job.checkpoints[-1] if job.checkpoints else None
+    if newest is not None and point.step <= newest.step:
+        return
+    plan.add(job.job_id, ResumePointChanged(job_id=job.job_id, checkpoint=point))
+
+
+def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:
+    """Never start from it again; fall back to the newest one that is left.
+
+    A job that waits to begin from another run's checkpoint takes that run's newest, or fails: it
+    never silently begins from zero. Cost: O(active jobs), as any may begin from another's.
+    """
+    ended = plan.state.ended.get(event.job_id)
+    source = plan.state.jobs.get(event.job_id) or ended
+    others = source.checkpoints if source is not None else ()
+    forgotten = _named(ended.checkpoints, event) if ended is not None else None
+    if forgotten is not None:
+        plan.add(
+            event.job_id,
+            ResumePointChanged(job_id=event.job_id, checkpoint=None, forgotten=forgotten),
+        )
+    for job_id in sorted(plan.state.jobs):
+        job = plan.state.jobs[job_id]
+        gone = _matching(job, event)
+        if gone is None or job.state.terminal:
+            continue
+        left = tuple(point for point in job.checkpoints if point != gone)
+        base = job.base
+        if base == gone:
+            fixed = job.spec.checkpoint.resume.isdigit()
+            base = next((at for at in reversed(others) if at != gone and not fixed), None)
+        plan.add(
+            job_id,
+            ResumePointChanged(
+                job_id=job_id, checkpoint=left[-1] if left else base, forgotten=gone
+            ),
+        )
+        if job.base == gone and not left and base is None and job.gang is None:
+            reason = f"resume_from: the checkpoint of run {gone.job_id} is gone"
+            plan.move(job_id, JobState.FAILED, reason)
+
+
+def _committed_late(plan: Plan, event: CheckpointCommitted) -> None:
+    """A run that has ended is begun from its last checkpoint, which is verified after its end."""
+    run, point = plan.state.ended.get(event.job_id), event.checkpoint
+    if run is None:
+        return
+    newest = run.checkpoints[-1] if run.checkpoints else None
+    if newest is None or (point.attempt, point.step) > (newest.attempt, newest.step):
+        plan.add(event.job_id, ResumePointChanged(job_id=event.job_id, checkpoint=point))
+
+
+def _matching(job: Job, event: CheckpointDeleted | CheckpointCorrupted) -> CheckpointRef | None:
+    base = () if job.base is None else (job.base,)
+    return _named((*job.checkpoints, *base), event)
+
+
+def _named(
+    points: tuple[CheckpointRef, ...], event: CheckpointDeleted | CheckpointCorrupted
+) -> CheckpointRef | None:
+    for point in points:
+        if (point.job_id, point.attempt, point.step) == (event.job_id, event.attempt, event.step):
+            return point
+    return None

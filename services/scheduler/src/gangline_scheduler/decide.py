@@ -1,0 +1,186 @@
+"""The scheduler's decisions: the state of every job and the allocation of every GPU.
+
+For each input
+1. What it means for its job or node (jobs.py, checkpoints.py, nodes.py).
+2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
+   scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py).
+On a tick
+1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop.
+2. A full pass, and the reasons of those who wait.
+
+All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decision, Input, Tick
+from gangline_scheduler import checkpoints, cycle, invariants, jobs, nodes
+from gangline_scheduler.evolve import apply
+from gangline_scheduler.plan import Plan
+from gangline_scheduler.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    DrainAdmitted,
+    JobAdmitted,
+    PriorityAdmitted,
+    RestoreAdmitted,
+    TeamConfigured,
+)
+from gangline_schemas.events.scheduling import (
+    GangReleased,
+    JobStateChanged,
+    NodeAdmitted,
+    NodeUncordoned,
+    StopReason,
+    TeamNoted,
+)
+from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
+from gangline_schemas.job import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times that the scheduler keeps.
+
+    `guard`: a job that waited longer gets the nodes it needs kept for it. `stop_margin`: how long
+    after its deadline a stopping gang is still waited for, as its agents need a moment to tell.
+    """
+
+    guard: timedelta = timedelta(minutes=30)
+    stop_margin: timedelta = timedelta(seconds=15)
+
+
+class Scheduler:
+    """The decider of gangline.scheduling."""
+
+    name = "scheduler"
+    log = Topic.SCHEDULING
+    inputs: tuple[Topic, ...] = (Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS)
+    signals: tuple[Topic, ...] = ()
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+
+    def initial(self) -> State:
+        """No teams, no nodes, no jobs."""
+        return State()
+
+    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
+        """See the module's docstring. A repeated or outdated input leads to nothing."""
+        plan = Plan(state, now)
+        if isinstance(item, Tick):
+            self._tick(plan)
+        elif isinstance(item, Received):
+            _take(plan, item.envelope.data)
+            self._schedule(plan, item.envelope.data)
+        return plan.decisions
+
+    def evolve(self, state: State, decision: Decision, at: datetime) -> State:
+        """Fold one event of the own log."""
+        return apply(state, decision.event, at)
+
+    def observe(self, state: State, signal: Received, now: datetime) -> None:
+        """The scheduler reads no signals."""
+
+    def effects(self, state: State) -> Mapping[str, object]:  # noqa: ARG002 - the port's
+        """The scheduler asks for no work outside."""
+        return {}
+
+    def check(self, state: State) -> list[str]:
+        """Invariants that do not hold; see invariants.py."""
+        return invariants.violations(state)
+
+    def _tick(self, plan: Plan) -> None:
+        for job_id in list(plan.state.live):
+            job = plan.state.jobs[job_id]
+            if job.gang is None:
+                continue
+            stop = job.gang.stop
+            if stop is not None and plan.now > stop.deadline + self._limits.stop_margin:
+                jobs.finish_stop(plan, job_id)
+                continue
+            limit = job.spec.max_runtime_hours
+            held_s = job.ran_s + (plan.now - job.gang.allocated_at).total_seconds()
+            ending = stop is not None and stop.reason in {
+                StopReason.CANCELLED,
+                StopReason.MAX_RUNTIME,
+            }
+            if limit is not None and held_s > limit * 3600 and not ending:
+                jobs.exceed_runtime(plan, job)
+        decided = [decision.event for decision in plan.decisions]
+        cycle.run_pass(plan, self._limits.guard)
+        cycle.give_reasons(plan, self._limits.guard)
+        self._explain_new(plan, decided)
+
+    def _schedule(self, plan: Plan, cause: Event) -> None:
+        decided = [decision.event for decision in plan.decisions]
+        if isinstance(cause, JobAdmitted):
+            if decided and cause.job_id in plan.state.pending:
+                cycle.try_alone(plan, cause.job_id, self._limits.guard)
+        elif any(_makes_room(event) for event in decided):
+            cycle.run_pass(plan, self._limits.guard)
+        self._explain_new(plan, decided)
+
+    def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
+        for event in decided:
+            if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
+                cycle.give_first_reason(plan, event.job_id, self._limits.guard)
+
+
+def _makes_room(event: Event) -> bool:
+    """Whether somebody who waits may fit after this event who did not before."""
+    if isinstance(event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted):
+        return True
+    return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
+
+
+def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case for each input type
+    """What one event from outside means for its job, node or team."""
+    match event:
+        case WorkerStarted():
+            jobs.started(plan, event)
+        case WorkerExited():
+            jobs.exited(plan, event)
+        case JobAdmitted():
+            jobs.admit(plan, event)
+        case CancelAdmitted():
+            jobs.cancel(plan, event.job_id)
+        case PriorityAdmitted():
+            jobs.reprioritize(plan, event.job_id, event.priority)
+        case RestoreAdmitted():
+            jobs.restore(plan, event.job_id, event.step)
+        case GangFailed():
+            jobs.failed(plan, event)
+        case CheckpointCommitted():
+            checkpoints.committed(plan, event)
+        case CheckpointDeleted() | CheckpointCorrupted():
+            checkpoints.lost(plan, event)
+        case NodeJoined():
+            nodes.joined(plan, event.node)
+        case NodeLeaving():
+            nodes.leaving(plan, event)
+        case NodeFailed():
+            nodes.failed(plan, event)
+        case NodeRecovered():
+            nodes.recovered(plan, event)
+        case DrainAdmitted():
+            nodes.drain(plan, event.node_id, on=event.drain)
+        case TeamConfigured():
+            known = plan.state.teams.get(event.config.team)
+            if known is None or known.config != event.config:
+                plan.add(event.config.team, TeamNoted(config=event.config))
+        case _:
+            pass

@@ -1,0 +1,275 @@
+"""The fold: the scheduler's state after each event of its own log.
+
+A number that goes back (an attempt, a rank out of range) means that the log is broken: LogBroken
+ends the process. Cost per event: one job and the nodes of its gang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from functools import singledispatch
+
+from gangline_scheduler.model import (
+    Avoid,
+    EndedRun,
+    Gang,
+    Hold,
+    Job,
+    Member,
+    Node,
+    Stop,
+    Team,
+    Waiting,
+    free_of,
+)
+from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangMemberChanged,
+    GangPreempting,
+    GangReleased,
+    JobQueued,
+    JobReprioritized,
+    JobStateChanged,
+    JobWaiting,
+    NodeAdmitted,
+    NodeCordoned,
+    NodeUncordoned,
+    ReleaseReason,
+    ResumePointChanged,
+    TeamNoted,
+)
+from gangline_schemas.job import JobState
+
+CHECKPOINTS_KEPT = 64
+ENDED_CHECKPOINTS_KEPT = 8
+PAST_INCARNATIONS_KEPT = 16
+
+
+class LogBrokenError(Exception):
+    """An event of the own log contradicts the ones before it."""
+
+
+def apply(state: State, event: Event, at: datetime) -> State:
+    """Change the state in place and return it."""
+    _apply(event, state, at)
+    return state
+
+
+@singledispatch
+def _apply(event: Event, state: State, at: datetime) -> None:  # noqa: ARG001 - the others' shape
+    raise LogBrokenError(f"{event.type} is no event of gangline.scheduling")
+
+
+@_apply.register
+def _(event: JobQueued, state: State, at: datetime) -> None:
+    state.jobs[event.job_id] = Job(
+        job_id=event.job_id,
+        spec=event.spec,
+        user=event.user,
+        submitted_at=event.submitted_at,
+        priority=event.spec.priority,
+        state=JobState.PENDING,
+        waiting_since=at,
+    )
+    state.pending[event.job_id] = None
+
+
+@_apply.register
+def _(event: JobWaiting, state: State, at: datetime) -> None:
+    waiting = Waiting(event.code, event.message, at)
+    state.jobs[event.job_id] = replace(state.jobs[event.job_id], waiting=waiting)
+
+
+@_apply.register
+def _(event: JobReprioritized, state: State, at: datetime) -> None:  # noqa: ARG001
+    state.jobs[event.job_id] = replace(state.jobs[event.job_id], priority=event.priority)
+
+
+@_apply.register
+def _(event: JobStateChanged, state: State, at: datetime) -> None:
+    job = replace(state.jobs[event.job_id], state=event.state)
+    if event.state is JobState.PENDING:
+        if event.previous is not JobState.PENDING:
+            job = replace(job, waiting_since=at, waiting=None)
+        state.pending[event.job_id] = None
+    else:
+        state.pending.pop(event.job_id, None)
+    state.jobs[event.job_id] = job
+    _drop_if_over(state, job)
+
+
+@_apply.register
+def _(event: GangAllocated, state: State, at: datetime) -> None:
+    job = state.jobs[event.job_id]
+    if event.attempt != job.attempt + 1 or job.gang is not None:
+        raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
+    gang = Gang(event.attempt, event.nodes, at, (Member.UNSEEN,) * event.world_size)
+    state.jobs[event.job_id] = replace(
+        job, attempt=event.attempt, gang=gang, avoid=(), restarting=False
+    )
+    state.live[event.job_id] = None
+    state.used[job.team] = state.used.get(job.team, 0) + event.world_size
+    need = event.spec.resources
+    for part in event.nodes:
+        count = len(part.gpus)
+        hold = Hold(part.gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
+        node = state.nodes[part.node_id]
+        led = node.led + (1 if part.first_rank == 0 else 0)
+        _put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
+
+
+@_apply.register
+def _(event: GangPreempting, state: State, at: datetime) -> None:  # noqa: ARG001
+    job, gang = _live(state, event.job_id, event.attempt)
+    stop = Stop(event.reason, event.deadline)
+    state.jobs[event.job_id] = replace(job, gang=replace(gang, stop=stop))
+
+
+@_apply.register
+def _(event: GangMemberChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+    job, gang = _live(state, event.job_id, event.attempt)
+    members = list(gang.members)
+    members[event.rank] = Member(event.status)
+    state.jobs[event.job_id] = replace(job, gang=replace(gang, members=tuple(members)))
+
+
+@_apply.register
+def _(event: GangReleased, state: State, at: datetime) -> None:
+    job, gang = _live(state, event.job_id, event.attempt)
+    for part in gang.nodes:
+        node = state.nodes[part.node_id]
+        holds = tuple(item for item in node.holds if item[0] != event.job_id)
+        _put_node(state, replace(node, holds=holds))
+    del state.live[event.job_id]
+    _give_back(state, job.team, gang.world_size)
+    part_of = {part.node_id: part.incarnation for part in gang.nodes}
+    avoid = tuple(
+        Avoid(node_id, known.admission, event.avoid_required)
+        for node_id in event.avoid_nodes
+        if (known := state.nodes.get(node_id)) is not None
+        and part_of.get(node_id, known.info.incarnation) == known.info.incarnation
+    )
+    ran_s = job.ran_s + (at - gang.allocated_at).total_seconds()
+    restarting = event.reason is ReleaseReason.RESTARTING
+    job = replace(job, gang=None, avoid=avoid, ran_s=ran_s, restarting=restarting)
+    state.jobs[event.job_id] = job
+    _drop_if_over(state, job)
+
+
+@_apply.register
+def _(event: ResumePointChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+    job = state.jobs.get(event.job_id)
+    if job is None:
+        _change_ended(state, event)
+        return
+    gone, point = event.forgotten, event.checkpoint
+    kept = tuple(known for known in job.checkpoints if known != gone)
+    base = None if job.base == gone else job.base
+    if point is not None and point.job_id != job.job_id:
+        base = point
+    elif point is not None and point in kept:
+        kept = kept[: kept.index(point) + 1]
+    elif point is not None:
+        kept = (*kept, point)[-max(CHECKPOINTS_KEPT, job.spec.checkpoint.keep.latest) :]
+    job = replace(job, checkpoints=kept, base=base)
+    if event.restored:
+        job = replace(job, restored=True, commits_from=job.attempt + 1)
+    state.jobs[event.job_id] = job
+
+
+@_apply.register
+def _(event: TeamNoted, state: State, at: datetime) -> None:  # noqa: ARG001
+    used = state.used.get(event.config.team, 0)
+    excused = used if used > event.config.ceiling else 0
+    state.teams[event.config.team] = Team(event.config, excused)
+
+
+@_apply.register
+def _(event: NodeAdmitted, state: State, at: datetime) -> None:  # noqa: ARG001
+    info = event.node
+    state.lost.pop(info.node_id, None)
+    known = state.nodes.get(info.node_id)
+    if known is None:
+        _put_node(state, Node(info))
+        return
+    past = known.past
+    if known.info.incarnation != info.incarnation:
+        past = (*past, known.info.incarnation)[-PAST_INCARNATIONS_KEPT:]
+    _put_node(
+        state,
+        replace(
+            known, info=info, admission=known.admission + 1, down=None, drained=False, past=past
+        ),
+    )
+
+
+@_apply.register
+def _(event: NodeCordoned, state: State, at: datetime) -> None:  # noqa: ARG001
+    node = state.nodes.get(event.node_id)
+    if node is None or node.info.incarnation != event.incarnation:
+        state.lost[event.node_id] = event.incarnation
+        if len(state.lost) > LOST_NODES_KEPT:
+            del state.lost[next(iter(state.lost))]
+    elif event.reason == "drain":
+        _put_node(state, replace(node, drained=True))
+    else:
+        _put_node(state, replace(node, down=event.reason))
+
+
+@_apply.register
+def _(event: NodeUncordoned, state: State, at: datetime) -> None:  # noqa: ARG001
+    node = state.nodes.get(event.node_id)
+    if node is None or node.info.incarnation != event.incarnation:
+        state.lost.pop(event.node_id, None)
+    else:
+        _put_node(state, replace(node, drained=False, admission=node.admission + 1))
+
+
+def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:
+    job = state.jobs[job_id]
+    if job.gang is None or job.gang.attempt != attempt:
+        raise LogBrokenError(f"{job_id}: attempt {attempt} is not the live one")
+    return job, job.gang
+
+
+def _put_node(state: State, node: Node) -> None:
+    node_id = node.info.node_id
+    state.nodes[node_id] = node
+    before = state.free.pop(node_id, None)
+    state.free_gpus -= len(before.gpus) if before is not None else 0
+    if node.schedulable:
+        state.free[node_id] = free_of(node)
+        state.free_gpus += len(state.free[node_id].gpus)
+
+
+def _give_back(state: State, team: str, gpus: int) -> None:
+    state.used[team] -= gpus
+    known = state.teams.get(team)
+    if known is not None and known.excused:
+        used = state.used[team]
+        still = used if used > known.config.ceiling else 0
+        state.teams[team] = replace(known, excused=still)
+
+
+def _change_ended(state: State, event: ResumePointChanged) -> None:
+    """Others may begin from an ended run; of what a trial copy does not hold, nothing is kept."""
+    run = state.ended.get(event.job_id)
+    if run is None:
+        return
+    points = tuple(point for point in run.checkpoints if point != event.forgotten)
+    if event.checkpoint is not None:
+        points = (*points, event.checkpoint)[-ENDED_CHECKPOINTS_KEPT:]
+    state.ended[event.job_id] = replace(run, checkpoints=points)
+
+
+def _drop_if_over(state: State, job: Job) -> None:
+    """A job leaves the working set when it has ended and its gang is released, in any order."""
+    if not job.state.terminal or job.gang is not None:
+        return
+    del state.jobs[job.job_id]
+    state.ended[job.job_id] = EndedRun(job.team, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
+    if len(state.ended) > ENDED_RUNS_KEPT:
+        del state.ended[next(iter(state.ended))]

@@ -1,0 +1,156 @@
+"""The invariants of the architecture that the scheduler keeps, as functions over its state.
+
+Their numbers are the architecture's. Called after each cycle in production, and in every test.
+Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gangline_scheduler.model import free_of
+from gangline_scheduler.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.job import JobState
+
+_WITH_GANG = frozenset(
+    {JobState.SCHEDULED, JobState.INITIALIZING, JobState.RUNNING, JobState.CHECKPOINTING}
+)
+
+
+def violations(state: State) -> list[str]:
+    """Every invariant that does not hold; [] when all is well."""
+    return [
+        *one_gang_per_gpu(state),
+        *whole_gangs(state),
+        *live_attempts(state),
+        *ceilings(state),
+        *states_agree(state),
+    ]
+
+
+def one_gang_per_gpu(state: State) -> list[str]:
+    """1. A GPU belongs to at most one live gang, and free means free."""
+    found: list[str] = []
+    holder: dict[tuple[str, int], str] = {}
+    for job_id in state.live:
+        gang = state.jobs[job_id].gang
+        for part in gang.nodes if gang is not None else ():
+            for index in part.gpus:
+                other = holder.setdefault((part.node_id, index), job_id)
+                if other != job_id:
+                    found.append(f"GPU {index} of {part.node_id} belongs to {other} and {job_id}")
+    for node_id, node in state.free.items():
+        found += [
+            f"GPU {gpu.index} of {node_id} counts as free and belongs to "
+            f"{holder[node_id, gpu.index]}"
+            for gpu in node.gpus
+            if (node_id, gpu.index) in holder
+        ]
+    return found
+
+
+def whole_gangs(state: State) -> list[str]:
+    """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1."""
+    found: list[str] = []
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.gang is None:
+            found.append(f"{job_id} counts as live and has no gang")
+            continue
+        next_rank = 0
+        for part in job.gang.nodes:
+            if part.first_rank != next_rank:
+                found.append(f"{job_id}: rank {next_rank} is nowhere")
+            next_rank = part.first_rank + len(part.gpus)
+        if not next_rank == job.gang.world_size == job.gpus:
+            found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
+    return found
+
+
+def live_attempts(state: State) -> list[str]:
+    """3. The live attempt is the job's newest.
+
+    That it only grows is checked by the fold.
+    """
+    return [
+        f"{job_id}: attempt {job.gang.attempt} is live and {job.attempt} is the newest"
+        for job_id in state.live
+        if (job := state.jobs[job_id]).gang is not None and job.gang.attempt != job.attempt
+    ]
+
+
+def ceilings(state: State) -> list[str]:
+    """6. A team's GPUs never pass its limit plus what it may borrow.
+
+    What it held when its limit was lowered is excused until those gangs end.
+    """
+    held: dict[str, int] = {}
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        held[job.team] = held.get(job.team, 0) + job.gpus
+    found = []
+    for team in sorted(held.keys() | state.used.keys()):
+        used, counted = held.get(team, 0), state.used.get(team, 0)
+        if used != counted:
+            found.append(f"team {team} holds {used} GPUs and {counted} are counted")
+        known = state.teams.get(team)
+        allowed = max(known.config.ceiling, known.excused) if known is not None else 0
+        if used > allowed:
+            found.append(f"team {team} holds {used} GPUs of at most {allowed}")
+    return found
+
+
+def states_agree(state: State) -> list[str]:
+    """5, in part: a job with a gang is in a state with one; one that waits has none."""
+    found = [
+        f"{job_id} is {state.jobs[job_id].state} and holds GPUs"
+        for job_id in state.live
+        if state.jobs[job_id].state not in _WITH_GANG
+    ]
+    found += [
+        f"{job_id} waits and is {state.jobs[job_id].state}"
+        for job_id in state.pending
+        if state.jobs[job_id].state is not JobState.PENDING or state.jobs[job_id].gang is not None
+    ]
+    if len(state.pending) + len(state.live) != len(state.jobs):
+        found.append(
+            f"{len(state.jobs)} jobs, but {len(state.pending)} wait and {len(state.live)} run"
+        )
+    return found
+
+
+def kept_for_waiting(kept: tuple[str, frozenset[str]], decided: Sequence[Event]) -> list[str]:
+    """7. GPUs kept for a waiting gang go to that gang: of one pass, whose `kept` was this."""
+    job_id, nodes = kept
+    return [
+        f"{event.job_id} was placed on nodes kept for {job_id}"
+        for event in decided
+        if isinstance(event, GangAllocated)
+        and event.job_id != job_id
+        and nodes & {part.node_id for part in event.nodes}
+    ]
+
+
+def consistent(state: State) -> list[str]:
+    """What is derived agrees with the facts. For tests: O(everything)."""
+    found: list[str] = []
+    free = {key: free_of(node) for key, node in state.nodes.items() if node.schedulable}
+    if free != state.free:
+        found.append("the free GPUs differ from what nodes and gangs say")
+    if state.free_gpus != sum(len(node.gpus) for node in free.values()):
+        found.append("the number of free GPUs is wrong")
+    live = {job_id for job_id, job in state.jobs.items() if job.gang is not None}
+    if live != set(state.live):
+        found.append("the live jobs differ from those with a gang")
+    holds = {(node_id, job_id) for node_id, node in state.nodes.items() for job_id, _ in node.holds}
+    gangs = {
+        (part.node_id, job_id)
+        for job_id, job in state.jobs.items()
+        if job.gang is not None
+        for part in job.gang.nodes
+    }
+    if holds != gangs:
+        found.append("what nodes hold differs from the gangs")
+    return found

@@ -1,0 +1,92 @@
+"""Which nodes take gangs: joining, leaving, failing, recovering, draining."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gangline_scheduler import jobs
+from gangline_scheduler.model import Node
+from gangline_scheduler.plan import Plan
+from gangline_schemas.events.faults import NodeFailed, NodeRecovered
+from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
+from gangline_schemas.events.workers import NodeInfo, NodeLeaving
+
+CordonReason = Literal["failed", "leaving", "drain", "superseded"]
+
+
+def joined(plan: Plan, info: NodeInfo) -> None:
+    """Admit a new incarnation. A drain outlives it, and so does a failure that overtook it."""
+    node_id = info.node_id
+    known = plan.state.nodes.get(node_id)
+    if known is not None:
+        old = known.info.incarnation
+        if old == info.incarnation or info.incarnation in known.past:
+            return
+        if known.schedulable:
+            _cordon(plan, node_id, old, "superseded")
+    lost = plan.state.lost.get(node_id) == info.incarnation
+    plan.add(node_id, NodeAdmitted(node=info))
+    if known is not None and known.drained:
+        _cordon(plan, node_id, info.incarnation, "drain")
+    if lost:
+        _cordon(plan, node_id, info.incarnation, "failed")
+
+
+def leaving(plan: Plan, event: NodeLeaving) -> None:
+    """Take the node out, and let its gangs checkpoint and stop while it still lives."""
+    node = _current(plan, event.node_id, event.incarnation)
+    if node is None or node.down is not None:
+        return
+    _cordon(plan, event.node_id, event.incarnation, "leaving")
+    for job_id, _ in node.holds:
+        jobs.drain_gang(plan, job_id)
+
+
+def failed(plan: Plan, event: NodeFailed) -> None:
+    """Take the node out; what becomes of its gangs is said by gang.failed."""
+    node = _current(plan, event.node_id, event.incarnation)
+    if node is not None:
+        if node.down != "failed":
+            _cordon(plan, event.node_id, event.incarnation, "failed")
+        return
+    known = plan.state.nodes.get(event.node_id)
+    if known is not None and event.incarnation in known.past:
+        return
+    if plan.state.lost.get(event.node_id) != event.incarnation:
+        _cordon(plan, event.node_id, event.incarnation, "failed")
+
+
+def recovered(plan: Plan, event: NodeRecovered) -> None:
+    """Admit a node that was cordoned as failed; a drain stays."""
+    node = _current(plan, event.node_id, event.incarnation)
+    if node is None:
+        if plan.state.lost.get(event.node_id) == event.incarnation:
+            plan.add(
+                event.node_id,
+                NodeUncordoned(node_id=event.node_id, incarnation=event.incarnation),
+            )
+        return
+    if node.down == "failed":
+        plan.add(event.node_id, NodeAdmitted(node=node.info))
+        if node.drained:
+            _cordon(plan, event.node_id, event.incarnation, "drain")
+
+
+def drain(plan: Plan, node_id: str, *, on: bool) -> None:
+    """Stop or resume placing gangs on a node; the gangs that run there run on."""
+    node = plan.state.nodes.get(node_id)
+    if node is None or node.drained is on:
+        return
+    if on:
+        _cordon(plan, node_id, node.info.incarnation, "drain")
+    else:
+        plan.add(node_id, NodeUncordoned(node_id=node_id, incarnation=node.info.incarnation))
+
+
+def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:
+    node = plan.state.nodes.get(node_id)
+    return node if node is not None and node.info.incarnation == incarnation else None
+
+
+def _cordon(plan: Plan, node_id: str, incarnation: str, reason: CordonReason) -> None:
+    plan.add(node_id, NodeCordoned(node_id=node_id, incarnation=incarnation, reason=reason))

@@ -1,0 +1,204 @@
+"""Why a pending job does not start: one dominant reason, its evidence, and the next step.
+
+In this order: the team's ceiling (quota); no admitted nodes could ever hold it (gpu_type,
+topology, shape); GPUs are kept for a job that waited too long (order); not enough of the right
+GPUs are free, or not close enough together (capacity, topology). Messages hold no number that
+changes with time alone, so that a job is told again only when something happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gangline_scheduler.model import FreeNode, Job, free_of
+from gangline_scheduler.policy.placement import (
+    Demand,
+    capacity,
+    demand_of,
+    domain_of,
+    place,
+    type_choices,
+)
+from gangline_scheduler.policy.share import Ceilings
+from gangline_scheduler.state import State
+
+Code = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type"]
+LATER = "other jobs come first in the fair-share order; `gangline queue` shows it"
+_EVIDENCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What `job.waiting` says."""
+
+    code: Code
+    message: str
+
+
+def later() -> Reason:
+    """The reason of a job that is far from the head of the queue."""
+    return Reason("order", LATER)
+
+
+class Explainer:
+    """Explains the jobs that wait in one state. `kept`: for which job ("": none) which nodes.
+
+    Cost: O(nodes) for each kind of job; jobs of one team with equal demands share it.
+    """
+
+    def __init__(self, state: State, ceilings: Ceilings, kept: tuple[str, frozenset[str]]) -> None:
+        self._state = state
+        self._ceilings = ceilings
+        self._kept = kept
+        self._empty = [
+            free_of(node, when_empty=True) for node in state.nodes.values() if node.schedulable
+        ]
+        self._total = sum(len(node.gpus) for node in self._empty)
+        self._known: dict[tuple[str, Demand, bool], Reason] = {}
+
+    def explain(self, job: Job) -> Reason:
+        """Why this job waits."""
+        demand = demand_of(job, self._state.nodes)
+        kind = (job.team, demand, job.job_id == self._kept[0])
+        if kind not in self._known:
+            self._known[kind] = (
+                self._quota(job)
+                or self._never_fits(demand)
+                or self._kept_for_another(job, demand)
+                or self._not_free(demand)
+            )
+        return self._known[kind]
+
+    def _quota(self, job: Job) -> Reason | None:
+        state, ceilings = self._state, self._ceilings
+        if ceilings.allows(state, job):
+            return None
+        team = state.teams.get(job.team)
+        if team is None:
+            return Reason("quota", f"team {job.team} is not configured; ask for a quota")
+        used, ceiling = state.used.get(job.team, 0), ceilings.ceiling(state, job.team)
+        message = (
+            f"needs {_gpus(job.gpus)}; team {job.team} holds {used} of the {ceiling} "
+            "that it may hold now"
+        )
+        creditor = ceilings.creditor(state, job.team)
+        if team.config.borrow_limit and creditor is not None:
+            way_out = (
+                f"it may borrow {team.config.borrow_limit} more once team {creditor} "
+                "has its guarantee"
+            )
+        elif job.gpus > ceiling:
+            way_out = "it starts only if the team's limit is raised"
+        else:
+            way_out = "it starts when jobs of the team end"
+        return Reason("quota", f"{message}; {way_out}")
+
+    def _never_fits(self, demand: Demand) -> Reason | None:
+        """Checked against the nodes as if all of them were empty."""
+        if place(demand, self._empty) is not None:
+            return None
+        need = f"needs {_gpus(demand.gpus)}"
+        models = sorted({gpu.model.lower() for node in self._empty for gpu in node.gpus})
+        if demand.gpu_types and models and not {t.lower() for t in demand.gpu_types} & {*models}:
+            wanted = " or ".join(demand.gpu_types)
+            return Reason(
+                "gpu_type",
+                f"no node has GPUs of type {wanted}; there are {', '.join(models)}; "
+                "it starts when such a node joins",
+            )
+        usable = [node for node in self._empty if node.node_id not in demand.never]
+        room = _room(demand, usable)
+        if room >= demand.gpus:
+            largest = _largest(demand, usable)
+            return Reason(
+                "topology",
+                f"{need} in one {demand.widest}; the largest has {largest}; "
+                "ask for fewer, or for topology mode preferred",
+            )
+        if demand.never:
+            names = _names(sorted(demand.never))
+            return Reason(
+                "shape", f"{need}; without {names}, where it failed, there are {room}; "
+                "it waits for nodes to join"
+            )  # fmt: skip
+        if self._total >= demand.gpus:
+            return Reason(
+                "shape",
+                f"{need} with {demand.cpus_per_gpu:g} CPUs and {demand.memory_per_gpu_gb:g} GB "
+                f"each; all nodes together have room for {room} such; "
+                "ask for less, or it waits for nodes to join",
+            )
+        return Reason(
+            "shape", f"{need}; all nodes together have {self._total}; it waits for nodes to join"
+        )
+
+    def _kept_for_another(self, job: Job, demand: Demand) -> Reason | None:
+        head, nodes = self._kept
+        if not nodes or head == job.job_id or place(demand, self._state.free.values()) is None:
+            return None
+        other = self._state.jobs[head]
+        return Reason(
+            "order",
+            f"GPUs are free but kept for {other.team}/{head}, which has waited longest for its "
+            f"{other.gpus} on {_names(sorted(nodes))}",
+        )
+
+    def _not_free(self, demand: Demand) -> Reason:
+        free = [node for node in self._state.free.values() if node.node_id not in demand.never]
+        room, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
+        if room >= demand.gpus and demand.widest != "cluster":
+            return Reason(
+                "topology",
+                f"{need} in one {demand.widest}; {room} are free, at most "
+                f"{_largest(demand, free)} of them in one {demand.widest}{self._holders()}",
+            )
+        together = " together" if demand.gpus > 1 else ""
+        return Reason(
+            "capacity",
+            f"{need}{together}; {room} of {self._total} are free{self._holders()}",
+        )
+
+    def _holders(self) -> str:
+        """Who holds the most, since when; "" when nobody does."""
+        jobs = [self._state.jobs[job_id] for job_id in self._state.live]
+        largest = sorted(jobs, key=lambda job: (-job.gpus, job.job_id))[:_EVIDENCE]
+        parts = [
+            f"{job.team}/{job.job_id} holds {job.gang.world_size} since "
+            f"{job.gang.allocated_at:%H:%M} UTC"
+            for job in largest
+            if job.gang is not None
+        ]
+        more = len(jobs) - len(parts)
+        if not parts:
+            return ""
+        return f" ({', '.join(parts)}{f', and {more} more jobs' if more > 0 else ''})"
+
+
+def _room(demand: Demand, nodes: list[FreeNode]) -> int:
+    """How many of the gang's ranks the nodes hold, with the best of the accepted types."""
+    return max(
+        sum(capacity(demand, node, accepted) for node in nodes) for accepted in type_choices(demand)
+    )
+
+
+def _largest(demand: Demand, nodes: list[FreeNode]) -> int:
+    """The most ranks that one domain of the required level holds."""
+    best = 0
+    for accepted in type_choices(demand):
+        sizes: dict[str, int] = {}
+        for node in nodes:
+            name = domain_of(node, demand.widest)
+            sizes[name] = sizes.get(name, 0) + capacity(demand, node, accepted)
+        best = max(best, *sizes.values(), 0)
+    return best
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:_EVIDENCE])
+    more = len(names) - _EVIDENCE
+    return f"{shown} and {more} more" if more > 0 else shown

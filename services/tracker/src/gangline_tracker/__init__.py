@@ -1,0 +1,1 @@
+"""Metrics and events in ClickHouse, live views."""

@@ -1,0 +1,182 @@
+"""The tracker's process: one ingest thread per table, and the endpoint of the embedded engine.
+
+1. Wait for the bus and its topics; open the database and create what is missing.
+2. Serve outside queries (embedded engine only).
+3. Ingest until told to stop. A thread whose bus or server is away tries again, visibly and at
+   most for about five minutes; any other error in a thread ends the process.
+4. On stop each thread writes what it has gathered.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import cast
+
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from gangline_bus.ports import BusUnavailable
+from gangline_bus.topics import TopicNames
+from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.lifecycle import Context
+from gangline_service.settings import ServiceSettings
+from gangline_service.tokens import TokenBook, TokenFileError
+from gangline_tracker.address import write_address
+from gangline_tracker.config import Settings
+from gangline_tracker.engine import EngineUnavailable, migrate, wait_for_inserts
+from gangline_tracker.event_batch import EventBatch
+from gangline_tracker.http import ClickHouseEndpoint
+from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
+from gangline_tracker.loopback import HttpServer
+from gangline_tracker.reader import QueryReader
+from gangline_tracker.run_cache import RunCache
+from gangline_tracker.sink import ClickHouseSink
+
+_ATTEMPTS = 60
+_MAX_PAUSE_S = 5.0
+_STALL_S = 20.0
+
+
+def main(context: Context[Settings]) -> int:
+    """The life of the process; returns its exit code."""
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    names = TopicNames(context.settings.topic_prefix)
+    wait_for_topics(connect(context.settings, "tracker"), names, _plain(context))
+    _prepare_database(context)
+    server = _serve(context)
+    workers = [_Ingest(context, group, names) for group in GROUPS]
+    _export(context, workers)
+    for worker in workers:
+        worker.thread.start()
+    while not context.stopping.wait(0.5):
+        if all(worker.beaten_s() < _STALL_S for worker in workers):
+            context.health.beat()
+    for worker in workers:
+        worker.thread.join(context.settings.stop_grace_s)
+    if server is not None:
+        server.close()
+    return 0
+
+
+def _plain(context: Context[Settings]) -> Context[ServiceSettings]:
+    return cast("Context[ServiceSettings]", context)
+
+
+def _prepare_database(context: Context[Settings]) -> None:
+    context.health.set("clickhouse", ok=False, detail="opening the database")
+
+    def prepare() -> None:
+        client = context.settings.engine().client()
+        try:
+            migrate(client)
+            if not context.settings.engine().embedded:
+                wait_for_inserts(client, context.stopping.wait)
+        finally:
+            client.close()
+
+    _retry(context, prepare, lambda: None)
+    context.health.set("clickhouse", ok=True)
+
+
+def _serve(context: Context[Settings]) -> HttpServer | None:
+    settings = context.settings
+    if not settings.engine().embedded or settings.tokens_file is None:
+        return None
+    try:
+        tokens = TokenBook.load(settings.tokens_file)
+    except TokenFileError as error:
+        raise SystemExit(str(error)) from None
+    reader = QueryReader(settings.engine().path, settings.limits())
+    server = HttpServer(ClickHouseEndpoint(reader, tokens).app, settings.http_port)
+    server.start()
+    if settings.http_file is not None:
+        write_address(settings.http_file, server.port)
+    context.log.info("clickhouse.serving", port=server.port)
+    return server
+
+
+def _retry(
+    context: Context[Settings], work: Callable[[], None], progress: Callable[[], None]
+) -> None:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            context.health.beat()
+            work()
+        except (EngineUnavailable, BusUnavailable) as error:
+            if attempt == _ATTEMPTS:
+                raise
+            context.log.warning("waiting", attempt=attempt, of=_ATTEMPTS, error=str(error))
+            progress()
+            if context.stopping.wait(min(_MAX_PAUSE_S, 0.2 * 2**attempt)):
+                return
+        else:
+            return
+
+
+class _Ingest:
+    """One group's thread, with a bus connection and a database client of its own."""
+
+    def __init__(self, context: Context[Settings], group: Group, names: TopicNames) -> None:
+        self.group = group
+        self.counts = Counts()
+        self._context = context
+        self._names = names
+        self._beaten = time.monotonic()
+        self.thread = threading.Thread(target=self._run, name=f"ingest-{group.table}", daemon=True)
+
+    def beaten_s(self) -> float:
+        """Seconds since the thread last turned."""
+        return time.monotonic() - self._beaten
+
+    def _beat(self) -> None:
+        self._beaten = time.monotonic()
+
+    def _run(self) -> None:
+        check = f"ingest {self.group.table}"
+        self._context.health.set(check, ok=True)
+
+        def away() -> None:
+            self._beat()
+            self._context.health.set(check, ok=False, detail="waiting for the bus or the database")
+
+        _retry(self._context, self._once, away)
+
+    def _once(self) -> None:
+        settings = self._context.settings
+        client = settings.engine().client()
+        bus = connect(settings, f"tracker.{self.group.table}")
+        try:
+            if not settings.engine().embedded:
+                wait_for_inserts(client, self._context.stopping.wait)
+            cache = RunCache(client)
+            prefix = self._names.prefix
+            pipeline = Pipeline(
+                self.group,
+                bus,
+                ClickHouseSink(client),
+                STREAM_BATCHES.get(self.group.table, lambda: EventBatch(cache, prefix)),
+                lambda: datetime.now(UTC),
+                names=self._names,
+                counts=self.counts,
+            )
+            self._context.health.set(f"ingest {self.group.table}", ok=True)
+            pipeline.run(self._context.stopping, self._beat)
+        finally:
+            client.close()
+            bus.close()
+
+
+def _export(context: Context[Settings], workers: list[_Ingest]) -> None:
+    def counter(name: str, read: Callable[[Counts], int], description: str) -> None:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(read(w.counts), {"table": w.group.table}) for w in workers]
+
+        context.meter.create_observable_counter(name, [observe], description=description)
+
+    counter("gangline.tracker.records", lambda c: c.records, "Records taken from the bus")
+    counter("gangline.tracker.rows", lambda c: c.rows, "Rows written to ClickHouse")
+    counter("gangline.tracker.refused", lambda c: c.refused, "Records that were no valid event")
+    counter("gangline.tracker.missed", lambda c: c.missed, "Records that expired unread")

@@ -1,0 +1,38 @@
+"""Columns of one INSERT as Arrow arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+
+MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+def millis(value: datetime) -> int:
+    """Unix time in milliseconds."""
+    return round(value.timestamp() * 1000)
+
+
+def times(values: Sequence[int | None]) -> pa.Array:
+    """Unix milliseconds as DateTime64(3)."""
+    return pa.array(values, pa.int64()).cast(MILLISECONDS)
+
+
+def dictionary(values: Sequence[str]) -> pa.Array:
+    """Strings of which few differ, for a LowCardinality column."""
+    return pa.array(values, pa.string()).dictionary_encode()
+
+
+def same(value: str, length: int) -> pa.Array:
+    """One string, `length` times."""
+    indices = pa.array(np.zeros(length, dtype=np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.string()))
+
+
+def ingested(at: datetime, length: int) -> pa.Array:
+    """The column that keeps an INSERT in one partition."""
+    seconds = np.full(length, int(at.timestamp()), dtype=np.int64)
+    return pa.array(seconds).cast(pa.timestamp("s", tz="UTC"))

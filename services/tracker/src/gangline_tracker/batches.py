@@ -1,0 +1,248 @@
+"""Rows of one INSERT, gathered from records. Pure: what to write, never when or where.
+
+A batch holds whole records only, so that a table's max(offset) says what it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from gangline_bus.codec import Received
+from gangline_schemas.events.workers import WorkerHeartbeat, WorkerLog, WorkerStep
+from gangline_tracker.arrow import dictionary, ingested, millis, times
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """One INSERT: a table's name and its rows."""
+
+    table: str
+    rows: pa.Table
+
+
+class Batch(Protocol):
+    """Gathers records of one group of topics; the last INSERT is the one with the offsets."""
+
+    def add(self, received: Received) -> None:
+        """Take a decoded record, whole or not at all.
+
+        Raises TypeError when its type does not belong here, ValueError when a number is too large.
+        """
+
+    def rows(self) -> int:
+        """Rows gathered so far."""
+
+    def inserts(self, at: datetime) -> list[Insert]:
+        """What to write, in order, with `at` as the time of ingestion; the batch is spent."""
+
+
+NewBatch = Callable[[], Batch]
+
+
+def whole(field: str, value: int, *, bits: int) -> int:
+    """`value` when it fits the column. Raises ValueError: the record is refused."""
+    if not 0 <= value < 1 << bits:
+        raise ValueError(f"{field} must be a whole number from 0 to 2^{bits} - 1")
+    return value
+
+
+class _Codes:
+    """Strings as dictionary codes, for columns that are built number by number."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, value: str) -> int:
+        return self._codes.setdefault(value, len(self._codes))
+
+    def column(self, codes: npt.NDArray[np.int32]) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(
+            pa.array(codes), pa.array(list(self._codes), pa.string())
+        )
+
+
+class StepBatch:
+    """gangline.steps -> steps: one row per value. A step without the metric has no row.
+
+    A record without any value leaves no row and so no position; it is read again after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._teams, self._runs, self._names = _Codes(), _Codes(), _Codes()
+        self._records: list[tuple[int, int, int, int, int, int]] = []
+        self._lengths: list[int] = []
+        self._columns: list[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = []
+        self._values: list[npt.NDArray[np.float64]] = []
+        self._rows = 0
+
+    def add(self, received: Received) -> None:
+        """Take one worker.step."""
+        event = received.envelope.data
+        if not isinstance(event, WorkerStep):
+            raise TypeError(f"{event.type} is no worker.step")
+        whole("attempt", event.attempt, bits=32)
+        whole("rank", event.rank, bits=32)
+        whole("step", min(event.step), bits=63)
+        whole("step", max(event.step), bits=63)
+        whole("time_ms", min(event.time_ms), bits=48)
+        whole("time_ms", max(event.time_ms), bits=48)
+        step = np.array(event.step, dtype=np.uint64)
+        time = np.array(event.time_ms, dtype=np.int64)
+        rows = 0
+        for name, column in event.metrics.items():
+            values = np.array(column, dtype=np.float64)  # None becomes NaN: not reported
+            missing = np.isnan(values)
+            kept_step, kept_time = step, time
+            if missing.any():
+                values, kept_step, kept_time = values[~missing], step[~missing], time[~missing]
+            self._columns.append((self._names.code(name), kept_step, kept_time))
+            self._values.append(values)
+            rows += len(values)
+        team, run = self._teams.code(event.team), self._runs.code(event.run_id)
+        self._records.append(
+            (team, run, event.attempt, event.rank, received.partition, received.offset)
+        )
+        self._lengths.append(rows)
+        self._rows += rows
+
+    def rows(self) -> int:
+        """Values gathered so far."""
+        return self._rows
+
+    def inserts(self, at: datetime) -> list[Insert]:
+        """One INSERT into steps; none when there is no value."""
+        if not self._rows:
+            return []
+        records = np.repeat(np.array(self._records, dtype=np.int64), self._lengths, axis=0)
+        lengths = [len(values) for values in self._values]
+        names = np.repeat(np.array([c[0] for c in self._columns], dtype=np.int32), lengths)
+        time = pa.array(np.concatenate([c[2] for c in self._columns]))
+        columns = {
+            "team": self._teams.column(records[:, 0].astype(np.int32)),
+            "run_id": self._runs.column(records[:, 1].astype(np.int32)),
+            "attempt": pa.array(records[:, 2].astype(np.uint32)),
+            "rank": pa.array(records[:, 3].astype(np.uint32)),
+            "step": pa.array(np.concatenate([c[1] for c in self._columns])),
+            "time": time.cast(pa.timestamp("ms", tz="UTC")),
+            "name": self._names.column(names),
+            "value": pa.array(np.concatenate(self._values)),
+            "partition": pa.array(records[:, 4].astype(np.uint32)),
+            "offset": pa.array(records[:, 5].astype(np.uint64)),
+            "ingested": ingested(at, self._rows),
+        }
+        return [Insert("steps", pa.table(columns))]
+
+
+class LogBatch:
+    """gangline.logs -> logs: one row per line."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[str, str, int, int, str, int, int, str, str, int, int]] = []
+
+    def add(self, received: Received) -> None:
+        """Take one worker.log."""
+        event = received.envelope.data
+        if not isinstance(event, WorkerLog):
+            raise TypeError(f"{event.type} is no worker.log")
+        whole("attempt", event.attempt, bits=32)
+        whole("rank", event.rank, bits=32)
+        whole("first_line", event.first_line, bits=62)
+        for line in event.lines:
+            whole("time_ms", line.time_ms, bits=48)
+        for number, line in enumerate(event.lines, start=event.first_line):
+            self._rows.append(
+                (
+                    event.team, event.job_id, event.attempt, event.rank, event.node_id, number,
+                    line.time_ms, line.stream, line.text, received.partition, received.offset,
+                )
+            )  # fmt: skip
+
+    def rows(self) -> int:
+        """Lines gathered so far."""
+        return len(self._rows)
+
+    def inserts(self, at: datetime) -> list[Insert]:
+        """One INSERT into logs."""
+        if not self._rows:
+            return []
+        team, job, attempt, rank, node, line, time, stream, text, partition, offset = zip(
+            *self._rows, strict=True
+        )
+        columns = {
+            "team": dictionary(team),
+            "job_id": dictionary(job),
+            "attempt": pa.array(attempt, pa.uint32()),
+            "rank": pa.array(rank, pa.uint32()),
+            "node_id": dictionary(node),
+            "line": pa.array(line, pa.uint64()),
+            "time": times(time),
+            "stream": dictionary(stream),
+            "text": pa.array(text, pa.string()),
+            "partition": pa.array(partition, pa.uint32()),
+            "offset": pa.array(offset, pa.uint64()),
+            "ingested": ingested(at, len(self._rows)),
+        }
+        return [Insert("logs", pa.table(columns))]
+
+
+class HeartbeatBatch:
+    """gangline.heartbeats -> heartbeats: one row per record."""
+
+    def __init__(self) -> None:
+        self._received: list[tuple[WorkerHeartbeat, int, int]] = []
+
+    def add(self, received: Received) -> None:
+        """Take one worker.heartbeat."""
+        event = received.envelope.data
+        if not isinstance(event, WorkerHeartbeat):
+            raise TypeError(f"{event.type} is no worker.heartbeat")
+        whole("sequence", event.sequence, bits=63)
+        for gpu in event.gpus:
+            whole("gpus.index", gpu.index, bits=32)
+        self._received.append((event, received.partition, received.offset))
+
+    def rows(self) -> int:
+        """Heartbeats gathered so far."""
+        return len(self._received)
+
+    def inserts(self, at: datetime) -> list[Insert]:
+        """One INSERT into heartbeats."""
+        if not self._received:
+            return []
+        beats = [beat for beat, _, _ in self._received]
+        floats = pa.list_(pa.float64())
+        columns = {
+            "node_id": dictionary([beat.node_id for beat in beats]),
+            "incarnation": dictionary([beat.incarnation for beat in beats]),
+            "sequence": pa.array([beat.sequence for beat in beats], pa.uint64()),
+            "time": times([millis(beat.sent_at) for beat in beats]),
+            "cpu_percent": pa.array([beat.cpu_percent for beat in beats], pa.float64()),
+            "memory_used_gb": pa.array([beat.memory_used_gb for beat in beats], pa.float64()),
+            "jobs": pa.array(
+                [sorted({gang.job_id for gang in beat.gangs}) for beat in beats],
+                pa.list_(pa.string()),
+            ),
+            "gpu_index": pa.array(
+                [[gpu.index for gpu in beat.gpus] for beat in beats], pa.list_(pa.uint32())
+            ),
+            "gpu_utilization": pa.array(
+                [[gpu.utilization for gpu in beat.gpus] for beat in beats], floats
+            ),
+            "gpu_memory_used_gb": pa.array(
+                [[gpu.memory_used_gb for gpu in beat.gpus] for beat in beats], floats
+            ),
+            "gpu_temperature_c": pa.array(
+                [[gpu.temperature_c for gpu in beat.gpus] for beat in beats], floats
+            ),
+            "partition": pa.array([place for _, place, _ in self._received], pa.uint32()),
+            "offset": pa.array([offset for _, _, offset in self._received], pa.uint64()),
+            "ingested": ingested(at, len(beats)),
+        }
+        return [Insert("heartbeats", pa.table(columns))]

@@ -1,0 +1,136 @@
+"""The database: a ClickHouse server by URL, or the embedded engine at `chdb:///absolute/path`.
+
+Everything but `open_reader` is the same for both: a clickhouse-connect client, one per thread.
+The embedded engine belongs to one process per path; the tracker is that process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import clickhouse_connect
+import pyarrow as pa
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import OperationalError
+
+EMBEDDED = "chdb"
+SCHEMES = (EMBEDDED, "http", "https")
+INSERT_SETTINGS = {
+    # An acknowledged insert is in the table; chDB's default is to answer before.
+    "async_insert": 0,
+    "wait_for_async_insert": 1,
+    # One block per INSERT, however large: it is one part, there whole or not at all.
+    "max_insert_block_size": 1_000_000_000,
+    "min_insert_block_size_rows": 1_000_000_000,
+    "min_insert_block_size_bytes": 0,
+    "max_insert_threads": 1,
+    "max_execution_time": 60,
+}
+
+
+class EngineUnavailable(Exception):
+    """The ClickHouse server could not be reached; nothing is known about the last INSERT."""
+
+
+class EngineSettingsError(ValueError):
+    """The address of the database cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Where the database is. Open one client per thread."""
+
+    dsn: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.dsn)
+        if parts.scheme not in SCHEMES:
+            raise EngineSettingsError(
+                "clickhouse must be chdb:///absolute/path or the http(s):// URL of a server"
+            )
+        if parts.username or parts.password:
+            raise EngineSettingsError(
+                "clickhouse must not hold credentials; set clickhouse_user, clickhouse_password"
+            )
+        if parts.scheme == EMBEDDED and (parts.netloc or not parts.path.startswith("/")):
+            raise EngineSettingsError("the embedded engine needs chdb:/// and an absolute path")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this process owns the engine."""
+        return urlsplit(self.dsn).scheme == EMBEDDED
+
+    @property
+    def path(self) -> str:
+        """The folder of the embedded engine, as chDB compares it."""
+        return str(Path(urlsplit(self.dsn).path).resolve())
+
+    def client(self) -> Client:
+        """A client for one thread. Raises EngineUnavailable."""
+        if self.embedded:
+            folder = Path(self.path)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return clickhouse_connect.get_client(dsn=f"{EMBEDDED}://{folder}")
+        try:
+            return clickhouse_connect.get_client(
+                dsn=self.dsn,
+                username=self.user,
+                password=self.password or "",
+                autogenerate_session_id=False,
+            )
+        except OperationalError as error:
+            raise EngineUnavailable("the ClickHouse server does not answer") from error
+
+
+def insert(client: Client, table: str, rows: pa.Table) -> None:
+    """Insert all rows as one block, acknowledged. Raises EngineUnavailable: outcome unknown."""
+    block = rows.combine_chunks()
+    try:
+        client.insert_arrow(table, block, database="gangline", settings=dict(INSERT_SETTINGS))
+    except OperationalError as error:
+        raise EngineUnavailable(f"the INSERT into {table} was not acknowledged") from error
+
+
+def wait_for_inserts(client: Client, pause: Callable[[float], object]) -> None:
+    """On a server: wait until no INSERT of a process that is gone is still running.
+
+    Such an INSERT could add rows after the position was read. It ends within its 60 s limit;
+    raises EngineUnavailable after 90 s.
+    """
+    for _ in range(90):
+        running = client.query(
+            "SELECT count() FROM system.processes WHERE user = currentUser() "
+            "AND query_kind = 'Insert' AND query ILIKE '%gangline%'"
+        )
+        if not running.result_rows[0][0]:
+            return
+        pause(1.0)
+    raise EngineUnavailable("an earlier INSERT is still running on the ClickHouse server")
+
+
+def migrations() -> list[tuple[str, list[str]]]:
+    """The numbered SQL files and their statements, in order."""
+    folder = resources.files("gangline_tracker") / "migrations"
+    files = sorted(
+        (item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda f: f.name
+    )
+    return [(file.name, _statements(file.read_text(encoding="utf-8"))) for file in files]
+
+
+def migrate(client: Client) -> None:
+    """Create what is missing. Statements are repeatable, so this runs at every start."""
+    for _, statements in migrations():
+        for statement in statements:
+            client.command(statement)
+
+
+def _statements(text: str) -> list[str]:
+    without_comments = re.sub(r"^--.*$", "", text, flags=re.MULTILINE)
+    return [part.strip() for part in without_comments.split(";\n") if part.strip(" ;\n")]

@@ -1,0 +1,227 @@
+"""Every event of the logs and request streams as one row, and what is derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from gangline_bus.codec import Received
+from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+)
+from gangline_schemas.events.quota import UsageCharged
+from gangline_tracker.arrow import dictionary, ingested, millis, times
+from gangline_tracker.batches import Insert, whole
+from gangline_tracker.runs import Run, evolve, job_of
+
+
+class RunRows(Protocol):
+    """The rows of `runs` as they are."""
+
+    def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
+        """The rows of these jobs as far as they exist."""
+
+    def keep(self, runs: Iterable[Run]) -> None:
+        """Remember rows that are about to be written."""
+
+
+STRINGS = pa.map_(pa.string(), pa.string())
+NUMBERS = pa.map_(pa.string(), pa.float64())
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """One status of one checkpoint."""
+
+    job_id: str
+    attempt: int
+    step: int
+    status: str
+    time: datetime
+    version: int
+    committed: CheckpointCommitted | None = None
+    reason: str = ""
+
+
+def team_of(event: Event) -> str:
+    """The team that an event names; "" when it names none (then its subject's run says it)."""
+    team = getattr(event, "team", None)
+    if isinstance(team, str):
+        return team
+    for name in ("spec", "config"):
+        part = getattr(event, name, None)
+        if part is not None:
+            return str(part.team)
+    return ""
+
+
+class EventBatch:
+    """All other topics -> events, with runs, checkpoints and usage derived from them.
+
+    Derived rows are written first: they are the same however often they are written, and the
+    INSERT into events makes them count as done. `topic_prefix` is left out of topic names.
+    """
+
+    def __init__(self, run_rows: RunRows, topic_prefix: str = "") -> None:
+        self._run_rows = run_rows
+        self._prefix = topic_prefix
+        self._received: list[Received] = []
+
+    def add(self, received: Received) -> None:
+        """Take one event of any type."""
+        event = received.envelope.data
+        for name in ("attempt", "step"):
+            value = getattr(event, name, 0)
+            if isinstance(value, int):
+                whole(name, value, bits=32 if name == "attempt" else 63)
+        self._received.append(received)
+
+    def rows(self) -> int:
+        """Events gathered so far."""
+        return len(self._received)
+
+    def inserts(self, at: datetime) -> list[Insert]:
+        """INSERTs into runs, checkpoints and usage, as needed; then into events."""
+        if not self._received:
+            return []
+        parts = [self._runs(), self._checkpoints(), self._usage(), self._events(at)]
+        return [part for part in parts if part.rows.num_rows]
+
+    def _events(self, at: datetime) -> Insert:
+        envelopes = [item.envelope for item in self._received]
+        columns = {
+            "topic": dictionary([item.topic[len(self._prefix) :] for item in self._received]),
+            "partition": pa.array([item.partition for item in self._received], pa.uint32()),
+            "offset": pa.array([item.offset for item in self._received], pa.uint64()),
+            "time": times([millis(item.time) for item in envelopes]),
+            "type": dictionary([item.type for item in envelopes]),
+            "id": pa.array([item.id for item in envelopes], pa.string()),
+            "source": dictionary([item.source for item in envelopes]),
+            "subject": pa.array([item.subject for item in envelopes], pa.string()),
+            "team": dictionary([team_of(item.data) for item in envelopes]),
+            "trace": pa.array([item.traceparent or "" for item in envelopes], pa.string()),
+            "data": pa.array([item.data.encode().decode() for item in envelopes], pa.string()),
+            "ingested": ingested(at, len(envelopes)),
+        }
+        return Insert("events", pa.table(columns))
+
+    def _runs(self) -> Insert:
+        jobs = {job for item in self._received if (job := job_of(item.envelope.data)) is not None}
+        known = dict(self._run_rows.find(sorted(jobs)))
+        before = dict(known)
+        for item in self._received:
+            event = item.envelope.data
+            job = job_of(event)
+            if job is not None:
+                run = known.get(job) or Run(job)
+                known[job] = evolve(run, event, item.offset, item.envelope.time)
+        changed = [run for job, run in sorted(known.items()) if run != before.get(job)]
+        self._run_rows.keep(changed)
+        return Insert("runs", runs_table(changed))
+
+    def _checkpoints(self) -> Insert:
+        rows = [row for item in self._received if (row := _checkpoint(item)) is not None]
+        return Insert("checkpoints", _checkpoints_table(rows))
+
+    def _usage(self) -> Insert:
+        charged = [
+            (event, item.offset + 1)
+            for item in self._received
+            if isinstance(event := item.envelope.data, UsageCharged)
+        ]
+        columns = {
+            "team": pa.array([event.team for event, _ in charged], pa.string()),
+            "job_id": pa.array([event.job_id for event, _ in charged], pa.string()),
+            "attempt": pa.array([event.attempt for event, _ in charged], pa.uint32()),
+            "gpus": pa.array([event.gpus for event, _ in charged], pa.uint32()),
+            "allocated_at": times([millis(event.allocated_at) for event, _ in charged]),
+            "released_at": times([millis(event.released_at) for event, _ in charged]),
+            "gpu_seconds": pa.array([event.gpu_seconds for event, _ in charged], pa.float64()),
+            "version": pa.array([version for _, version in charged], pa.uint64()),
+        }
+        return Insert("usage", pa.table(columns))
+
+
+def _checkpoint(item: Received) -> CheckpointRow | None:
+    event, at, version = item.envelope.data, item.envelope.time, item.offset + 1
+    match event:
+        case CheckpointCommitted():
+            ref = event.checkpoint
+            return CheckpointRow(
+                event.job_id, ref.attempt, ref.step, "committed", at, version, committed=event
+            )
+        case CheckpointCorrupted() | CheckpointDeleted() | CheckpointAbandoned():
+            status = event.type.removeprefix("checkpoint.")
+            return CheckpointRow(
+                event.job_id, event.attempt, event.step, status, at, version, reason=event.reason
+            )
+        case _:
+            return None
+
+
+def _checkpoints_table(rows: list[CheckpointRow]) -> pa.Table:
+    done = [row.committed for row in rows]
+
+    def numbers(name: str, kind: pa.DataType) -> pa.Array:
+        return pa.array([getattr(event, name, 0) if event else 0 for event in done], kind)
+
+    columns = {
+        "job_id": pa.array([row.job_id for row in rows], pa.string()),
+        "attempt": pa.array([row.attempt for row in rows], pa.uint32()),
+        "step": pa.array([row.step for row in rows], pa.uint64()),
+        "status": pa.array([row.status for row in rows], pa.string()),
+        "time": times([millis(row.time) for row in rows]),
+        "world_size": pa.array(
+            [event.checkpoint.world_size if event else 0 for event in done], pa.uint32()
+        ),
+        "size_bytes": numbers("size_bytes", pa.uint64()),
+        "objects": numbers("objects", pa.uint32()),
+        "write_s": numbers("write_s", pa.float64()),
+        "blocked_s": numbers("blocked_s", pa.float64()),
+        "verify_s": numbers("verify_s", pa.float64()),
+        "commit_key": pa.array(
+            [event.checkpoint.commit_key if event else "" for event in done], pa.string()
+        ),
+        "reason": pa.array([row.reason for row in rows], pa.string()),
+        "metrics": pa.array(
+            [list(event.metrics.items()) if event else [] for event in done], NUMBERS
+        ),
+        "version": pa.array([row.version for row in rows], pa.uint64()),
+    }
+    return pa.table(columns)
+
+
+def runs_table(runs: list[Run]) -> pa.Table:
+    """Rows of `runs`."""
+
+    def texts(name: str) -> pa.Array:
+        return pa.array([getattr(run, name) for run in runs], pa.string())
+
+    def moments(name: str, *, default: int | None = None) -> pa.Array:
+        found: list[Any] = [getattr(run, name) for run in runs]
+        return times([default if moment is None else millis(moment) for moment in found])
+
+    columns = {
+        **{n: texts(n) for n in ("job_id", "team", "project", "name", "user", "state", "reason")},
+        "attempt": pa.array([run.attempt for run in runs], pa.uint32()),
+        "restarts": pa.array([run.restarts for run in runs], pa.uint32()),
+        "gpus": pa.array([run.gpus for run in runs], pa.uint32()),
+        "priority": pa.array([run.priority for run in runs], pa.uint8()),
+        "submitted_at": moments("submitted_at", default=0),
+        "started_at": moments("started_at"),
+        "ended_at": moments("ended_at"),
+        "gpu_seconds": pa.array([run.gpu_seconds for run in runs], pa.float64()),
+        **{n: texts(n) for n in ("strategy", "code_ref", "data_snapshot")},
+        "hyperparameters": pa.array([list(run.hyperparameters.items()) for run in runs], STRINGS),
+        "spec": texts("spec"),
+        "version": pa.array([run.version for run in runs], pa.uint64()),
+    }
+    return pa.table(columns)

@@ -1,0 +1,164 @@
+"""ClickHouse's HTTP protocol, read-only, over the embedded engine: for Grafana and other clients.
+
+A token is the password (X-ClickHouse-Key, HTTP basic or bearer); the user name says nothing.
+Answers are whole: the engine's rows are complete before the first byte is sent, so an error never
+stands in the middle of a result. Settings that clients send are accepted and have no effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gangline_service.tokens import Principal, TokenBook
+from gangline_tracker.loopback import is_local, token_of
+from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy
+from gangline_tracker.sql_guard import SqlRefused
+from gangline_tracker.sql_names import FORMATS
+
+log = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES = 1 << 20
+DISPLAY_NAME = "gangline"
+_AUTHENTICATION_FAILED = 516
+_REFUSED = 497  # ACCESS_DENIED
+_TOO_MANY_QUERIES = 202
+_PARAMETER = "param_"
+_CONTENT_TYPES = {"JSON": "application/json; charset=UTF-8", "Native": "application/octet-stream"}
+
+
+class ProtocolError(Exception):
+    """An answer that is an error, in ClickHouse's form."""
+
+    def __init__(self, status: int, code: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class ClickHouseEndpoint:
+    """The application. `time_zone` is the engine's, which clients are told in a header."""
+
+    def __init__(self, reader: QueryReader, tokens: TokenBook, *, threads: int = 8) -> None:
+        self._reader = reader
+        self._tokens = tokens
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="query")
+        self._time_zone = _engine_time_zone(reader)
+        self.app = Starlette(
+            routes=[
+                Route("/ping", _alive),
+                Route("/replicas_status", _alive),
+                Route("/", self._serve, methods=["GET", "POST"]),
+            ]
+        )
+
+    async def _serve(self, request: Request) -> Response:
+        query_id = request.query_params.get("query_id") or str(uuid.uuid4())
+        try:
+            if not is_local(request):
+                raise ProtocolError(403, _REFUSED, "wrong Host, or an Origin. (ACCESS_DENIED)")
+            principal = self._principal(request)
+            text = await _query_text(request)
+            if not text.strip():
+                return PlainTextResponse("Ok.\n")
+            answer = await self._query(request.query_params, text, principal)
+        except ProtocolError as error:
+            return _failure(error, query_id)
+        return self._success(answer, query_id)
+
+    async def _query(self, asked: Mapping[str, str], text: str, principal: Principal) -> Answer:
+        default_format = asked.get("default_format")
+        if default_format is not None and default_format not in FORMATS:
+            raise ProtocolError(400, 73, f"the format {default_format[:40]} is not served")
+        if asked.get("database", "gangline") not in {"gangline", "default"}:
+            raise ProtocolError(404, 81, "the only database is gangline")
+        parameters = {
+            name.removeprefix(_PARAMETER): value
+            for name, value in asked.items()
+            if name.startswith(_PARAMETER)
+        }
+        teams = None if principal.all_teams else principal.teams
+
+        def run() -> Answer:
+            return self._reader.query(
+                text, teams, parameters=parameters, default_format=default_format
+            )
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+        except SqlRefused as error:
+            log.info("query refused", principal=principal.name, reason=str(error))
+            raise ProtocolError(403, _REFUSED, f"{error}. (ACCESS_DENIED)") from None
+        except QueryFailed as error:
+            raise ProtocolError(400, error.code, str(error)) from None
+        except TooBusy as error:
+            raise ProtocolError(503, _TOO_MANY_QUERIES, str(error)) from None
+
+    def _principal(self, request: Request) -> Principal:
+        token = token_of(request)
+        principal = self._tokens.authenticate(token) if token else None
+        if principal is None:
+            raise ProtocolError(
+                401,
+                _AUTHENTICATION_FAILED,
+                "give a token as the password. (AUTHENTICATION_FAILED)",
+            )
+        return principal
+
+    def _success(self, answer: Answer, query_id: str) -> Response:
+        headers = {
+            "X-ClickHouse-Format": answer.format,
+            "X-ClickHouse-Timezone": self._time_zone,
+            **_common(query_id),
+        }
+        kind = _CONTENT_TYPES.get(answer.format, "text/plain; charset=UTF-8")
+        return Response(answer.body, headers=headers, media_type=kind)
+
+
+def _engine_time_zone(reader: QueryReader) -> str:
+    return reader.query("SELECT timezone()", None).body.decode().strip()
+
+
+async def _alive(_: Request) -> Response:
+    return PlainTextResponse("Ok.\n")
+
+
+async def _query_text(request: Request) -> str:
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise ProtocolError(400, 2, "send the query without Content-Encoding")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ProtocolError(413, 307, f"the query is above {MAX_BODY_BYTES:,} bytes")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        raise ProtocolError(400, 62, "the query is not UTF-8") from None
+    in_url = request.query_params.get("query", "")
+    return f"{in_url}\n{text}" if in_url and text.strip() else in_url or text
+
+
+def _common(query_id: str) -> dict[str, str]:
+    return {
+        "X-ClickHouse-Query-Id": query_id if query_id.isascii() and query_id.isprintable() else "-",
+        "X-ClickHouse-Server-Display-Name": DISPLAY_NAME,
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _failure(error: ProtocolError, query_id: str) -> Response:
+    message = str(error)
+    if not message.startswith("Code: "):
+        message = f"Code: {error.code}. DB::Exception: {message}"
+    headers = {"X-ClickHouse-Exception-Code": str(error.code), **_common(query_id)}
+    return PlainTextResponse(message + "\n", status_code=error.status, headers=headers)

@@ -1,0 +1,222 @@
+"""From the bus into ClickHouse: rows equal records, whatever crashes when.
+
+The cycle of one pipeline (one group of topics, one table that holds the offsets, one thread)
+1. Ask the table for max(offset) of each partition; read on from the offset after it.
+2. Poll; decode into the open batch. What cannot be read is counted and goes to the DLQ.
+3. When the batch is full or old enough: write it. Derived tables first (the same rows however
+   often), then one INSERT of one block into the table with the offsets. That one is atomic, so
+   the rows and the position can never disagree.
+
+The position lives with the data and nowhere else: there is nothing to commit, and a crash at any
+point is followed by step 1. An INSERT whose outcome is unknown ends the pipeline for the same
+reason. One process may write at a time; the embedded engine enforces that by its lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import pyarrow as pa
+import structlog
+
+from gangline_bus.codec import Received, UndecodableError, receive
+from gangline_bus.dlq import DlqLimit, refused_record
+from gangline_bus.ports import Bus, Reader, Record, TopicPartition, Writer
+from gangline_bus.topics import TopicNames
+from gangline_schemas.catalog import Topic
+from gangline_tracker.batches import Batch, HeartbeatBatch, LogBatch, NewBatch, StepBatch
+
+log = structlog.get_logger(__name__)
+
+Positions = dict[TopicPartition, int]
+"""The next offset to read of each partition, by full topic name."""
+
+
+class PositionError(Exception):
+    """The table has seen offsets that the bus does not have: they don't belong together."""
+
+
+class Sink(Protocol):
+    """Where a pipeline's rows go. Used by one thread."""
+
+    def positions(self, group: Group) -> dict[tuple[str, int], int]:
+        """The next offset by (topic without prefix, partition), as the table has it."""
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Write all rows as one atomic, acknowledged INSERT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Topics that share a table, and how much of them is gathered before it is written."""
+
+    table: str
+    topics: tuple[Topic, ...]
+    flush_after: timedelta
+    max_rows: int
+    dead_letters: bool
+    """Whether this is the consumer that puts refused records into the DLQ."""
+
+
+STEPS = Group("steps", (Topic.STEPS,), timedelta(milliseconds=500), 500_000, dead_letters=True)
+LOGS = Group("logs", (Topic.LOGS,), timedelta(milliseconds=500), 100_000, dead_letters=True)
+HEARTBEATS = Group("heartbeats", (Topic.HEARTBEATS,), timedelta(seconds=5), 50_000, True)
+EVENTS = Group(
+    "events",
+    tuple(t for t in Topic if t not in {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS}),
+    timedelta(milliseconds=100),
+    20_000,
+    dead_letters=False,  # the services that decide on these topics do
+)
+GROUPS = (EVENTS, STEPS, LOGS, HEARTBEATS)
+STREAM_BATCHES: dict[str, NewBatch] = {
+    "steps": StepBatch,
+    "logs": LogBatch,
+    "heartbeats": HeartbeatBatch,
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a pipeline did since its start."""
+
+    records: int = 0
+    rows: int = 0
+    refused: int = 0
+    missed: int = 0
+    """Records that had expired on the bus before they could be read."""
+
+
+class Pipeline:
+    """One group's way into its table. Make a new one after any error."""
+
+    def __init__(
+        self,
+        group: Group,
+        bus: Bus,
+        sink: Sink,
+        new_batch: NewBatch,
+        clock: Callable[[], datetime],
+        *,
+        names: TopicNames | None = None,
+        max_poll: int = 2_000,
+        counts: Counts | None = None,
+    ) -> None:
+        self.group = group
+        self.counts = counts or Counts()
+        self._bus = bus
+        self._sink = sink
+        self._new_batch = new_batch
+        self._clock = clock
+        self._names = names or TopicNames()
+        self._max_poll = max_poll
+        self._batch: Batch = new_batch()
+        self._opened: datetime | None = None
+        self._reader: Reader = bus.reader(f"tracker.{group.table}")
+        self._writer: Writer | None = None
+        self._limit = DlqLimit()
+
+    def seek(self) -> Positions:
+        """Step 1. Raises PositionError when the bus is not the one that the table knows."""
+        seen = self._sink.positions(self.group)
+        places = [p for topic in self.group.topics for p in self._names.places(self._bus, topic)]
+        starts, ends = self._bus.start_offsets(places), self._bus.end_offsets(places)
+        positions: Positions = {}
+        for place in places:
+            topic = self._names.topic(place.topic)
+            wanted = seen.get((topic.value, place.partition), 0)
+            if wanted > ends[place]:
+                raise PositionError(
+                    f"the table {self.group.table} holds {place.topic}[{place.partition}] up to "
+                    f"offset {wanted - 1}, but the topic ends at {ends[place]}: the database "
+                    "belongs to another bus; give this one a fresh database"
+                )
+            if wanted and wanted < starts[place]:
+                missed = starts[place] - wanted
+                self.counts.missed += missed
+                log.error("records expired unread", place=str(place), missed=missed)
+            positions[place] = max(wanted, starts[place])
+        self._reader.assign(positions)
+        return positions
+
+    def cycle(self, timeout_s: float) -> int:
+        """Steps 2 and 3, once; how many records were taken."""
+        records = self._reader.poll(self._max_poll, timeout_s)
+        for record in records:
+            self._take(record)
+        if self._due():
+            self.flush()
+        return len(records)
+
+    def flush(self) -> None:
+        """Write what is gathered."""
+        now = self._clock()
+        inserts = self._batch.inserts(now)
+        for item in inserts:
+            self._sink.insert(item.table, item.rows)
+        if inserts:
+            self.counts.rows += inserts[-1].rows.num_rows
+        self._batch, self._opened = self._new_batch(), None
+
+    def run(self, stopping: threading.Event, beat: Callable[[], None]) -> None:
+        """Cycle until told to stop; then write what is gathered."""
+        self.seek()
+        while not stopping.is_set():
+            beat()
+            self.cycle(0.2)
+        self.flush()
+        self.close()
+
+    def lag(self) -> int:
+        """Records on the bus that are not in the batch or the table yet."""
+        positions = self._reader.positions()
+        ends = self._bus.end_offsets(positions)
+        return sum(max(0, ends[place] - offset) for place, offset in positions.items())
+
+    def close(self) -> None:
+        """Let go of the bus."""
+        self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _take(self, record: Record) -> None:
+        try:
+            received = receive(record)
+            self._add(received)
+        except UndecodableError as error:
+            self._refuse(record, error)
+            return
+        self.counts.records += 1
+        if self._opened is None:
+            self._opened = self._clock()
+        if self._batch.rows() >= self.group.max_rows:
+            self.flush()
+
+    def _add(self, received: Received) -> None:
+        try:
+            self._batch.add(received)
+        except (TypeError, ValueError) as error:
+            raise UndecodableError(f"{received.envelope.type}: {error}") from None
+
+    def _due(self) -> bool:
+        return self._opened is not None and self._clock() - self._opened >= self.group.flush_after
+
+    def _refuse(self, record: Record, error: UndecodableError) -> None:
+        self.counts.refused += 1
+        self._limit.count(self._clock())
+        log.warning(
+            "refused",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=error.reason,
+        )
+        if not self.group.dead_letters:
+            return
+        if self._writer is None:
+            self._writer = self._bus.writer()
+        self._writer.send(refused_record(record, error, dlq=self._names.dlq(record.topic)))

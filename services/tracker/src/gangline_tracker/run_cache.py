@@ -1,0 +1,60 @@
+"""The rows of `runs` that may still change, so that a batch rarely has to read them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from gangline_tracker.runs import Run
+
+LIMIT = 20_000
+"""Rows kept in memory, about 40 MB at 2 KB a spec."""
+_CHUNK = 1000
+_COLUMNS = ", ".join(Run.__dataclass_fields__)
+
+
+class RunCache:
+    """Finds rows in memory, else in the table. Belongs to one thread, as its client does."""
+
+    def __init__(self, client: Client, limit: int = LIMIT) -> None:
+        self._client = client
+        self._limit = limit
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+
+    def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
+        """The rows of these jobs as far as they exist, with few queries for what is not cached."""
+        found = {job: self._runs[job] for job in jobs if job in self._runs}
+        missing = [job for job in jobs if job not in found]
+        for start in range(0, len(missing), _CHUNK):
+            found.update(self._load(missing[start : start + _CHUNK]))
+        self.keep(found.values())
+        return found
+
+    def keep(self, runs: Iterable[Run]) -> None:
+        """Remember rows as they now are; the longest unused are forgotten."""
+        for run in runs:
+            self._runs[run.job_id] = run
+            self._runs.move_to_end(run.job_id)
+        while len(self._runs) > self._limit:
+            self._runs.popitem(last=False)
+
+    def _load(self, jobs: list[str]) -> dict[str, Run]:
+        answer = self._client.query(
+            f"SELECT {_COLUMNS} FROM gangline.runs FINAL WHERE job_id IN {{jobs:Array(String)}}",  # noqa: S608
+            parameters={"jobs": jobs},
+        )
+        return {row["job_id"]: _run(row) for row in answer.named_results()}
+
+
+def _run(row: dict[str, Any]) -> Run:
+    return Run(**{name: _aware(value) for name, value in row.items()})
+
+
+def _aware(value: Any) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value

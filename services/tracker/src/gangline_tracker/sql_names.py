@@ -1,0 +1,49 @@
+"""What an outside query may name: our tables, a few system tables, and harmless functions."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+DATABASE = "gangline"
+
+TEAM_TABLES = frozenset({"steps", "logs", "runs", "usage", "run_curves", "run_list"})
+"""Tables with a column `team` in every row."""
+JOB_TABLES = frozenset({"checkpoints", "checkpoint_list"})
+"""Tables whose `job_id` says the team."""
+NODE_TABLES = frozenset({"heartbeats", "node_samples"})
+"""Tables about nodes; `jobs` are those that ran there."""
+TABLES = TEAM_TABLES | JOB_TABLES | NODE_TABLES | {"events"}
+
+SYSTEM_TABLES = {
+    "one": "",
+    "settings": "",
+    "databases": f"name = '{DATABASE}'",
+    "tables": f"database = '{DATABASE}'",
+    "columns": f"database = '{DATABASE}'",
+}
+"""What clients ask at their start, and the rows they are shown (a condition; "": all)."""
+
+_COMBINATORS = ("", "if", "array", "ornull", "ordefault", "map", "distinct", "ifornull")
+
+
+def _words() -> dict[str, frozenset[str]]:
+    text = resources.files("gangline_tracker").joinpath("sql_words.txt").read_text("utf-8")
+    found: dict[str, set[str]] = {}
+    section: set[str] = set()
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), set())
+        elif not line.startswith("#"):
+            section.update(line.split())
+    return {name: frozenset(words) for name, words in found.items()}
+
+
+_WORDS = _words()
+FORMATS = _WORDS["formats"]
+"""Output formats; each is text or bytes that carry no program."""
+KEYWORDS = _WORDS["keywords"]
+"""Words that may stand before a parenthesis without being a call."""
+TYPES = _WORDS["types"]
+"""Types with parameters, in lower case."""
+FUNCTIONS = _WORDS["functions"] | {a + c for a in _WORDS["aggregates"] for c in _COMBINATORS}
+"""Functions in lower case. None reads a file, a URL, a dictionary or another table, or waits."""

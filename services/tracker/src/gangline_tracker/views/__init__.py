@@ -1,0 +1,1 @@
+"""Derived live views: rolling, at least once, forgotten on restart. Nothing decides on them."""

@@ -1,0 +1,201 @@
+"""A scheduler with its neighbours' events in short form: nodes, jobs, ranks, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from builders_deciding import Drive, every, spec, team
+from gangline_scheduler.decide import Limits, Scheduler
+from gangline_scheduler.model import Job
+from gangline_scheduler.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.events.checkpoints import CheckpointCommitted
+from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    JobAdmitted,
+    PriorityAdmitted,
+    RestoreAdmitted,
+    TeamConfigured,
+)
+from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, JobStateChanged
+from gangline_schemas.events.workers import (
+    ExitReason,
+    GpuInfo,
+    NodeInfo,
+    NodeJoined,
+    NodeLeaving,
+    WorkerExited,
+    WorkerStarted,
+)
+from gangline_schemas.job import JobState
+
+
+def node(
+    node_id: str = "n1",
+    gpus: int = 2,
+    *,
+    rack: str = "r1",
+    block: str = "b1",
+    model: str = "cpu",
+    incarnation: str = "i1",
+    cpus: float = 64,
+    ports: tuple[int, ...] = (7001, 7002, 7003),
+) -> NodeInfo:
+    """A node with room for any small job."""
+    return NodeInfo(
+        node_id=node_id,
+        incarnation=incarnation,
+        address="127.0.0.1",
+        hostname=node_id,
+        rack=rack,
+        block=block,
+        gpus=tuple(GpuInfo(index=index, model=model, memory_gb=1) for index in range(gpus)),
+        cpus=cpus,
+        memory_gb=512,
+        rendezvous_ports=ports,
+    )
+
+
+def point(job_id: str, step: int, attempt: int = 1, world_size: int = 1) -> CheckpointRef:
+    """A committed checkpoint."""
+    return CheckpointRef(
+        job_id=job_id,
+        attempt=attempt,
+        step=step,
+        world_size=world_size,
+        commit_key=f"{job_id}/{attempt}/{step}/COMMIT.json",
+    )
+
+
+class Cluster(Drive[State]):
+    """A scheduler that knows these nodes and the teams nlp and cv."""
+
+    def __init__(self, *nodes: NodeInfo, guard_minutes: float = 30, limit: int = 64) -> None:
+        super().__init__(Scheduler(Limits(guard=timedelta(minutes=guard_minutes))))
+        for name in ("nlp", "cv"):
+            self.give(TeamConfigured(config=team(name, limit=limit)))
+        for info in nodes:
+            self.give(NodeJoined(node=info))
+
+    def submit(
+        self, job_id: str, gpus: int = 1, of_team: str = "nlp", **fields: object
+    ) -> list[Event]:
+        """A job was admitted."""
+        wanted = spec(of_team, gpus, **fields)
+        return self.give(JobAdmitted(job_id=job_id, spec=wanted, user="ada", submitted_at=self.now))
+
+    def job(self, job_id: str) -> Job:
+        """What is known of an active job."""
+        return self.state.jobs[job_id]
+
+    def start(self, job_id: str, ranks: Sequence[int] | None = None) -> list[Event]:
+        """Ranks of the live attempt (all of them) started."""
+        return [
+            event
+            for rank in self._ranks(job_id, ranks)
+            for event in self.give(
+                WorkerStarted(
+                    job_id=job_id,
+                    attempt=self.job(job_id).attempt,
+                    rank=rank,
+                    node_id="n1",
+                    incarnation="i1",
+                    pid=1,
+                )
+            )
+        ]
+
+    def exit(
+        self,
+        job_id: str,
+        reason: ExitReason = ExitReason.FINISHED,
+        ranks: Sequence[int] | None = None,
+        attempt: int | None = None,
+    ) -> list[Event]:
+        """Ranks of the live attempt (all of them) are gone."""
+        number = self.job(job_id).attempt if attempt is None else attempt
+        return [
+            event
+            for rank in self._ranks(job_id, ranks)
+            for event in self.give(
+                WorkerExited(
+                    job_id=job_id,
+                    attempt=number,
+                    rank=rank,
+                    node_id="n1",
+                    incarnation="i1",
+                    reason=reason,
+                )
+            )
+        ]
+
+    def run(self, job_id: str, gpus: int = 1, **fields: object) -> list[Event]:
+        """Submit a job and let all its ranks start."""
+        return [*self.submit(job_id, gpus, **fields), *self.start(job_id)]  # type: ignore[arg-type]
+
+    def commit(self, job_id: str, step: int, attempt: int = 1) -> list[Event]:
+        """A checkpoint was committed."""
+        ref = point(job_id, step, attempt)
+        return self.give(
+            CheckpointCommitted(job_id=job_id, checkpoint=ref, size_bytes=1, objects=1)
+        )
+
+    def fail(
+        self,
+        job_id: str,
+        *,
+        action: str = "restart",
+        cause: FailureCause = FailureCause.PROCESS,
+        avoid: tuple[str, ...] = (),
+        attempt: int | None = None,
+    ) -> list[Event]:
+        """The fault manager judged the live attempt."""
+        verdict = {
+            "job_id": job_id,
+            "attempt": self.job(job_id).attempt if attempt is None else attempt,
+            "cause": cause,
+            "action": action,
+            "message": "rank 1 was killed by signal 9",
+            "avoid_nodes": avoid,
+            "restarts_used": 1,
+            "restarts_max": 3,
+            "failed_at": self.now,
+        }
+        return self.give(GangFailed.model_validate(verdict))
+
+    def leave(self, node_id: str, incarnation: str = "i1") -> list[Event]:
+        """A node will go."""
+        return self.give(
+            NodeLeaving(node_id=node_id, incarnation=incarnation, reason="told to stop")
+        )
+
+    def cancel(self, job_id: str) -> list[Event]:
+        """A cancel was admitted."""
+        return self.give(CancelAdmitted(job_id=job_id, user="ada"))
+
+    def restore(self, job_id: str, step: int) -> list[Event]:
+        """A restore was admitted."""
+        return self.give(RestoreAdmitted(job_id=job_id, step=step, user="ada"))
+
+    def prioritize(self, job_id: str, priority: int) -> list[Event]:
+        """A change of priority was admitted."""
+        return self.give(PriorityAdmitted(job_id=job_id, priority=priority, user="ada"))
+
+    def _ranks(self, job_id: str, ranks: Sequence[int] | None) -> Sequence[int]:
+        gang = self.job(job_id).gang
+        return ranks if ranks is not None else range(gang.world_size if gang else 0)
+
+
+def states(events: Sequence[Event]) -> list[str]:
+    """The job states that were entered, in order."""
+    return [event.state.value for event in every(events, JobStateChanged)]
+
+
+def started_jobs(events: Sequence[Event]) -> list[str]:
+    """The jobs that got their GPUs, in order."""
+    return [event.job_id for event in every(events, GangAllocated)]
+
+
+TERMINAL = frozenset(state for state in JobState if state.terminal)

@@ -1,0 +1,195 @@
+"""Events that the checkpoint service reads, and real parts of checkpoints in a store."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from decider_run import START, DeciderRun
+from gangline_checkpoints.decide import CheckpointDecider
+from gangline_checkpoints.model import Verified
+from gangline_checkpoints.state import CheckpointState, fingerprint
+from gangline_schemas.base import Event
+from gangline_schemas.checkpoint import (
+    RankManifest,
+    TensorSlice,
+    checkpoint_prefix,
+    manifest_name,
+    shard_name,
+)
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    GangReleased,
+    JobStateChanged,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
+from gangline_schemas.job import CheckpointPolicy, JobSpec, JobState, Resources, Retention
+from gangline_storage import ObjectStore, digest_bytes
+
+JOB = "job-1"
+PREFIX = f"teams/nlp/checkpoints/{JOB}"
+ROWS, COLUMNS = 6, 4
+
+
+def checkpoint_run() -> DeciderRun[CheckpointState]:
+    return DeciderRun(CheckpointDecider(), fingerprint)
+
+
+def allocated(
+    attempt: int = 1,
+    *,
+    job_id: str = JOB,
+    world_size: int = 2,
+    keep: Retention | None = None,
+    resume: CheckpointRef | None = None,
+) -> GangAllocated:
+    return GangAllocated(
+        job_id=job_id,
+        attempt=attempt,
+        team="nlp",
+        world_size=world_size,
+        nodes=(
+            NodeAssignment(
+                node_id="n1",
+                incarnation="a",
+                address="127.0.0.1",
+                gpus=tuple(range(world_size)),
+                first_rank=0,
+            ),
+        ),
+        rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
+        resume=resume,
+        spec=JobSpec(
+            name="train",
+            team="nlp",
+            run="true",
+            resources=Resources(gpus=world_size),
+            checkpoint=CheckpointPolicy(keep=keep or Retention()),
+        ),
+    )
+
+
+def released(
+    attempt: int = 1,
+    reason: ReleaseReason = ReleaseReason.RESTARTING,
+    *,
+    job_id: str = JOB,
+) -> GangReleased:
+    return GangReleased(
+        job_id=job_id, attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=0
+    )
+
+
+def ended(job_id: str = JOB) -> JobStateChanged:
+    return JobStateChanged(
+        job_id=job_id, attempt=1, previous=JobState.PENDING, state=JobState.CANCELLED
+    )
+
+
+def ref(attempt: int, step: int, *, job_id: str = JOB) -> CheckpointRef:
+    folder = checkpoint_prefix(f"teams/nlp/checkpoints/{job_id}", attempt, step)
+    return CheckpointRef(
+        job_id=job_id,
+        attempt=attempt,
+        step=step,
+        world_size=2,
+        commit_key=f"{folder}/COMMIT.json",
+    )
+
+
+def part(
+    rank: int,
+    step: int = 20,
+    *,
+    attempt: int = 1,
+    job_id: str = JOB,
+    world_size: int = 2,
+    metrics: dict[str, float] | None = None,
+    folder: str | None = None,
+) -> CheckpointShardWritten:
+    """A part whose bytes nobody has: for decisions alone."""
+    where = folder or checkpoint_prefix(f"teams/nlp/checkpoints/{job_id}", attempt, step)
+    return CheckpointShardWritten(
+        job_id=job_id,
+        attempt=attempt,
+        step=step,
+        rank=rank,
+        world_size=world_size,
+        node_id="n1",
+        manifest=_digest(f"{where}/{manifest_name(rank)}", b"manifest"),
+        shards=(_digest(f"{where}/{shard_name(rank)}", b"shard"),),
+        metrics=metrics or {},
+    )
+
+
+def write_part(
+    store: ObjectStore,
+    rank: int,
+    step: int = 20,
+    *,
+    attempt: int = 1,
+    world_size: int = 2,
+    tensors: tuple[TensorSlice, ...] | None = None,
+) -> CheckpointShardWritten:
+    """A real part: rows of one tensor, its manifest, both in the store."""
+    folder = checkpoint_prefix(PREFIX, attempt, step)
+    pieces = tensors if tensors is not None else (rows_of(rank, world_size),)
+    data = b"".join(
+        struct.pack(f"<{math.prod(piece.shape)}f", *([float(rank)] * math.prod(piece.shape)))
+        for piece in pieces
+    )
+    manifest = RankManifest(
+        job_id=JOB,
+        attempt=attempt,
+        step=step,
+        rank=rank,
+        world_size=world_size,
+        shard=_digest(shard_name(rank), data),
+        tensors=pieces,
+        state={"data_position": step},
+    ).encode()
+    store.put(f"{folder}/{shard_name(rank)}", data)
+    store.put(f"{folder}/{manifest_name(rank)}", manifest)
+    written = part(rank, step, attempt=attempt, world_size=world_size)
+    return written.model_copy(
+        update={
+            "manifest": _digest(f"{folder}/{manifest_name(rank)}", manifest),
+            "shards": (_digest(f"{folder}/{shard_name(rank)}", data),),
+        }
+    )
+
+
+def rows_of(rank: int, world_size: int) -> TensorSlice:
+    """This rank's rows of a tensor of ROWS x COLUMNS."""
+    count = ROWS // world_size
+    return TensorSlice(
+        name="layer.weight",
+        dtype="float32",
+        global_shape=(ROWS, COLUMNS),
+        start=(rank * count, 0),
+        shape=(count, COLUMNS),
+        byte_offset=0,
+        size_bytes=count * COLUMNS * 4,
+    )
+
+
+def commit(
+    run: DeciderRun[CheckpointState],
+    step: int,
+    *,
+    attempt: int = 1,
+    job_id: str = JOB,
+    metrics: dict[str, float] | None = None,
+) -> list[Event]:
+    """All ranks write, the verification is fine, what is to be deleted is deleted."""
+    for rank in (0, 1):
+        run.feed(part(rank, step, attempt=attempt, job_id=job_id, metrics=metrics))
+    return run.done(f"verify:{job_id}:{attempt}:{step}:0", Verified(100, 5, 0.1))
+
+
+def _digest(key: str, data: bytes) -> ObjectDigest:
+    return ObjectDigest(key=key, size_bytes=len(data), xxh3=digest_bytes(data))

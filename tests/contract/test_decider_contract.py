@@ -1,0 +1,438 @@
+"""The decider loop over both buses: a crash at any point loses nothing and doubles nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pytest
+
+from gangline_bus.codec import Received, decode, encode
+from gangline_bus.decider import DeciderLoop, InvariantViolated, LoopSettings
+from gangline_bus.decision import Decision, Input, Refused
+from gangline_bus.dlq import DlqLimitReached
+from gangline_bus.fold import LogBroken, fold_log
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.kafka_writers import KafkaTransactionalWriter
+from gangline_bus.memory import Broker, Faults
+from gangline_bus.ports import Bus, BusError, OutRecord, TopicPartition
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import Envelope, derived_id
+from gangline_schemas.events.quota import RequestRefused, TeamConfigured
+from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.job import TeamConfig
+
+_clients = itertools.count()
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SimulatedCrash(BaseException):
+    """The process is gone here."""
+
+
+@dataclass
+class Seen:
+    limits: dict[str, int] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    refused: int = 0
+
+
+class Teams:
+    """Records each configured team once; a limit of 13 breaks an invariant."""
+
+    name = "teams"
+    log = Topic.QUOTA
+    inputs: tuple[Topic, ...] = (Topic.REQUESTS,)
+    signals: tuple[Topic, ...] = ()
+
+    def initial(self) -> Seen:
+        return Seen()
+
+    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Refused) and item.subject:
+            event = RequestRefused(
+                request=item.event_type, target=item.subject, reason=item.error.reason
+            )
+            return [Decision(item.subject, event)]
+        if not isinstance(item, Received):
+            return []
+        config = item.envelope.data.config
+        if state.limits.get(config.team) == config.gpu_limit:
+            return []
+        return [Decision(config.team, TeamConfigured(config=config))]
+
+    def evolve(self, state: Seen, decision: Decision, at: datetime) -> Seen:
+        if isinstance(decision.event, RequestRefused):
+            state.refused += 1
+        elif isinstance(decision.event, TeamConfigured):
+            config = decision.event.config
+            state.limits[config.team] = config.gpu_limit
+            state.order.append(config.team)
+        return state
+
+    def observe(self, state: Seen, signal: Received, now: datetime) -> None: ...
+
+    def effects(self, state: Seen) -> Mapping[str, object]:
+        return {}
+
+    def check(self, state: Seen) -> list[str]:
+        return ["thirteen is not allowed"] if 13 in state.limits.values() else []
+
+
+class CrashAt(Faults):
+    """Ends the client the first time it reaches a point."""
+
+    def __init__(self, point: str) -> None:
+        self.point: str | None = point
+
+    def at(self, point: str, client: str) -> None:
+        if point == self.point:
+            self.point = None
+            raise SimulatedCrash(point)
+
+
+class CrashingWriter(KafkaTransactionalWriter):
+    """A Kafka writer whose process dies at a point of its first commit."""
+
+    crash_at: str | None = None
+
+    def commit(
+        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+    ) -> None:
+        point, self.crash_at = self.crash_at, None
+        if point == "commit.begin":
+            raise SimulatedCrash(point)
+        if point == "commit.produced":
+            self._producer.begin_transaction()
+            for record in records:
+                self._produce(record)
+            self._producer.flush(5)
+            raise SimulatedCrash(point)
+        super().commit(records, offsets, group)
+        if point == "commit.ended":
+            raise SimulatedCrash(point)
+
+
+class CrashingKafkaBus(KafkaBus):
+    """A connection whose writers crash at `point`, once."""
+
+    point: str | None = None
+
+    def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
+        point, self.point = self.point, None
+        if point == "takeover":
+            raise SimulatedCrash(point)
+        writer = CrashingWriter(self, transactional_id)
+        if point == "takeover.fenced":
+            raise SimulatedCrash(point)
+        writer.crash_at = point
+        return writer
+
+
+@dataclass
+class World:
+    """A bus with topics, and processes that run the decider on it."""
+
+    connect: Callable[[str | None], Bus]
+    names: TopicNames
+    broker: Broker | None
+
+    def process(self, crash_at: str | None = None, **settings: object) -> DeciderLoop[Seen]:
+        return DeciderLoop(
+            self.connect(crash_at),
+            Teams(),
+            lambda: datetime.now(UTC),
+            names=self.names,
+            settings=LoopSettings(batch=7, **settings),  # type: ignore[arg-type]
+        )
+
+    def request(self, *teams: tuple[str, int]) -> None:
+        writer = self.connect(None).writer()
+        for team, limit in teams:
+            event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
+            envelope = Envelope(derived_id(team, limit), "/test", START, team, event)
+            writer.send(encode(envelope, topic=self.names.name(Topic.REQUESTS)))
+        assert writer.flush(10) == 0
+
+    def send_raw(self, value: bytes, *headers: tuple[str, bytes]) -> None:
+        writer = self.connect(None).writer()
+        writer.send(OutRecord(self.names.name(Topic.REQUESTS), b"k", value, headers))
+        assert writer.flush(10) == 0
+
+    def settle(self) -> Bus:
+        """A connection, once the markers of the decider's last commit are written."""
+        bus = self.connect(None)
+        bus.transactional_writer(f"{self.names.prefix}gangline.teams.0").close()
+        return bus
+
+    def read(self, topic: str, partitions: int = 1) -> list[OutRecord]:
+        bus = self.settle()
+        places = [TopicPartition(topic, index) for index in range(partitions)]
+        ends = bus.end_offsets(places)
+        reader = bus.reader("check")
+        reader.assign(dict.fromkeys(places, 0))
+        found: list[OutRecord] = []
+        for _ in range(200):
+            if all(reader.positions()[place] >= ends[place] for place in places):
+                return found
+            found += [
+                OutRecord(record.topic, record.key, record.value, record.headers)
+                for record in reader.poll(1000, 0.1)
+            ]
+        raise AssertionError(f"{topic} was not read to its end")
+
+    def fold(self) -> Seen:
+        place = TopicPartition(self.names.name(Topic.QUOTA), 0)
+        return fold_log(self.settle(), Teams(), place).state
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    names = TopicNames(f"decider-{uuid.uuid4().hex[:8]}.")
+    opened: list[Bus] = []
+    broker = Broker() if request.param == "memory" else None
+    if broker is not None:
+
+        def connect(crash_at: str | None) -> Bus:
+            if crash_at is not None:
+                broker.faults = CrashAt(crash_at)
+            return broker.connect(f"client-{next(_clients)}")
+    else:
+        kafka = request.getfixturevalue("kafka")
+
+        def connect(crash_at: str | None) -> Bus:
+            bus = CrashingKafkaBus(kafka.bootstrap, client=f"client-{next(_clients)}")
+            bus.point = crash_at
+            opened.append(bus)
+            return bus
+
+    world = World(connect, names, broker)
+    create_topics(connect(None), names)
+    yield world
+    for bus in opened:
+        bus.close()  # type: ignore[attr-defined]
+
+
+def run_until(loop: DeciderLoop[Seen], done: Callable[[Seen], bool], rounds: int = 150) -> None:
+    for _ in range(rounds):
+        if done(loop.state):
+            return
+        loop.cycle(0.1)
+    raise AssertionError(f"not reached: {loop.state}")
+
+
+TEAMS = tuple((f"team-{index}", index + 100) for index in range(40))
+
+
+def live(loop: DeciderLoop[Seen]) -> None:
+    """Take over and cycle until the process ends."""
+    loop.take_over()
+    run_until(loop, lambda _: False)
+
+
+def all_seen(state: Seen) -> bool:
+    return len(state.limits) >= len(TEAMS)
+
+
+def test_inputs_become_events_with_dense_positions(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, all_seen)
+    loop.close()
+    envelopes = [decode_out(record) for record in world.read(world.names.name(Topic.QUOTA))]
+    positions = [envelope.position for envelope in envelopes]
+    assert [p.seq for p in positions if p] == list(range(40))
+    assert {p.writer_epoch for p in positions if p} == {1}
+    assert len({envelope.id for envelope in envelopes}) == 40
+
+
+def test_replay_gives_the_live_state(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, all_seen)
+    loop.close()
+    assert world.fold() == loop.state
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["takeover", "takeover.fenced", "commit.begin", "commit.produced", "commit.ended"],
+)
+def test_a_crash_loses_nothing_and_doubles_nothing(world: World, point: str) -> None:
+    world.request(*TEAMS)
+    first = world.process(crash_at=point)
+    with pytest.raises(SimulatedCrash):
+        live(first)
+    second = world.process()
+    second.take_over()
+    run_until(second, all_seen)
+    second.close()
+    state = world.fold()
+    assert sorted(state.order) == sorted(team for team, _ in TEAMS)
+    assert state == second.state
+
+
+def test_a_zombie_that_comes_back_commits_nothing(world: World) -> None:
+    zombie = world.process()
+    zombie.take_over()
+    heir = world.process()
+    heir.take_over()
+    world.request(*TEAMS)
+    with pytest.raises(BusError):
+        run_until(zombie, lambda _: False)
+    run_until(heir, all_seen)
+    heir.close()
+    assert sorted(world.fold().order) == sorted(team for team, _ in TEAMS)
+
+
+def test_offsets_of_inputs_that_led_to_nothing_are_saved_too(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process(offsets_after_s=0.0)
+    loop.take_over()
+    run_until(loop, all_seen)
+    world.request(*TEAMS)
+    places = world.names.places(world.connect(None), Topic.REQUESTS)
+    for _ in range(150):
+        loop.cycle(0.1)
+        group = f"{world.names.prefix}gangline.teams.0.inputs"
+        saved = world.connect(None).committed(group, places)
+        ends = world.connect(None).end_offsets(places)
+        if all((saved[at] or 0) == ends[at] for at in places):
+            break
+    else:
+        raise AssertionError(f"offsets were not saved: {saved} of {ends}")
+    assert len(loop.state.order) == 40
+
+
+def test_what_cannot_be_read_goes_to_the_dlq_with_its_reason(world: World) -> None:
+    world.send_raw(b"{nonsense", ("x", b"1"))
+    loop = world.process()
+    loop.take_over()
+    written = 0
+    for _ in range(150):
+        written += loop.cycle(0.1)
+        if written:
+            break
+    loop.close()
+    (refused,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    headers = dict(refused.headers)
+    assert refused.value == b"{nonsense"
+    assert b"ce_specversion is missing" in headers["gangline_dlq_error"]
+    assert headers["gangline_dlq_topic"].endswith(b"gangline.requests")
+    assert headers["gangline_dlq_offset"] == b"0"
+
+
+def test_an_invalid_request_with_a_subject_can_be_answered_instead(world: World) -> None:
+    world.send_raw(
+        b'{"config": {"team": "a", "gpu_limit": -1}}',
+        ("ce_specversion", b"1.0"),
+        ("ce_id", b"1"),
+        ("ce_source", b"/x"),
+        ("ce_type", b"team.configure.requested"),
+        ("ce_subject", b"a"),
+    )
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, lambda state: state.refused == 1)
+    loop.close()
+    assert world.read(world.names.dlq(world.names.name(Topic.REQUESTS))) == []
+
+
+def test_too_many_refusals_stop_the_service(world: World) -> None:
+    for _ in range(4):
+        world.send_raw(b"nonsense")
+    loop = world.process(dlq_limit=3)
+    loop.take_over()
+    with pytest.raises(DlqLimitReached, match="4 messages"):
+        run_until(loop, lambda _: False)
+
+
+def test_a_violated_invariant_writes_nothing_of_the_batch(world: World) -> None:
+    world.request(("unlucky", 13))
+    loop = world.process()
+    loop.take_over()
+    with pytest.raises(InvariantViolated, match="thirteen"):
+        run_until(loop, lambda _: False)
+    assert world.fold() == Seen()
+
+
+def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, all_seen)
+    topic = world.names.name(Topic.QUOTA)
+    last = world.read(topic)[-1]
+    bus = world.connect(None)
+    bus.transactional_writer(f"{world.names.prefix}forger").commit(
+        [OutRecord(topic, last.key, last.value, last.headers, 0)], {}, "g"
+    )
+    with pytest.raises(LogBroken, match="seq is 39, expected 40"):
+        world.process().take_over()
+
+
+def decode_out(record: OutRecord) -> Envelope:
+    from gangline_bus.ports import Record
+
+    return decode(Record(record.topic, 0, 0, record.key, record.value, record.headers, 0))
+
+
+def test_a_broker_that_is_away_for_20_s_costs_nothing(
+    request: pytest.FixtureRequest, world: World
+) -> None:
+    """The process waits or ends; it, or the one that comes after it, goes on without a loss."""
+    world.request(*TEAMS[:20])
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, lambda state: len(state.limits) >= 20)
+    with away_for_20_s(request, world):
+        loop = cycle_or_end(loop, world, rounds=50)
+    world.request(*TEAMS[20:])
+    for _ in range(300):
+        if all_seen(loop.state):
+            break
+        loop = cycle_or_end(loop, world, rounds=1)
+    assert all_seen(loop.state)
+    loop.close()
+    assert sorted(world.fold().order) == sorted(team for team, _ in TEAMS)
+
+
+def cycle_or_end(loop: DeciderLoop[Seen], world: World, rounds: int) -> DeciderLoop[Seen]:
+    """The loop after so many cycles; where an error ends its process, the next one's."""
+    for _ in range(rounds):
+        try:
+            loop.cycle(0.1)
+        except BusError:
+            successor = world.process()
+            with contextlib.suppress(BusError):
+                successor.take_over()
+            loop = successor
+    return loop
+
+
+@contextlib.contextmanager
+def away_for_20_s(request: pytest.FixtureRequest, world: World) -> Iterator[None]:
+    """The broker answers nobody within the block, and for 20 s where it is a real one."""
+    if world.broker is not None:
+        world.broker.down = True
+        yield
+        world.broker.down = False
+        return
+    pid = request.getfixturevalue("kafka").pid
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        yield
+        time.sleep(max(0.0, 20.0 - (time.monotonic() - began)))
+    finally:
+        os.kill(pid, signal.SIGCONT)

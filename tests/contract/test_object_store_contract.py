@@ -1,0 +1,457 @@
+"""What every object store promises, asked of a local directory and of a real S3 server."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gangline_storage import (
+    AlreadyExists,
+    InvalidKey,
+    LocalStore,
+    NotFound,
+    ObjectStore,
+    digest_bytes,
+    digest_file,
+    digest_object,
+)
+from gangline_storage.s3 import S3Store
+from s3_server import PART_BYTES, S3Server, s3_server, write_random_file
+
+__all__ = ["s3_server"]  # a fixture is used by being in this module
+
+BIG = 2 * PART_BYTES + 12_345
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "local":
+        return LocalStore(tmp_path / "store")
+    server: S3Server = request.getfixturevalue("s3_server")
+    return server.store()
+
+
+def keys(store: ObjectStore, prefix: str = "", **query: object) -> list[str]:
+    return [info.key for info in store.list(prefix, **query)]  # type: ignore[arg-type]
+
+
+class TestOneObject:
+    def test_is_an_object_store(self, store: ObjectStore) -> None:
+        assert isinstance(store, ObjectStore)
+
+    def test_gives_back_what_was_put(self, store: ObjectStore) -> None:
+        info = store.put("jobs/j1/a.bin", b"\x00\xffhello")
+        assert (info.key, info.size_bytes) == ("jobs/j1/a.bin", 7)
+        assert store.get("jobs/j1/a.bin") == b"\x00\xffhello"
+        assert store.head("jobs/j1/a.bin").size_bytes == 7
+
+    def test_a_later_put_replaces(self, store: ObjectStore) -> None:
+        store.put("k", b"first, and longer")
+        store.put("k", b"second")
+        assert store.get("k") == b"second"
+        assert store.head("k").size_bytes == 6
+
+    def test_takes_a_stream_and_a_path(self, store: ObjectStore, tmp_path: Path) -> None:
+        path = tmp_path / "source"
+        path.write_bytes(b"from a file")
+        assert store.put("stream", io.BytesIO(b"from a stream")).size_bytes == 13
+        assert store.put("path", path).size_bytes == 11
+        assert store.get("stream") == b"from a stream"
+        assert store.get("path") == b"from a file"
+
+    def test_an_empty_object_is_an_object(self, store: ObjectStore, tmp_path: Path) -> None:
+        store.put("empty", b"")
+        assert store.get("empty") == b""
+        assert store.head("empty").size_bytes == 0
+        assert list(store.stream("empty")) == []
+        assert store.get_range("empty", 0, 10) == b""
+        store.fetch("empty", tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == b""
+        assert keys(store) == ["empty"]
+        with pytest.raises(AlreadyExists):
+            store.put("empty", b"", if_absent=True)
+
+    @pytest.mark.parametrize(
+        ("start", "length", "expected"),
+        [
+            (0, 3, b"012"),
+            (2, 5, b"23456"),
+            (7, 100, b"789"),
+            (9, 1, b"9"),
+            (10, 1, b""),
+            (1000, 5, b""),
+            (4, 0, b""),
+        ],
+    )
+    def test_gives_a_range(
+        self, store: ObjectStore, start: int, length: int, expected: bytes
+    ) -> None:
+        store.put("digits", b"0123456789")
+        assert store.get_range("digits", start, length) == expected
+
+    def test_refuses_a_negative_range(self, store: ObjectStore) -> None:
+        store.put("digits", b"0123456789")
+        with pytest.raises(ValueError, match="negative"):
+            store.get_range("digits", -1, 2)
+        with pytest.raises(ValueError, match="negative"):
+            store.get_range("digits", 1, -2)
+
+    def test_streams_in_chunks(self, store: ObjectStore) -> None:
+        store.put("digits", b"0123456789")
+        assert list(store.stream("digits", 4)) == [b"0123", b"4567", b"89"]
+        assert list(store.stream("digits", 5)) == [b"01234", b"56789"]
+
+    def test_fetches_to_a_file_and_replaces_it(self, store: ObjectStore, tmp_path: Path) -> None:
+        target = tmp_path / "target"
+        target.write_bytes(b"what was there before, and longer")
+        store.put("k", b"fetched")
+        assert store.fetch("k", target).size_bytes == 7
+        assert target.read_bytes() == b"fetched"
+        store.fetch("k", target, link=True)
+        assert target.read_bytes() == b"fetched"
+        assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["target"]
+
+    def test_a_missing_object_is_not_found(self, store: ObjectStore, tmp_path: Path) -> None:
+        store.put("folder/there", b"x")
+        for key in ("nowhere", "folder", "folder/there/below", "folder/other"):
+            for ask in (
+                lambda key=key: store.get(key),
+                lambda key=key: store.get_range(key, 0, 1),
+                lambda key=key: store.get_range(key, 0, 0),
+                lambda key=key: store.stream(key),
+                lambda key=key: store.head(key),
+                lambda key=key: store.fetch(key, tmp_path / "out"),
+            ):
+                with pytest.raises(NotFound):
+                    ask()
+        assert not (tmp_path / "out").exists()
+
+    def test_unicode_keys(self, store: ObjectStore) -> None:
+        names = ["u/grüße +%2F&?#=", "u/日本語", "u/naïve space", "u/a~'()*!;:@$,"]
+        for name in names:
+            store.put(name, name.encode())
+        assert keys(store, "u/") == sorted(names, key=str.encode)
+        assert [store.get(name).decode() for name in names] == names
+        assert store.delete_prefix("u/") == len(names)
+
+    @pytest.mark.parametrize(
+        "key", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", "a\\b", "a\0b", "a\nb", "x" * 901]
+    )
+    def test_refuses_a_bad_key_everywhere(
+        self, store: ObjectStore, key: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").write_bytes(b"x")
+        calls: list[Callable[[], object]] = [
+            lambda: store.put(key, b"x"),
+            lambda: store.put(key, io.BytesIO(b"x"), if_absent=True),
+            lambda: store.put_file(key, tmp_path / "file"),
+            lambda: store.get(key),
+            lambda: store.get_range(key, 0, 1),
+            lambda: store.stream(key),
+            lambda: store.fetch(key, tmp_path / "out"),
+            lambda: store.head(key),
+            lambda: store.delete(key),
+            lambda: store.list(after=key),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidKey):
+                call()
+        assert keys(store) == []
+
+
+class TestListing:
+    @pytest.fixture
+    def filled(self, store: ObjectStore) -> ObjectStore:
+        for key in ("a/x", "a-b", "a.b", "a0", "a/y/z", "b", "a/.hidden", "jobs/j1/s", "jobs/j10"):
+            store.put(key, key.encode())
+        return store
+
+    def test_is_in_the_order_of_bytes(self, filled: ObjectStore) -> None:
+        assert keys(filled) == [
+            *("a-b", "a.b", "a/.hidden", "a/x", "a/y/z", "a0", "b", "jobs/j1/s", "jobs/j10")
+        ]
+        assert all(info.size_bytes == len(info.key) for info in filled.list())
+
+    @pytest.mark.parametrize(
+        ("prefix", "expected"),
+        [
+            ("a/", ["a/.hidden", "a/x", "a/y/z"]),
+            ("a/y", ["a/y/z"]),
+            ("a.", ["a.b"]),
+            ("jobs/j1", ["jobs/j1/s", "jobs/j10"]),
+            ("jobs/j1/", ["jobs/j1/s"]),
+            ("b", ["b"]),
+            ("b/", []),
+            ("none/such", []),
+        ],
+    )
+    def test_by_prefix(self, filled: ObjectStore, prefix: str, expected: list[str]) -> None:
+        assert keys(filled, prefix) == expected
+
+    def test_pages_by_the_last_key(self, filled: ObjectStore) -> None:
+        everything = keys(filled)
+        for size in (1, 2, 4, 9, 10):
+            seen: list[str] = []
+            after: str | None = None
+            while page := keys(filled, after=after, limit=size):
+                assert len(page) <= size
+                seen += page
+                after = page[-1]
+            assert seen == everything
+
+    def test_after_need_not_be_there(self, filled: ObjectStore) -> None:
+        assert keys(filled, "a", after="a/aaa", limit=2) == ["a/x", "a/y/z"]
+        assert keys(filled, "a/", after="a/y/zz") == []
+        assert keys(filled, after="zzz") == []
+
+    def test_refuses_a_bad_prefix_or_limit(self, store: ObjectStore) -> None:
+        for prefix in ("/", "../", "a//", "a/../b", "a\\"):
+            with pytest.raises(InvalidKey):
+                store.list(prefix)
+        with pytest.raises(ValueError, match="limit"):
+            store.list(limit=0)
+
+    def test_more_than_one_request_of_s3_can_hold(self, store: ObjectStore) -> None:
+        names = [f"many/{number:05d}" for number in range(1020)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: store.put(name, b"x"), names))
+        assert keys(store, "many/") == names
+        assert keys(store, "many/", limit=1010) == names[:1010]
+        assert store.delete_prefix("many/") == len(names)
+        assert keys(store) == []
+
+
+class TestDelete:
+    def test_is_idempotent(self, store: ObjectStore) -> None:
+        store.put("a/b/c", b"x")
+        store.delete("a/b/c")
+        store.delete("a/b/c")
+        store.delete("never/was")
+        assert keys(store) == []
+        with pytest.raises(NotFound):
+            store.get("a/b/c")
+
+    def test_leaves_the_neighbours(self, store: ObjectStore) -> None:
+        for key in ("jobs/j1/a", "jobs/j1/b/c", "jobs/j10/a", "jobs/j1.txt"):
+            store.put(key, b"x")
+        assert store.delete_prefix("jobs/j1/") == 2
+        assert keys(store) == ["jobs/j1.txt", "jobs/j10/a"]
+        assert store.delete_prefix("jobs/j1/") == 0
+
+    def test_a_folder_can_be_an_object_once_it_is_empty(self, store: ObjectStore) -> None:
+        store.put("a/b/c", b"x")
+        store.delete("a/b/c")
+        store.put("a/b", b"now an object")
+        assert store.get("a/b") == b"now an object"
+
+    @pytest.mark.parametrize("prefix", ["", "/", "jobs", "jobs/j1", "../", "a/../"])
+    def test_takes_whole_folders_only(self, store: ObjectStore, prefix: str) -> None:
+        store.put("jobs/j1/a", b"x")
+        with pytest.raises(InvalidKey):
+            store.delete_prefix(prefix)
+        assert keys(store) == ["jobs/j1/a"]
+
+
+class TestLargeObjects:
+    def test_a_file_of_several_parts(self, store: ObjectStore, tmp_path: Path) -> None:
+        path = tmp_path / "big"
+        data = write_random_file(path, BIG)
+        assert store.put_file("big", path).size_bytes == BIG
+        assert store.head("big").size_bytes == BIG
+        assert digest_object(store, "big") == digest_bytes(data) == digest_file(path)
+        assert store.get_range("big", PART_BYTES - 3, 6) == data[PART_BYTES - 3 : PART_BYTES + 3]
+        store.fetch("big", tmp_path / "again")
+        assert digest_file(tmp_path / "again") == digest_bytes(data)
+
+    @pytest.mark.parametrize("size_bytes", [PART_BYTES - 1, PART_BYTES, PART_BYTES + 1])
+    def test_a_stream_around_the_size_of_a_part(
+        self, store: ObjectStore, tmp_path: Path, size_bytes: int
+    ) -> None:
+        data = write_random_file(tmp_path / "source", size_bytes)
+        with (tmp_path / "source").open("rb") as stream:
+            assert store.put("sized", stream).size_bytes == size_bytes
+        assert store.get("sized") == data
+
+    def test_put_if_absent(self, store: ObjectStore, tmp_path: Path) -> None:
+        path = tmp_path / "big"
+        data = write_random_file(path, BIG)
+        store.put_file("big", path, if_absent=True)
+        write_random_file(path, BIG, seed=2)
+        with pytest.raises(AlreadyExists):
+            store.put_file("big", path, if_absent=True)
+        assert digest_object(store, "big") == digest_bytes(data)
+        assert store.remove_partial(older_than_s=0) == 0  # the loser's parts were given back
+
+    def test_a_source_that_fails_leaves_nothing(self, store: ObjectStore) -> None:
+        class Failing(io.RawIOBase):
+            given = 0
+
+            def read(self, size: int = -1) -> bytes:
+                if self.given >= BIG:
+                    raise OSError("the source broke")
+                self.given += size
+                return b"x" * size
+
+        with pytest.raises(Exception, match="the source broke"):
+            store.put("torn", Failing())  # type: ignore[arg-type]
+        with pytest.raises(NotFound):
+            store.head("torn")
+        assert keys(store) == []
+        assert store.remove_partial(older_than_s=0) == 0
+
+
+class TestConcurrency:
+    def test_put_if_absent_has_one_winner(self, store: ObjectStore) -> None:
+        rounds, writers = 40, 8
+        start = threading.Barrier(writers, timeout=60)
+
+        def write(me: int) -> list[bool]:
+            won = []
+            for number in range(rounds):
+                start.wait()
+                try:
+                    store.put(f"race/{number}", b"%d" % me * 1000, if_absent=True)
+                except AlreadyExists:
+                    won.append(False)
+                else:
+                    won.append(True)
+            return won
+
+        with ThreadPoolExecutor(writers) as pool:
+            results = list(pool.map(write, range(writers)))
+        for number in range(rounds):
+            winners = [me for me in range(writers) if results[me][number]]
+            assert len(winners) == 1
+            assert store.get(f"race/{number}") == b"%d" % winners[0] * 1000
+
+    def test_a_large_put_if_absent_has_one_winner(self, store: ObjectStore, tmp_path: Path) -> None:
+        rounds, writers = 3, 4
+        paths = [tmp_path / f"w{me}" for me in range(writers)]
+        digests = [
+            digest_bytes(write_random_file(path, PART_BYTES + 7, seed=me))
+            for me, path in enumerate(paths)
+        ]
+        start = threading.Barrier(writers, timeout=60)
+
+        def write(me: int, key: str) -> bool:
+            start.wait()
+            try:
+                store.put_file(key, paths[me], if_absent=True)
+            except AlreadyExists:
+                return False
+            return True
+
+        with ThreadPoolExecutor(writers) as pool:
+            for number in range(rounds):
+                key = f"race/{number}"
+                won = list(pool.map(write, range(writers), [key] * writers))
+                assert won.count(True) == 1
+                assert digest_object(store, key) == digests[won.index(True)]
+        assert store.remove_partial(older_than_s=0) == 0
+
+    def test_a_reader_sees_one_version_whole(self, store: ObjectStore) -> None:
+        size = 300_000
+        store.put("versions", b"0" * size)
+        done = threading.Event()
+
+        def rewrite() -> None:
+            try:
+                for number in range(30):
+                    store.put("versions", b"%d" % (number % 10) * size)
+            finally:
+                done.set()
+
+        with ThreadPoolExecutor(1) as pool:
+            writer = pool.submit(rewrite)
+            reads = 0
+            while not done.is_set() or reads < 5:
+                data = store.get("versions")
+                assert len(data) == size
+                assert data == data[:1] * size
+                reads += 1
+            writer.result()
+
+    def test_puts_and_deletes_in_one_folder(self, store: ObjectStore) -> None:
+        """A delete that empties the folder must not take a put's folder away."""
+
+        def churn(me: int) -> None:
+            for _ in range(60):
+                store.put(f"churn/{me}", b"x")
+                store.delete(f"churn/{me}")
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(churn, range(4)))
+        assert keys(store) == []
+
+
+class TestCrash:
+    WRITER = """
+import io, os, sys
+from pathlib import Path
+from gangline_storage import LocalStore
+from gangline_storage.s3 import S3Store
+from gangline_storage.s3_client import S3Credentials, S3Options
+
+class Endless(io.RawIOBase):
+    given = 0
+    def read(self, size=-1):
+        if self.given > 18 << 20:
+            print("half-way", flush=True)
+            sys.stdin.read()
+        self.given += size
+        return b"x" * size
+
+kind, place, prefix, endpoint = sys.argv[1:5]
+if kind == "local":
+    store = LocalStore(Path(place))
+else:
+    store = S3Store(place, prefix, endpoint=endpoint,
+                    options=S3Options(part_size_bytes=5 << 20, part_threads=2))
+store.put("torn/object", Endless(), if_absent=True)
+"""
+
+    @pytest.fixture
+    def writer(
+        self, store: ObjectStore, request: pytest.FixtureRequest
+    ) -> Iterator[subprocess.Popen[str]]:
+        env = dict(os.environ)
+        if isinstance(store, S3Store):
+            server: S3Server = request.getfixturevalue("s3_server")
+            env |= server.proxy.environment
+            where = ("s3", store.bucket, store.prefix, server.proxy.endpoint)
+        else:
+            assert isinstance(store, LocalStore)
+            where = ("local", str(store.root), "", "")
+        process = subprocess.Popen(
+            [sys.executable, "-c", self.WRITER, *where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
+        yield process
+        process.kill()
+        process.communicate()
+
+    def test_a_killed_writer_leaves_no_object(
+        self, store: ObjectStore, writer: subprocess.Popen[str]
+    ) -> None:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "half-way\n"
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        with pytest.raises(NotFound):
+            store.get("torn/object")
+        assert keys(store) == []
+        store.put("torn/object", b"whole", if_absent=True)
+        assert store.remove_partial(older_than_s=3600) == 0
+        assert store.remove_partial(older_than_s=0) == 1
+        assert store.remove_partial(older_than_s=0) == 0
+        assert store.get("torn/object") == b"whole"

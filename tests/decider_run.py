@@ -1,0 +1,79 @@
+"""Drives one decider by hand, as the loop does, with virtual time and its own log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeVar
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Tick
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import topic_of
+from gangline_schemas.envelope import Envelope
+
+StateT = TypeVar("StateT")
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+
+
+class DeciderRun(Generic[StateT]):
+    """A decider, its state and its log. Each step checks invariants and that decide is pure."""
+
+    def __init__(self, decider: Decider[StateT], fingerprint: Callable[[StateT], str]) -> None:
+        self.decider = decider
+        self.fingerprint = fingerprint
+        self.state = decider.initial()
+        self.now = START
+        self.log: list[tuple[Decision, datetime]] = []
+        self._offset = 0
+
+    def feed(self, event: Event) -> list[Event]:
+        """Decide upon an input event; the own events that followed."""
+        return self._decide(self.received(event))
+
+    def tick(self, after_s: float = 0.0) -> list[Event]:
+        """Let time pass, then a Tick; the own events that followed."""
+        self.now += timedelta(seconds=after_s)
+        return self._decide(Tick())
+
+    def done(self, key: str, result: object) -> list[Event]:
+        """An effect was performed; the own events that followed."""
+        return self._decide(EffectDone(key, result))
+
+    def signal(self, event: Event) -> None:
+        """A heartbeat is seen."""
+        self.decider.observe(self.state, self.received(event), self.now)
+
+    def effects(self) -> dict[str, object]:
+        """What the state asks for now."""
+        return dict(self.decider.effects(self.state))
+
+    def take_over(self) -> None:
+        """A new process folds the log: the hard state is equal, the soft one is lost."""
+        before = self.fingerprint(self.state)
+        state = self.decider.initial()
+        for decision, at in self.log:
+            state = self.decider.evolve(state, decision, at)
+        assert self.fingerprint(state) == before
+        self.state = state
+
+    def events(self, kind: type[Event]) -> list[Event]:
+        """All own events of one type so far."""
+        return [decision.event for decision, _ in self.log if isinstance(decision.event, kind)]
+
+    def received(self, event: Event) -> Received:
+        """The event as it is read from its topic."""
+        self._offset += 1
+        envelope = Envelope(f"id-{self._offset}", "/test", self.now, "subject", event)
+        return Received(envelope, topic_of(event.type).value, 0, self._offset)
+
+    def _decide(self, item: Input) -> list[Event]:
+        before = self.fingerprint(self.state)
+        decisions = list(self.decider.decide(self.state, item, self.now))
+        assert self.fingerprint(self.state) == before, "decide changed the state"
+        for decision in decisions:
+            self.state = self.decider.evolve(self.state, deepcopy(decision), self.now)
+            self.log.append((decision, self.now))
+        assert self.decider.check(self.state) == []
+        return [decision.event for decision in decisions]

@@ -1,0 +1,166 @@
+"""The `gangline` command against the whole real platform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli_run import Ran, runner
+from gangline.sdk import connect
+from platform_fixture import RunningPlatform
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Gangline = Callable[..., Ran]
+LONG = """
+name: long
+team: default
+run: |
+  trap 'echo stopping; exit 0' TERM
+  echo begun
+  while true; do sleep 0.2; done
+resources: {gpus: 1, cpus_per_gpu: 0.5, memory_per_gpu_gb: 0.1}
+stop_grace_seconds: 10
+"""
+FAILING = """
+name: failing
+team: default
+run: 'if [ "$RANK" = 1 ]; then echo last words >&2; exit 7; fi; sleep 60'
+resources: {gpus: 2, cpus_per_gpu: 0.5, memory_per_gpu_gb: 0.1}
+stop_grace_seconds: 1
+"""
+
+
+@pytest.fixture
+def gangline(platform: RunningPlatform, capsys: pytest.CaptureFixture[str]) -> Gangline:
+    run = runner(capsys)
+    return lambda *arguments: run("--data-dir", str(platform.data_dir), *arguments)
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def first_line(gangline: Gangline, job_id: str, platform: RunningPlatform) -> None:
+    """Until the job has written something."""
+    with connect(platform.client.url, platform.client.token) as client:
+        next(client.logs(job_id, follow=True))
+
+
+def test_a_job_is_followed_to_its_end(gangline: Gangline) -> None:
+    shown = gangline("submit", str(EXAMPLES / "shell.yaml"), "-y", "--follow")
+    assert shown.code == 0, shown.err
+    job_id, *lines = shown.out.splitlines()
+    assert {"[0] hello", "[1] hello"} <= set(lines)
+    assert "fits now" in shown.err
+    assert gangline("show", job_id, "--json").json["state"] == "succeeded"
+    assert job_id in {item["job_id"] for item in gangline("list", "--json").json}
+    assert gangline("watch", job_id).code == 0
+    logs = gangline("logs", job_id, "--rank", "1", "-f")
+    assert logs.out.splitlines()[-1] == "[1] hello"
+    types = {
+        item["type"] for item in gangline("events", "--job", job_id, "-f", "--json").json_lines
+    }
+    assert {"job.submitted", "job.admitted", "gang.allocated", "gang.released"} <= types
+
+
+def test_the_same_key_is_the_same_job(gangline: Gangline, tmp_path: Path) -> None:
+    file = written(tmp_path, "name: once\nteam: default\nrun: 'true'\nresources: {gpus: 1}\n")
+    first = gangline("submit", file, "-y", "--idempotency-key", "k-e2e", "--wait")
+    again = gangline("submit", file, "-y", "--idempotency-key", "k-e2e")
+    assert first.code == again.code == 0
+    assert first.out == again.out
+    other = gangline("submit", file, "-y", "--idempotency-key", "k-e2e", "--set", "seed=1")
+    assert other.code == 1
+    assert "Idempotency-Key" in other.err
+
+
+def test_a_failed_job_names_the_first_rank(gangline: Gangline, tmp_path: Path) -> None:
+    shown = gangline("submit", written(tmp_path, FAILING), "-y", "--wait", "--json")
+    assert shown.code == 100
+    assert shown.json["failure"]["first_rank"] == 1
+    assert "rank 1 on node-" in shown.err
+    assert "with exit code 7" in shown.err
+    assert "last words" in shown.err
+    assert "--rank 1 --attempt 1" in shown.err
+
+
+def test_cancel(gangline: Gangline, platform: RunningPlatform, tmp_path: Path) -> None:
+    job_id = gangline("submit", written(tmp_path, LONG), "-y").out.strip()
+    first_line(gangline, job_id, platform)
+    assert gangline("watch", job_id, "--timeout", "0").code == 101
+    nodes = gangline("nodes", "--json").json
+    assert job_id in {name for node in nodes for name in node["jobs"]}
+    assert gangline("cancel", job_id).code == 0
+    assert gangline("watch", job_id).code == 103
+    again = gangline("cancel", job_id)
+    assert again.code == 1
+    assert "already ended" in again.err
+
+
+def test_a_job_that_waits_says_why(gangline: Gangline, tmp_path: Path) -> None:
+    job_id = gangline(
+        "submit", written(tmp_path, LONG), "-y", "--set", "resources.gpus=64"
+    ).out.strip()
+    try:
+        found: dict[str, str] = {}
+        for _ in range(100):
+            # The scheduler gives its reason shortly after the admission.
+            found = gangline("explain", job_id, "--json").json
+            if found["message"] != "admitted":
+                break
+        assert found["state"] == "pending"
+        assert "64 GPUs" in found["message"]
+        assert job_id in {entry["job_id"] for entry in gangline("queue", "--json").json["queue"]}
+        assert gangline("priority", job_id, "7").code == 0
+        assert gangline("show", job_id, "--json").json["priority"] == 7
+    finally:
+        gangline("cancel", job_id)
+    assert gangline("watch", job_id).code == 103
+
+
+def test_a_job_that_can_never_run_is_refused(gangline: Gangline, tmp_path: Path) -> None:
+    file = written(tmp_path, LONG)
+    for setting in (("--set", "resources.gpus=65"), ("--team", "nobody")):
+        shown = gangline("submit", file, "-y", *setting)
+        assert shown.code == 2, shown.err
+        assert shown.out == ""
+
+
+def test_teams_and_nodes(gangline: Gangline) -> None:
+    assert gangline("teams", "set", "fresh", "--limit", "3", "--guarantee", "1").code == 0
+    found = {team["team"]: team for team in gangline("teams", "--json").json}
+    assert (found["fresh"]["gpu_limit"], found["fresh"]["gpu_guarantee"]) == (3, 1)
+    assert gangline("drain", "node-1").code == 0
+    states = {node["node_id"]: node["status"] for node in gangline("nodes", "--json").json}
+    assert states == {"node-0": "ready", "node-1": "draining"}
+    assert gangline("drain", "node-1", "--undo").code == 0
+    assert gangline("drain", "node-9").code == 102
+
+
+def test_two_runs_are_compared(gangline: Gangline, tmp_path: Path) -> None:
+    file = str(EXAMPLES / "metrics-script" / "job.yaml")
+    ids = []
+    for lr in ("0.05", "0.1"):
+        shown = gangline(
+            "submit", file, "-y", "--wait", "--set", f"hyperparameters.lr={lr}",
+            "--set", "hyperparameters.steps=10",
+        )  # fmt: skip
+        assert shown.code == 0, shown.err
+        ids.append(shown.out.strip())
+        assert list(gangline("metrics", ids[-1], "-f", "--json").json_lines)
+    picture = tmp_path / "loss.png"
+    shown = gangline("compare", *ids, "--plot", str(picture), "--json")
+    assert shown.code == 0, shown.err
+    differing = {item["field"]: item["values"] for item in shown.json["differences"]}
+    assert differing["hyperparameters.lr"] == {ids[0]: 0.05, ids[1]: 0.1}
+    assert set(shown.json["metrics"]["loss"]) == set(ids)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_unknown_job_is_not_found(gangline: Gangline) -> None:
+    for command in ("show", "explain", "watch", "checkpoints", "cancel"):
+        assert gangline(command, "no-such-job").code == 102, command

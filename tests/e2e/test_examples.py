@@ -1,0 +1,87 @@
+"""Every job file of examples/ runs on the real platform as its comments say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline.api_models import Job
+from gangline.sdk import Gangline, connect
+from platform_fixture import RunningPlatform
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+END_S = 180.0
+
+
+@pytest.fixture
+def client(platform: RunningPlatform) -> Iterator[Gangline]:
+    with connect(platform.client.url, platform.client.token) as found:
+        yield found
+
+
+def run(client: Gangline, file: str, **overrides: object) -> Job:
+    """Submit an example and see it succeed."""
+    job = client.submit(EXAMPLES / file, overrides=overrides)
+    ended = client.wait(job.job_id, END_S)
+    log = "\n".join(f"[{line.rank}] {line.text}" for line in client.logs(job.job_id, tail=50))
+    assert ended.state == "succeeded", f"{ended.reason}\n{ended.failure}\n{log}"
+    assert ended.restarts == 0, f"{ended.failure}\n{log}"
+    return ended
+
+
+def said(client: Gangline, job: Job) -> list[tuple[int, str]]:
+    """(rank, text) of the whole log, read to its end."""
+    return [(line.rank, line.text) for line in client.logs(job.job_id, follow=True)]
+
+
+def test_every_example_is_run_here() -> None:
+    found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml")}
+    assert found == {
+        "train-fsdp.yaml", "train-single.yaml", "shell.yaml", "torchrun-script/job.yaml",
+        "metrics-script/job.yaml",
+    }  # fmt: skip
+
+
+def test_shell(client: Gangline) -> None:
+    job = run(client, "shell.yaml")
+    lines = said(client, job)
+    for rank in (0, 1):
+        texts = [text for of, text in lines if of == rank]
+        assert texts[0] == f"rank {rank} of 2 in attempt 1 of {job.job_id}"
+        assert texts[-1] == "hello"
+
+
+def test_an_unmodified_torchrun_script(client: Gangline) -> None:
+    job = run(client, "torchrun-script/job.yaml")
+    epochs = [text for _, text in said(client, job) if text.startswith("epoch")]
+    losses = [float(text.split()[-1]) for text in epochs]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0] / 10
+
+
+@pytest.mark.parametrize("file", ["train-fsdp.yaml", "train-single.yaml"])
+def test_training(client: Gangline, file: str) -> None:
+    job = run(client, file)
+    assert job.step == job.total_steps == 30
+    losses = {step.step: step.metrics["loss"] for step in client.metrics(
+        job.job_id, ["loss"], follow=True)}  # fmt: skip
+    assert sorted(losses) == [*range(1, 31)]
+    assert losses[30] < losses[1] - 1.0
+    kept = [item for item in client.checkpoints(job.job_id) if item.status == "committed"]
+    assert kept[0].step == 30
+
+
+def test_metrics_script_and_going_on_from_it(client: Gangline) -> None:
+    first = run(client, "metrics-script/job.yaml", **{"hyperparameters.steps": 10})
+    newest = client.checkpoints(first.job_id)[0]
+    assert (newest.step, newest.status) == (10, "committed")
+    second = run(
+        client, "metrics-script/job.yaml",
+        **{"resume_from": first.job_id, "hyperparameters.steps": 20},
+    )  # fmt: skip
+    texts = [text for _, text in said(client, second)]
+    assert "resumed after step 10" in texts
+    steps = [step.step for step in client.metrics(second.job_id, ["loss"], follow=True)]
+    assert sorted(set(steps)) == [*range(11, 21)]

@@ -1,0 +1,119 @@
+"""Each part in turn is killed with -9 while a job runs: it finishes, nothing lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from log_watch import LogWatch
+from platform_fixture import RunningPlatform, start_platform
+
+SERVICES = [
+    "quota-0",
+    "scheduler-0",
+    "fault-manager-0",
+    "checkpoint-service-0",
+    "tracker-0",
+    "gateway-0",
+    "kafka",
+]
+
+
+@pytest.fixture(scope="module")
+def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
+    """A platform of this module alone: it is broken on purpose."""
+    data_dir = tmp_path_factory.mktemp("kills")
+    running, _ = start_platform(
+        data_dir, heartbeat_timeout_s=30.0, heartbeat_interval_s=0.5, schedulers=2
+    )
+    with running:
+        yield RunningPlatform(running, running.start(), data_dir)
+
+
+def kill(platform: RunningPlatform, name: str) -> None:
+    """SIGKILL, and wait until the supervisor has seen it go and brought it back."""
+    before = platform.pid(name)
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        (row,) = [r for r in platform.platform.supervisor.status() if r.name == name]
+        if row.pid not in (None, before) and row.ready:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{name} did not come back")
+
+
+def runs(pid: int) -> bool:
+    """Whether the process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_job_survives_the_death_of_every_service(own_platform: RunningPlatform) -> None:
+    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+        job = watch.submit("survivor", hyperparameters={"steps": 1500})
+        watch.wait_step(job, 5)
+        for name in SERVICES:
+            before = len(watch.of("worker.step", None))
+            kill(own_platform, name)
+            # Training went on meanwhile, and what it reports arrives.
+            watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
+        changed = watch.wait_state(job, "succeeded", "failed", timeout_s=240)
+        assert changed.data.state == "succeeded", changed.data
+        watch.assert_sound()
+        assert len(watch.of("gang.allocated", job)) == 1, "a service's death restarted the gang"
+        reported = sorted(
+            step
+            for seen in watch.of("worker.step")
+            if seen.data.run_id == job and seen.data.rank == 0
+            for step in seen.data.step
+        )
+        assert sorted(set(reported)) == list(range(1, 1501)), "steps were lost"
+
+
+def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
+    own_platform: RunningPlatform,
+) -> None:
+    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+        job = watch.submit("resumer", hyperparameters={"steps": 300})
+        committed = watch.wait_for(
+            lambda s: s.type == "checkpoint.committed" and s.data.job_id == job
+        )
+        started = [s.data for s in watch.of("worker.started", job)]
+        os.kill(next(s.pid for s in started if s.rank == 1), signal.SIGKILL)
+        failed = watch.wait_for(lambda s: s.type == "gang.failed" and s.data.job_id == job)
+        assert (failed.data.first_rank, failed.data.signal) == (1, 9)
+        assert failed.data.action == "restart"
+        again = watch.wait_for(
+            lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
+        )
+        assert again.data.resume.step >= committed.data.checkpoint.step
+        first = watch.wait_step(job, 0, attempt=2)
+        assert min(first.data.step) == again.data.resume.step + 1
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        watch.assert_sound()
+
+
+def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
+    own_platform: RunningPlatform,
+) -> None:
+    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+        job = watch.submit("mover", hyperparameters={"steps": 300})
+        watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
+        allocated = watch.of("gang.allocated", job)[0].data
+        pids = [s.data.pid for s in watch.of("worker.started", job)]
+        kill(own_platform, allocated.nodes[0].node_id)
+        assert not [pid for pid in pids if runs(pid)], "ranks outlived their agent"
+        again = watch.wait_for(
+            lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
+        )
+        assert again.data.resume is not None
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        watch.assert_sound()

@@ -1,0 +1,52 @@
+"""`gangline up --kafka ... --s3 ...`: the user's own broker and store instead of the embedded."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from gangline.local.kafka import EmbeddedKafka
+from gangline_storage import open_store
+from gangline_storage.s3_client import S3Credentials
+from log_watch import LogWatch
+from platform_fixture import start_platform
+from s3_server import S3Server, s3_server
+
+__all__ = ["s3_server"]
+
+
+def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
+    kafka: EmbeddedKafka, s3_server: S3Server, tmp_path: Path
+) -> None:
+    s3 = s3_server.proxy
+    prefix = "own-parts."
+    platform, _ = start_platform(
+        tmp_path,
+        nodes=1,
+        kafka=kafka.bootstrap,
+        store=s3.url,
+        environment={**s3.environment, "GANGLINE_TOPIC_PREFIX": prefix},
+        live_view=False,
+    )
+    with platform:
+        client = platform.start()
+        assert client.bootstrap_servers == kafka.bootstrap
+        names = {row.name for row in platform.supervisor.status()}
+        assert not names & {"kafka", "s3proxy"}
+        with LogWatch(kafka.bootstrap, prefix=prefix) as watch:
+            job = watch.submit("on-s3", hyperparameters={"steps": 300})
+            watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
+            os.kill(watch.of("worker.started", job)[0].data.pid, signal.SIGKILL)
+            again = watch.wait_for(
+                lambda s: (
+                    s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
+                )
+            )
+            assert again.data.resume is not None
+            assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+            watch.assert_sound()
+            last = watch.of("checkpoint.committed", job)[-1].data.checkpoint
+    credentials = S3Credentials(s3.settings.access_key, s3.settings.secret_key)
+    store = open_store(s3.url, credentials=credentials)
+    assert store.head(last.commit_key).size_bytes > 0

@@ -1,0 +1,124 @@
+"""Events that the fault manager reads, with the fields that a test cares about."""
+
+from __future__ import annotations
+
+from decider_run import START, DeciderRun
+from gangline_faults.decide import FaultDecider
+from gangline_faults.policy.timing import Timing
+from gangline_faults.state import FaultState, fingerprint
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobStateChanged,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import (
+    ExitReason,
+    GpuInfo,
+    NodeInfo,
+    NodeJoined,
+    WorkerExited,
+    WorkerHeartbeat,
+)
+from gangline_schemas.job import JobSpec, JobState, Resources, RestartPolicy
+
+
+def fault_run() -> DeciderRun[FaultState]:
+    return DeciderRun(FaultDecider(Timing(heartbeat_timeout_s=60, settle_s=2)), fingerprint)
+
+
+def joined(node_id: str, incarnation: str = "a") -> NodeJoined:
+    return NodeJoined(
+        node=NodeInfo(
+            node_id=node_id,
+            incarnation=incarnation,
+            address="127.0.0.1",
+            hostname=node_id,
+            gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
+            cpus=1,
+            memory_gb=1,
+            rendezvous_ports=(20_000,),
+        )
+    )
+
+
+def beat(node_id: str, incarnation: str = "a") -> WorkerHeartbeat:
+    return WorkerHeartbeat(node_id=node_id, incarnation=incarnation, sequence=0, sent_at=START)
+
+
+def allocated(
+    job_id: str = "job-1",
+    attempt: int = 1,
+    nodes: tuple[str, ...] = ("n1", "n2"),
+    *,
+    incarnation: str = "a",
+    restart: RestartPolicy | None = None,
+) -> GangAllocated:
+    return GangAllocated(
+        job_id=job_id,
+        attempt=attempt,
+        team="nlp",
+        world_size=len(nodes),
+        nodes=tuple(
+            NodeAssignment(
+                node_id=node_id,
+                incarnation=incarnation,
+                address="127.0.0.1",
+                gpus=(0,),
+                first_rank=rank,
+            )
+            for rank, node_id in enumerate(nodes)
+        ),
+        rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
+        spec=JobSpec(
+            name="train",
+            team="nlp",
+            run="true",
+            resources=Resources(gpus=len(nodes)),
+            restart=restart or RestartPolicy(),
+        ),
+    )
+
+
+def released(job_id: str = "job-1", attempt: int = 1) -> GangReleased:
+    return GangReleased(
+        job_id=job_id,
+        attempt=attempt,
+        reason=ReleaseReason.RESTARTING,
+        allocated_at=START,
+        gpu_seconds=0,
+    )
+
+
+def ended(job_id: str = "job-1", state: JobState = JobState.FAILED) -> JobStateChanged:
+    return JobStateChanged(job_id=job_id, attempt=1, previous=JobState.RUNNING, state=state)
+
+
+def exited(
+    rank: int = 0,
+    *,
+    job_id: str = "job-1",
+    attempt: int = 1,
+    reason: ExitReason = ExitReason.FAILED,
+    code: int | None = None,
+    signal: int | None = None,
+    message: str = "",
+    out_of_memory: bool = False,
+) -> WorkerExited:
+    return WorkerExited(
+        job_id=job_id,
+        attempt=attempt,
+        rank=rank,
+        node_id=f"n{rank + 1}",
+        incarnation="a",
+        reason=reason,
+        exit_code=code,
+        signal=signal,
+        message=message,
+        out_of_memory=out_of_memory,
+    )
+
+
+PEER_LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"

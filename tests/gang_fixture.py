@@ -1,0 +1,203 @@
+"""Launches the trainer's ranks as real processes, as an agent does, for tests."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from gangline_worker.checkpoint.commit import committed
+from gangline_worker.reporting import report
+
+TINY = "dim=32 layers=2 heads=2 seq_len=32 batch_size=8 warmup_steps=4 data_max_bytes=400000"
+DEADLINE_S = 120.0
+EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_AGENT = 2, 65, 75
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one launch of a gang ended."""
+
+    codes: tuple[int | None, ...]
+    outputs: tuple[str, ...]
+    directory: Path
+
+    def losses(self) -> dict[int, float]:
+        """Loss by step, as rank 0 wrote them down, to the last bit."""
+        found = {}
+        for line in (self.directory / "losses.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            found[entry["step"]] = entry["loss"]
+        return found
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.outputs)
+
+
+_PR_SET_PDEATHSIG = 1
+KILL_AT_ENV = "TEST_KILL_AT_STEP"
+LATE_COPY_ENV = "TEST_LATE_COPY"
+_LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
+_LAUNCHER.set_forkserver_preload(["gangline_worker.training.__main__"])
+
+
+def until_committed(checkpoints: Path) -> None:
+    """Wait for any committed checkpoint."""
+    ends = time.monotonic() + DEADLINE_S
+    while not committed(checkpoints) and time.monotonic() < ends:
+        time.sleep(0.005)
+
+
+def copy_late() -> None:
+    """Let the saver's copy begin only when training waits for it, or after a while in vain."""
+    from gangline_worker.checkpoint.saver import AsyncSaver
+
+    asked = threading.Event()
+    copy, wait_copied = AsyncSaver._copy, AsyncSaver.wait_copied
+
+    def late(self: AsyncSaver, job: Any) -> None:
+        asked.wait(2.0)
+        copy(self, job)
+        asked.clear()
+
+    def ask(self: AsyncSaver) -> float:
+        if self.busy:
+            asked.set()
+        return wait_copied(self)
+
+    AsyncSaver._copy = late  # type: ignore[method-assign]
+    AsyncSaver.wait_copied = ask  # type: ignore[method-assign]
+
+
+def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses: Path) -> None:
+    """The body of a rank's process: as the command, with losses kept to the last bit."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the tests
+    with log.open("w") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    for name in [name for name in os.environ if name.startswith("GANGLINE_")]:
+        del os.environ[name]
+    os.environ.update(env)
+    from gangline_worker.training import __main__ as program
+    from gangline_worker.training import trainer
+
+    def record(metrics: Mapping[str, float], step: int) -> None:
+        report(metrics, step)
+        if env["RANK"] == "0" and "loss" in metrics:
+            with losses.open("a") as out:
+                out.write(json.dumps({"step": step, "loss": metrics["loss"]}) + "\n")
+        if step == int(env.get(KILL_AT_ENV, 0)):
+            until_committed(Path(env["GANGLINE_CHECKPOINT_DIR"]))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer.report = record  # type: ignore[attr-defined]
+    if LATE_COPY_ENV in env:
+        copy_late()
+    try:
+        program.leave(program.main(arguments))
+    except BaseException:
+        traceback.print_exc()
+        program.leave(program.EXIT_ERROR)
+
+
+class Gang:
+    """The ranks of one launch, all on this machine; `killed` is (rank, after which step)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        ranks: int,
+        settings: Sequence[str],
+        *,
+        attempt: int = 1,
+        resume_from: Path | None = None,
+        extra_env: Mapping[str, str] | None = None,
+        killed: tuple[int, int] | None = None,
+    ) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        arguments = ["--set", *TINY.split(), *settings]
+        self.processes: list[BaseProcess] = []
+        for rank in range(ranks):
+            env = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "GANGLINE_ATTEMPT": str(attempt),
+                "GANGLINE_CHECKPOINT_DIR": str(directory / "checkpoints"),
+            }
+            env.update(extra_env or {})
+            if killed is not None and killed[0] == rank:
+                env[KILL_AT_ENV] = str(killed[1])
+            if resume_from is not None:
+                env["GANGLINE_RESUME_FROM"] = str(resume_from)
+            log = directory / f"rank-{rank}.log"
+            log.touch()
+            process = _LAUNCHER.Process(
+                target=run_rank, args=(env, arguments, log, directory / "losses.jsonl")
+            )
+            process.start()
+            self.processes.append(process)
+
+    def wait(self) -> Run:
+        """Until all ranks have ended, which they must by themselves."""
+        ends = time.monotonic() + DEADLINE_S
+        for process in self.processes:
+            process.join(max(0.1, ends - time.monotonic()))
+        codes = tuple(process.exitcode for process in self.processes)
+        self.kill()
+        logs = tuple(
+            (self.directory / f"rank-{r}.log").read_text() for r in range(len(self.processes))
+        )
+        return Run(codes, logs, self.directory)
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to one rank."""
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def kill(self) -> None:
+        """End what is left with SIGKILL."""
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    def wait_for(self, pattern: str) -> None:
+        """Until rank 0 has written a line like it."""
+        ends = time.monotonic() + DEADLINE_S
+        log = self.directory / "rank-0.log"
+        while not re.search(pattern, log.read_text()):
+            assert time.monotonic() < ends, log.read_text()
+            assert self.processes[0].exitcode is None, log.read_text()
+            time.sleep(0.01)
+
+
+def train(directory: Path, ranks: int, *settings: str, resume_from: Path | None = None) -> Run:
+    """Train to the end, which must be reached."""
+    run = Gang(directory, ranks, settings, resume_from=resume_from).wait()
+    assert set(run.codes) == {0}, run.text
+    return run

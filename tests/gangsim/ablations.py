@@ -1,0 +1,209 @@
+"""Safeguards that can be taken away here, to prove that the simulator would notice.
+
+Each is taken away by a subclass or a patch of the real part, never by a switch in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gangline_bus.decider import DeciderLoop
+from gangline_bus.decision import Decision
+from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
+from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartition
+from gangline_checkpoints import state as checkpoints_state
+from gangline_checkpoints.perform import StorePerformer
+from gangline_faults.policy import silence
+from gangline_quota import decide as quota_decide
+from gangline_quota.state import State as QuotaState
+from gangline_schemas.events.checkpoints import AttemptNoted
+from gangline_schemas.events.requests import JobSubmitted
+from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.model import Gang
+from gangsim.bus import SimBroker
+from gangsim.parts import HEARTBEAT_S, Parts
+
+Commit = Callable[[Sequence[OutRecord], Mapping[TopicPartition, int], str], None]
+REPAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """One safeguard: how to take it away, and the kinds of faults that need it."""
+
+    what: str
+    parts: Callable[[], Parts]
+    kinds: tuple[str, ...]
+
+
+class _UnfencedBus(MemoryBus):
+    """Each process has a transactional id of its own, so nobody fences anybody."""
+
+    def transactional_writer(self, transactional_id: str) -> MemoryTransactionalWriter:
+        return super().transactional_writer(f"{transactional_id}.{self.client}")
+
+
+class _UnfencedBroker(SimBroker):
+    def connect(self, client: str) -> MemoryBus:
+        return _UnfencedBus(self, client)
+
+
+class _DirtyReader(MemoryReader):
+    """Gives out pending and aborted records too."""
+
+    def poll(self, max_records: int, timeout_s: float) -> list[Record]:
+        found: list[Record] = []
+        broker = self._bus.broker
+        broker.faults.at("poll", self._bus.client)
+        for place in () if broker.down else sorted(self._positions):
+            entries = broker._log(place)[self._positions[place] :]
+            found += [entry.record for entry in entries if entry.status is not _Status.CONTROL]
+            self._positions[place] += len(entries)
+        return found
+
+
+class _DirtyBus(MemoryBus):
+    def reader(self, name: str) -> MemoryReader:
+        return _DirtyReader(self)
+
+
+class _DirtyBroker(SimBroker):
+    def connect(self, client: str) -> MemoryBus:
+        return _DirtyBus(self, client)
+
+
+class _OffsetsApartLoop(DeciderLoop[Any]):
+    """Commits the offsets by themselves, as a plain consumer does."""
+
+    def take_over(self) -> None:
+        super().take_over()
+        commit: Commit = self._writer.commit
+
+        def apart(
+            records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        ) -> None:
+            self._bus.commit_offsets(group, offsets)
+            commit(records, {}, group)
+
+        self._writer.commit = apart  # type: ignore[method-assign]
+
+
+class _RepairingLoop(DeciderLoop[Any]):
+    """After a failed commit: abort, and commit the same batch again with the same writer."""
+
+    def take_over(self) -> None:
+        super().take_over()
+        writer = self._writer
+        commit: Commit = writer.commit
+
+        def repaired(
+            records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        ) -> None:
+            for attempt in range(REPAIRS):
+                try:
+                    commit(records, offsets, group)
+                    return
+                except BusError as error:
+                    newer = isinstance(error, Fenced) and "newer" in str(error)
+                    if newer or attempt == REPAIRS - 1:
+                        raise
+                    writer.close()
+
+        writer.commit = repaired  # type: ignore[method-assign]
+
+
+class _OverlappingCore(AgentCore):
+    """Starts a gang while ranks of an older attempt, or on the same GPUs, still run."""
+
+    def _may_spawn(self, gang: Gang) -> bool:
+        ready = gang.prepared and (gang.store_open or not gang.hosts_store)
+        return ready and not gang.over and not gang.failed and gang.stop is None
+
+
+class _AnyAttempt(int):
+    """An attempt number that every other one seems to equal, and none to be older than."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int)
+
+    def __ne__(self, other: object) -> bool:
+        return not isinstance(other, int)
+
+    def __gt__(self, other: int) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _note_any_attempt(state: checkpoints_state.CheckpointState, event: AttemptNoted) -> None:
+    _note_attempt(state, event)
+    state.jobs[event.job_id].attempt = _AnyAttempt(event.attempt)
+
+
+def _submitted_anew(state: QuotaState, submitted: JobSubmitted, at: datetime) -> list[Decision]:
+    return _submitted(replace(state, active={}, ended={}), submitted, at)
+
+
+_note_attempt = checkpoints_state._note_attempt
+_submitted = quota_decide._submitted
+
+
+def _patched(*patches: tuple[object, str, object]) -> Callable[[], Parts]:
+    return lambda: Parts(patches=patches)
+
+
+ABLATIONS: dict[str, Ablation] = {
+    "fencing": Ablation(
+        "a new writer fences its predecessor",
+        lambda: Parts(broker=_UnfencedBroker),
+        ("pause",),
+    ),
+    "offsets": Ablation(
+        "offsets are part of the transaction",
+        lambda: Parts(loop=_OffsetsApartLoop),
+        ("crash",),
+    ),
+    "crash-only": Ablation(
+        "a process ends after a failed commit",
+        lambda: Parts(loop=_RepairingLoop),
+        ("leak",),
+    ),
+    "read-committed": Ablation(
+        "only committed records are read",
+        lambda: Parts(broker=_DirtyBroker),
+        ("crash",),
+    ),
+    "duplicates": Ablation(
+        "a repeated submission is recognised",
+        _patched((quota_decide, "_submitted", _submitted_anew)),
+        ("user.again", "duplicate"),
+    ),
+    "mass-silence": Ablation(
+        "nobody is declared dead when all are silent",
+        _patched((silence, "MASS_NODES", 10**6)),
+        ("silence",),
+    ),
+    "lease": Ablation(
+        "an agent that is cut off kills its ranks",
+        lambda: Parts(limits=AgentLimits(HEARTBEAT_S, 1e9)),
+        ("cut.send", "cut.receive"),
+    ),
+    "one-attempt": Ablation(
+        "older attempts are gone before the newer one starts",
+        lambda: Parts(agent=_OverlappingCore),
+        ("rank.crash", "user.restore"),
+    ),
+    "attempt-check": Ablation(
+        "an older attempt commits no checkpoint",
+        _patched((checkpoints_state, "_note_attempt", _note_any_attempt)),
+        ("late", "agent.crash"),
+    ),
+    "verification": Ablation(
+        "a checkpoint's bytes are read before it counts",
+        _patched((StorePerformer, "_check_bytes", lambda self, digest: None)),
+        ("store.damage",),
+    ),
+}

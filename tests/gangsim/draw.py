@@ -1,0 +1,101 @@
+"""From a seed to a plan: a small cluster, a few jobs, and a subset of the kinds of faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from gangsim.faults import KINDS
+from gangsim.plan import Fault, JobPlan, NodePlan, Plan
+
+SERVICES = ("quota", "scheduler", "fault-manager", "checkpoint-service")
+POINTS = (
+    "poll",
+    "takeover",
+    "takeover.fenced",
+    "commit.begin",
+    "commit.produced",
+    "commit.offsets",
+    "commit.ended",
+)
+CHAOS_S = 270.0
+
+
+def draw(seed: int, kinds: Sequence[str] | None = None) -> Plan:
+    """The plan of a seed; `kinds` are drawn from if given, else the seed chooses some of all."""
+    random = Random(f"{seed}/plan")
+    nodes = tuple(
+        NodePlan(f"n{index}", random.choice((2, 2, 3)), f"rack-{index % 2}")
+        for index in range(random.choice((2, 3, 3)))
+    )
+    jobs = tuple(_job(random, index) for index in range(random.randint(3, 5)))
+    chosen = list(kinds) if kinds else random.sample(sorted(KINDS), random.randint(2, 7))
+    faults = sorted(
+        (_fault(random, random.choice(chosen), nodes, jobs) for _ in range(random.randint(3, 11))),
+        key=lambda fault: fault.at_s,
+    )
+    return Plan(seed, nodes, jobs, tuple(faults), CHAOS_S)
+
+
+def _job(random: Random, index: int) -> JobPlan:
+    return JobPlan(
+        job_id=f"j{index}",
+        team=random.choice(("red", "blue")),
+        gpus=random.choice((1, 1, 2, 2, 3, 4, 6, 9)) if index else 2,
+        steps=random.randint(8, 24),
+        step_s=round(random.uniform(3.0, 9.0), 2),
+        save_every=random.randint(2, 5),
+        submit_s=round(random.uniform(0.0, 150.0), 2),
+        priority=random.choice((25, 50, 75)),
+        grace_s=random.choice((0.0, 5.0, 20.0)),
+        keep=random.choice((1, 2, 3)),
+        max_runtime_s=random.choice((0.0, 0.0, 0.0, 0.0, 60.0)),
+        resume_from="j0" if index and random.random() < 0.15 else "",
+    )
+
+
+def _fault(  # noqa: PLR0911, PLR0912 - one case for each kind
+    random: Random, kind: str, nodes: Sequence[NodePlan], jobs: Sequence[JobPlan]
+) -> Fault:
+    at_s = round(random.uniform(5.0, CHAOS_S * 0.8), 2)
+    service, node = random.choice(SERVICES), random.choice(nodes).node_id
+    job = random.choice(jobs).job_id
+    short, long = round(random.uniform(2, 20), 1), round(random.uniform(15, 110), 1)
+    match kind:
+        case "crash":
+            return Fault(at_s, kind, service, 60.0, detail=random.choice(POINTS))
+        case "pause":
+            return Fault(at_s, kind, service, long, detail=random.choice(("commit", "cycle")))
+        case "clock":
+            jump_s = random.choice((-3600.0, -120.0, -8.0, 8.0, 120.0, 3600.0))
+            return Fault(at_s, kind, random.choice((service, node)), long, jump_s)
+        case "leak":
+            detail = random.choice(("in the next", "later"))
+            return Fault(at_s, kind, service, 60.0, short / 4, detail)
+        case "broker":
+            return Fault(at_s, kind, "broker", random.choice((short, long)))
+        case "silence":
+            return Fault(at_s, kind, "all", long, detail=random.choice(("unread", "lost")))
+        case "duplicate":
+            return Fault(at_s, kind, random.choice((node, "users")), long)
+        case "garbage":
+            return Fault(at_s, kind, random.choice(("gangline.requests", "gangline.workers")))
+        case "user.team":
+            team = random.choice(("red", "blue"))
+            return Fault(at_s, kind, team, long, random.randint(0, 4))
+        case "agent.pause" | "cut.send" | "cut.receive" | "late" | "rank.hang" | "user.drain":
+            return Fault(at_s, kind, node, random.choice((short, long)))
+        case "rank.crash":
+            return Fault(at_s, kind, node, amount=random.choice((6, 9, 11)))
+        case "store.away":
+            return Fault(at_s, kind, "store", long, detail=random.choice(("away", "full")))
+        case "store.damage":
+            detail = random.choice(("torn", "flip"))
+            return Fault(at_s, kind, "store", amount=random.randint(1, 3), detail=detail)
+        case "user.again":
+            return Fault(at_s, kind, job, amount=random.randint(0, 1))
+        case "user.priority":
+            return Fault(at_s, kind, job, amount=random.randrange(100))
+        case _:
+            target = job if kind.startswith("user.") else node
+            return Fault(at_s, kind, target)

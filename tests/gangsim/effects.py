@@ -1,0 +1,186 @@
+"""The hands of a simulated agent: its ranks, its preparations and its uploads, in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gangline_schemas.checkpoint import (
+    CommitRecord,
+    checkpoint_prefix,
+    job_prefix,
+    manifest_name,
+    shard_name,
+)
+from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
+from gangline_schemas.events.workers import CheckpointShardWritten
+from gangline_schemas.rank_protocol import Hello, ShardReady
+from gangline_storage.digest import digest_bytes
+from gangline_storage.errors import NotFound, StoreError
+from gangline_worker.agent import model as agent
+from gangline_worker.agent.model import GangKey, RankKey
+from gangsim.training import RankProcess
+
+if TYPE_CHECKING:
+    from gangsim.node import AgentProcess
+
+_STORE_TRIES = 3
+
+
+class NodeEffects:
+    """What one agent process does besides talking."""
+
+    def __init__(self, process: AgentProcess) -> None:
+        self._process = process
+        self._world = process.world
+        self._random = process.node.random
+        self._allocations: dict[GangKey, GangAllocated] = {}
+        self._gpus: dict[GangKey, tuple[int, ...]] = {}
+        self._saved: dict[tuple[RankKey, int], tuple[bytes, bytes]] = {}
+        self.ranks: dict[RankKey, RankProcess] = {}
+        self._pids = 100
+
+    def perform(self, action: agent.Action) -> None:
+        """Do it, or start to."""
+        later, uniform = self._process.later, self._random.uniform
+        match action:
+            case agent.Prepare(gang=gang, allocation=allocation, assignment=assignment):
+                self._allocations[gang] = allocation
+                self._gpus[gang] = assignment.gpus
+                now_s = self._process.engine.now_s
+                later(
+                    uniform(0.1, 1.0),
+                    lambda: self._prepare(gang, allocation, _STORE_TRIES, now_s),
+                )
+            case agent.OpenStore(gang=gang):
+                later(uniform(0.02, 0.1), lambda: self._process.give(agent.StoreOpened(gang)))
+            case agent.Spawn(rank=rank, local_rank=local):
+                later(uniform(0.01, 0.1), lambda: self._spawn(rank, local))
+            case agent.TerminateRank(rank=rank):
+                later(uniform(0.001, 0.01), lambda: self._terminate(rank))
+            case agent.KillRank(rank=rank):
+                later(uniform(0.01, 0.6), lambda: self._kill(rank))
+            case agent.SendControl(rank=rank, control=control):
+                later(uniform(0.001, 0.01), lambda: self._control(rank, control))
+            case agent.Upload(rank=rank, ready=ready):
+                later(uniform(0.1, 2.0), lambda: self._upload(rank, ready))
+            case agent.CloseGang(gang=gang):
+                self._allocations.pop(gang, None)
+                self._gpus.pop(gang, None)
+                for key in [key for key in self._saved if key[0].gang == gang]:
+                    del self._saved[key]
+
+    def die(self) -> None:
+        """The kernel kills the ranks of a dead agent."""
+        for rank in list(self.ranks.values()):
+            rank.exited = lambda *_: None
+            rank.end(signal=9)
+            self._world.machines.ended(rank)
+            self._world.lost_rank(rank, clean=False)
+        self.ranks.clear()
+
+    def _prepare(
+        self, gang: GangKey, allocation: GangAllocated, tries: int, since_s: float
+    ) -> None:
+        try:
+            if allocation.resume is not None:
+                self._fetch(allocation.resume, allocation.team)
+        except NotFound as error:
+            self._world.resume_missing(allocation, since_s)
+            message = f"not found: {error}"
+            self._process.give(agent.PrepareFailed(gang, user_fault=False, message=message))
+        except StoreError as error:
+            if tries > 1:
+                self._process.later(
+                    2.0, lambda: self._prepare(gang, allocation, tries - 1, since_s)
+                )
+            else:
+                failed = agent.PrepareFailed(gang, user_fault=False, message=str(error))
+                self._process.give(failed)
+        else:
+            self._process.give(agent.Prepared(gang))
+
+    def _fetch(self, resume: CheckpointRef, team: str) -> None:
+        record = CommitRecord.decode(self._world.store.get(resume.commit_key))
+        if not resume.commit_key.startswith(f"teams/{team}/"):
+            raise StoreError("of another team")
+        for digest in (*record.manifests, *record.shards):
+            if digest_bytes(self._world.store.get(digest.key)) != digest.xxh3:
+                raise StoreError(f"{digest.key} is damaged")
+
+    def _spawn(self, key: RankKey, local: int) -> None:
+        self._pids += 1
+        rank = RankProcess(
+            key=key,
+            node_id=self._process.node.node_id,
+            incarnation=self._process.core.incarnation,
+            gpu=self._gpus[key.gang][local],
+            pid=self._pids,
+            say=lambda message, shard, manifest: self._say(key, message, shard, manifest),
+            exited=self._exited,
+        )
+        self.ranks[key] = rank
+        self._world.machines.started(rank)
+        training = self._world.training(self._allocations[key.gang])
+        self._process.give(agent.RankSpawned(key, rank.pid))
+        training.join(rank)
+
+    def _say(
+        self, key: RankKey, message: Hello | ShardReady, shard: bytes, manifest: bytes
+    ) -> None:
+        if isinstance(message, ShardReady):
+            self._saved[key, message.step] = (shard, manifest)
+        self._process.give(agent.RankMessage(key, message))
+
+    def _exited(self, rank: RankProcess, code: int | None, signal: int | None, words: str) -> None:
+        self.ranks.pop(rank.key, None)
+        self._world.machines.ended(rank)
+        self._world.lost_rank(rank, clean=code == 0)
+        exited = agent.RankExited(rank.key, code=code, signal=signal, last_words=words)
+        self._process.later(self._random.uniform(0.001, 0.05), lambda: self._process.give(exited))
+
+    def _terminate(self, key: RankKey) -> None:
+        rank = self.ranks.get(key)
+        if rank is not None and key.gang in self._world.trainings:
+            self._world.trainings[key.gang].terminate(rank)
+
+    def _kill(self, key: RankKey) -> None:
+        rank = self.ranks.get(key)
+        if rank is not None:
+            rank.end(signal=9)
+
+    def _control(self, key: RankKey, control: object) -> None:
+        rank = self.ranks.get(key)
+        if rank is not None and key.gang in self._world.trainings:
+            self._world.trainings[key.gang].control(rank, control)  # type: ignore[arg-type]
+
+    def _upload(self, key: RankKey, ready: ShardReady) -> None:
+        allocation = self._allocations.get(key.gang)
+        saved = self._saved.pop((key, ready.step), None)
+        if allocation is None or saved is None:
+            failed = agent.UploadFailed(key, ready.step, "the gang was closed")
+            self._process.give(failed)
+            return
+        prefix = checkpoint_prefix(
+            job_prefix(allocation.team, allocation.job_id, allocation.spec),
+            key.gang.attempt,
+            ready.step,
+        )
+        shard_key = f"{prefix}/{shard_name(key.rank)}"
+        manifest_key = f"{prefix}/{manifest_name(key.rank)}"
+        try:
+            self._world.store.put(shard_key, saved[0])
+            self._world.store.put(manifest_key, saved[1])
+        except StoreError as error:
+            self._process.give(agent.UploadFailed(key, ready.step, str(error)))
+            return
+        written = CheckpointShardWritten(
+            job_id=key.gang.job_id,
+            attempt=key.gang.attempt,
+            step=ready.step,
+            rank=key.rank,
+            world_size=ready.world_size,
+            node_id=self._process.node.node_id,
+            manifest=ready.manifest.model_copy(update={"key": manifest_key}),
+            shards=(ready.shard.model_copy(update={"key": shard_key}),),
+        )
+        self._process.give(agent.Uploaded(key, written))

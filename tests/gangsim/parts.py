@@ -1,0 +1,46 @@
+"""What a simulated platform is built from. An ablation replaces one of these by a worse one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from gangline_bus.decider import DeciderLoop
+from gangline_bus.decision import Decider
+from gangline_checkpoints.decide import CheckpointDecider
+from gangline_faults.decide import FaultDecider
+from gangline_faults.policy.timing import Timing
+from gangline_quota.decide import Quota
+from gangline_scheduler.decide import Limits, Scheduler
+from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangsim.bus import SimBroker
+
+HEARTBEAT_S = 5.0
+LEASE_S = 45.0
+TIMEOUT_S = 60.0
+GUARD_S = 60.0
+
+
+def _scheduler() -> Decider[Any]:
+    return Scheduler(Limits(guard=timedelta(seconds=GUARD_S)))
+
+
+def _faults() -> Decider[Any]:
+    return FaultDecider(Timing(heartbeat_timeout_s=TIMEOUT_S, deaf_after_s=TIMEOUT_S / 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The real parts by default. `patches` are (module or class, name, value), undone after."""
+
+    broker: type[SimBroker] = SimBroker
+    loop: type[DeciderLoop[Any]] = DeciderLoop
+    quota: Callable[[], Decider[Any]] = Quota
+    scheduler: Callable[[], Decider[Any]] = _scheduler
+    faults: Callable[[], Decider[Any]] = _faults
+    checkpoints: Callable[[], Decider[Any]] = CheckpointDecider
+    agent: type[AgentCore] = AgentCore
+    limits: AgentLimits = field(default_factory=lambda: AgentLimits(HEARTBEAT_S, LEASE_S))
+    patches: tuple[tuple[object, str, object], ...] = ()

@@ -1,0 +1,136 @@
+"""The object store in memory, with what object stores do on bad days."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import BinaryIO
+
+from gangline_storage.errors import AlreadyExists, NotFound, StoreFull, StoreUnavailable
+from gangline_storage.port import CHUNK_BYTES, ObjectInfo
+
+
+class SimStore:
+    """`gangline_storage.ObjectStore` without files: `put_file` and `fetch` are not simulated.
+
+    `away` fails every call, half of the writes after their effect; `full` refuses writes; the
+    next `torn` puts of shards keep only half of their bytes and are acknowledged all the same.
+    """
+
+    def __init__(self, random: Random) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.damaged: dict[str, str] = {}
+        self.away = False
+        self.full = False
+        self.torn = 0
+        self._random = random
+
+    def flip(self) -> str | None:
+        """Flip a bit of some stored shard; its key."""
+        keys = [key for key in sorted(self.objects) if key.endswith(".bin")]
+        if not keys:
+            return None
+        key = self._random.choice(keys)
+        data = bytearray(self.objects[key])
+        data[self._random.randrange(len(data))] ^= 1
+        self.objects[key] = bytes(data)
+        self.damaged[key] = "flipped"
+        return key
+
+    def put(
+        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
+    ) -> ObjectInfo:
+        """Store bytes."""
+        raw = data if isinstance(data, bytes) else _read(data)
+        if self.full:
+            raise StoreFull(f"{key}: no room")
+        before = self._random.random() < 0.5
+        if self.away and before:
+            raise StoreUnavailable(f"{key}: 503")
+        if if_absent and key in self.objects:
+            raise AlreadyExists(key)
+        if self.torn and key.endswith(".bin"):
+            self.torn -= 1
+            raw = raw[: len(raw) // 2]
+            self.damaged[key] = "torn"
+        else:
+            self.damaged.pop(key, None)
+        self.objects[key] = raw
+        if self.away:
+            raise StoreUnavailable(f"{key}: 500 after the effect")
+        return ObjectInfo(key, len(raw))
+
+    def put_file(
+        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+    ) -> ObjectInfo:
+        """Not simulated: nothing here has files."""
+        raise NotImplementedError(f"{key} from {path} ({if_absent}, {link})")
+
+    def get(self, key: str) -> bytes:
+        """All bytes."""
+        if self.away:
+            raise StoreUnavailable(f"{key}: 503")
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise NotFound(key) from None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Some bytes."""
+        return self.get(key)[start : start + length]
+
+    def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """All bytes in chunks."""
+        data = self.get(key)
+        return iter([data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)])
+
+    def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
+        """Not simulated: nothing here has files."""
+        raise NotImplementedError(f"{key} to {path} ({link})")
+
+    def head(self, key: str) -> ObjectInfo:
+        """Describe an object."""
+        return ObjectInfo(key, len(self.get(key)))
+
+    def list(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> Iterator[ObjectInfo]:
+        """Objects by key."""
+        if self.away:
+            raise StoreUnavailable(f"{prefix}: 503")
+        keys = [
+            key
+            for key in sorted(self.objects)
+            if key.startswith(prefix) and (after is None or key > after)
+        ]
+        return iter([ObjectInfo(key, len(self.objects[key])) for key in keys[:limit]])
+
+    def delete(self, key: str) -> None:
+        """Remove an object."""
+        if self.away:
+            raise StoreUnavailable(f"{key}: 503")
+        self.objects.pop(key, None)
+        self.damaged.pop(key, None)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Remove a folder; a store that goes away may have removed half of it."""
+        keys = [key for key in sorted(self.objects) if key.startswith(prefix)]
+        gone = keys[: len(keys) // 2] if self.away else keys
+        for key in gone:
+            del self.objects[key]
+            self.damaged.pop(key, None)
+        if self.away:
+            raise StoreUnavailable(f"{prefix}: 503")
+        return len(gone)
+
+    def remove_partial(self, *, older_than_s: float) -> int:
+        """Nothing partial is ever left here."""
+        return int(older_than_s * 0)
+
+
+def _read(data: BinaryIO | Path) -> bytes:
+    if isinstance(data, Path):
+        raise NotImplementedError("files are not simulated")
+    return data.read() if isinstance(data, io.IOBase) else bytes(data.read())

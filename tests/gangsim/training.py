@@ -1,0 +1,202 @@
+"""Simulated training: ranks that meet, step together, save, finish, and die of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gangline_schemas.checkpoint import (
+    RankManifest,
+    TensorSlice,
+    checkpoint_prefix,
+    manifest_name,
+    shard_name,
+)
+from gangline_schemas.events.workers import ObjectDigest
+from gangline_schemas.rank_protocol import Control, Hello, ShardReady
+from gangline_storage.digest import digest_bytes
+from gangline_worker.agent.model import GangKey, RankKey
+
+if TYPE_CHECKING:
+    from gangsim.engine import Engine
+    from gangsim.plan import JobPlan
+
+MEET_S = 90.0
+WATCHDOG_S = 60.0
+LOST_PEER = "Connection closed by peer"
+NO_PEER = "Timed out waiting for clients"
+
+
+@dataclass(slots=True, eq=False)
+class RankProcess:
+    """One rank's process on one GPU. The callbacks are its agent's."""
+
+    key: RankKey
+    node_id: str
+    incarnation: str
+    gpu: int
+    pid: int
+    say: Callable[[Hello | ShardReady, bytes, bytes], None]
+    exited: Callable[[RankProcess, int | None, int | None, str], None]
+    running: bool = True
+    hung: bool = False
+    leaving: bool = False
+
+    def end(self, code: int | None = None, signal: int | None = None, words: str = "") -> None:
+        """The process is gone."""
+        if self.running:
+            self.running = False
+            self.exited(self, code, signal, words)
+
+
+@dataclass(slots=True, eq=False)
+class Training:
+    """One attempt's training loop, as its ranks run it together."""
+
+    engine: Engine
+    job: JobPlan
+    gang: GangKey
+    world_size: int
+    step: int
+    ranks: dict[int, RankProcess] = field(default_factory=dict)
+    met: bool = False
+    broken: bool = False
+    stopping: bool = False
+    save_asked: int = 0
+    finished: bool = False
+
+    def join(self, rank: RankProcess) -> None:
+        """A rank's process has started."""
+        self.ranks[rank.key.rank] = rank
+        stream = self.engine.stream(f"rank/{rank.key}")
+        self.engine.after(stream.uniform(0.1, 0.5), lambda: self._hello(rank))
+        self.engine.after(MEET_S, lambda: self._give_up(rank))
+
+    def control(self, rank: RankProcess, control: Control) -> None:
+        """The agent asks for something."""
+        if not rank.running or rank.hung:
+            return
+        if control.stop is not None:
+            self.terminate(rank)
+        if control.checkpoint_request > self.save_asked:
+            self.save_asked = control.checkpoint_request
+            if self.met and not self.broken:
+                self._save()
+
+    def terminate(self, rank: RankProcess) -> None:
+        """SIGTERM: all save and leave at the next step's end; one that has met nobody just ends."""
+        if not rank.running or rank.hung:
+            return
+        if self.met and not self.broken:
+            self.stopping = True
+        elif not rank.leaving:
+            rank.leaving = True
+            self.engine.after(0.3, lambda: rank.end(code=0))
+
+    def lose(self, rank: RankProcess) -> None:
+        """A rank is gone; its peers notice a little later, one after the other."""
+        if self.finished or self.broken:
+            return
+        if self.met:
+            self.broken = True
+            stream = self.engine.stream(f"broken/{self.gang}")
+            for peer in list(self.ranks.values()):
+                if peer.running and not peer.leaving:
+                    self._end_later(peer, stream.uniform(0.3, 2.5), LOST_PEER)
+
+    def _hello(self, rank: RankProcess) -> None:
+        if not rank.running:
+            return
+        rank.say(Hello(rank=rank.key.rank, token="x"), b"", b"")
+        present = [peer for peer in self.ranks.values() if peer.running]
+        if len(present) == self.world_size and not self.met:
+            self.met = True
+            self.engine.note("trains", self.gang.job_id, self.gang.attempt, "from", self.step)
+            self._next()
+
+    def _give_up(self, rank: RankProcess) -> None:
+        if rank.running and not self.met:
+            rank.end(code=1, words=NO_PEER)
+
+    def _end_later(self, rank: RankProcess, delay_s: float, words: str) -> None:
+        def end() -> None:
+            if not rank.hung:
+                rank.end(code=1, words=words)
+
+        self.engine.after(delay_s, end)
+
+    def _next(self) -> None:
+        self.engine.after(self.job.step_s, self._stepped)
+
+    def _stepped(self) -> None:
+        if self.broken or self.finished:
+            return
+        ranks = list(self.ranks.values())
+        if any(rank.hung for rank in ranks):
+            self.broken = True  # the collective never ends: the watchdog of the others does
+            for rank in ranks:
+                if rank.running and not rank.hung:
+                    self._end_later(rank, WATCHDOG_S, LOST_PEER)
+            return
+        self.step += 1
+        done = self.step >= self.job.steps
+        if self.stopping or done or self.step % self.job.save_every == 0:
+            self._save()
+        if not self.stopping and not done:
+            self._next()
+            return
+        self.finished = True
+        for rank in ranks:
+            rank.leaving = True
+            stream = self.engine.stream(f"leave/{rank.key}")
+            self.engine.after(stream.uniform(0.1, 0.8), self._leave(rank))
+
+    def _leave(self, rank: RankProcess) -> Callable[[], None]:
+        return lambda: rank.end(code=0)
+
+    def _save(self) -> None:
+        for rank in self.ranks.values():
+            if rank.running:
+                ready, shard, manifest = saved(rank.key, self.step, self.world_size)
+                rank.say(ready, shard, manifest)
+
+
+def saved(key: RankKey, step: int, world_size: int) -> tuple[ShardReady, bytes, bytes]:
+    """What a rank saves at a step: the announcement, the shard's and the manifest's bytes."""
+    gang = key.gang
+    shard = f"{gang.job_id} {gang.attempt} {step} {key.rank}".ljust(64).encode()
+    folder = checkpoint_prefix("", gang.attempt, step)[1:]
+    digest = ObjectDigest(
+        key=f"{folder}/{shard_name(key.rank)}", size_bytes=64, xxh3=digest_bytes(shard)
+    )
+    piece = TensorSlice(
+        name="w",
+        dtype="uint8",
+        global_shape=(world_size * 64,),
+        start=(key.rank * 64,),
+        shape=(64,),
+        byte_offset=0,
+        size_bytes=64,
+    )
+    manifest = RankManifest(
+        job_id=gang.job_id,
+        attempt=gang.attempt,
+        step=step,
+        rank=key.rank,
+        world_size=world_size,
+        shard=digest.model_copy(update={"key": shard_name(key.rank)}),
+        tensors=(piece,),
+    ).encode()
+    ready = ShardReady(
+        step=step,
+        rank=key.rank,
+        world_size=world_size,
+        manifest=ObjectDigest(
+            key=f"{folder}/{manifest_name(key.rank)}",
+            size_bytes=len(manifest),
+            xxh3=digest_bytes(manifest),
+        ),
+        shard=digest,
+    )
+    return ready, shard, manifest

@@ -1,0 +1,235 @@
+"""A gateway over the bus in memory, with real quota and scheduler deciding in a thread.
+
+`GatewayScene` serves the real application from a real HTTP server. Only history is a fake, and
+only where a test asks for one: ClickHouse is the tracker's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gangline_bus.codec import encode
+from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.memory import Broker, MemoryBus
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_gateway.app import create_app
+from gangline_gateway.doors import Doors, Names
+from gangline_gateway.follow import Followers
+from gangline_gateway.gate import Gate
+from gangline_gateway.history import LogPage, RunPage
+from gangline_gateway.past import Past, Questions
+from gangline_gateway.publish import Publisher
+from gangline_gateway.serving import HttpServer
+from gangline_gateway.sse import Streams
+from gangline_gateway.tail import Tail
+from gangline_quota.decide import Quota
+from gangline_scheduler.decide import Scheduler
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
+from gangline_schemas.job import TeamConfig
+from gangline_service.telemetry import start as start_telemetry
+from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
+from gangline_storage.local import LocalStore
+
+DEADLINE_S = 20.0
+TOKENS = {"admin": "admin-token", "nlp": "nlp-token", "vision": "vision-token", "svc": "svc-token"}
+
+
+class NoHistory:
+    """ClickHouse before anything was ingested: every answer is empty."""
+
+    def runs(self, *_: object, **__: object) -> RunPage:
+        return RunPage([], None)
+
+    def run(self, *_: object) -> None:
+        return None
+
+    def some_runs(self, *_: object) -> list[Any]:
+        return []
+
+    def metric_names(self, *_: object) -> list[str]:
+        return []
+
+    def curves(self, *_: object, **__: object) -> list[Any]:
+        return []
+
+    def final_metrics(self, *_: object) -> list[Any]:
+        return []
+
+    def logs(self, *_: object, cursor: str | None = None, **__: object) -> LogPage:
+        return LogPage([], cursor)
+
+    def checkpoints(self, *_: object) -> list[Any]:
+        return []
+
+    def positions(self, *_: object) -> dict[Any, int]:
+        return {}
+
+    def event_positions(self) -> dict[Any, int]:
+        return {}
+
+    def events(self, *_: object, **__: object) -> list[Any]:
+        return []
+
+
+def no_history() -> Questions:
+    """Questions that nobody has an answer to."""
+    empty: Any = NoHistory()
+    return Questions(empty, empty)
+
+
+class GatewayScene:
+    """The running parts, and what tests do with them."""
+
+    def __init__(self, folder: Path, past: Past | None = None, *, deciding: bool = True) -> None:
+        self.broker = Broker(lambda: int(time.time() * 1000), locked=True)
+        self.names = TopicNames("t.")
+        self.bus: MemoryBus = self.broker.connect("test")
+        create_topics(self.bus, self.names)
+        self.tail = Tail(self.broker.connect("gateway"), self.names)
+        self.gate = Gate(
+            tail=self.tail,
+            publisher=Publisher(self.broker.connect("gateway").writer(), self.names),
+            past=past or Past(no_history),
+            followers=Followers(self.tail),
+            streams=Streams(50),
+            store=LocalStore(folder / "store"),
+            answer_wait_s=DEADLINE_S if deciding else 0.05,
+        )
+        self.tokens_file = folder / "tokens.json"
+        write_tokens(
+            self.tokens_file,
+            [
+                TokenEntry.of(TOKENS["admin"], name="root", role=Role.ADMIN),
+                TokenEntry.of(TOKENS["nlp"], name="ada", role=Role.MEMBER, teams=["nlp"]),
+                TokenEntry.of(TOKENS["vision"], name="bob", role=Role.MEMBER, teams=["vision"]),
+                TokenEntry.of(TOKENS["svc"], name="svc", role=Role.SERVICE),
+            ],
+        )
+        self._telemetry = start_telemetry("gateway", "test")
+        self._stopping = threading.Event()
+        self.failures: list[BaseException] = []
+        self._deciders = threading.Thread(target=self._decide, name="deciders", daemon=True)
+        self._deciding = deciding
+
+    def app(self, port: int) -> Doors:
+        """The application as it is served on this port."""
+        return create_app(
+            self.gate,
+            Names.of(port),
+            TokenBook.load(self.tokens_file),
+            self._telemetry.meter("test"),
+            self._telemetry.tracer("test"),
+        )
+
+    def start(self) -> None:
+        """Deciders and tail."""
+        if self._deciding:
+            self._deciders.start()
+        self.tail.start()
+        self.tail.ready.wait(DEADLINE_S)
+
+    def stop(self) -> None:
+        """End both threads; a decider's error fails the test."""
+        self._stopping.set()
+        self.tail.close()
+        if self._deciding:
+            self._deciders.join(DEADLINE_S)
+        assert self.failures == []
+
+    def say(self, event: Event, subject: str, key: str | None = None) -> None:
+        """Publish an event as somebody else does."""
+        at = datetime.now(UTC)
+        ce_id = f"{subject}-{time.monotonic_ns()}"
+        envelope = Envelope(ce_id, "/test", at, subject, event)
+        topic = self.names.name(topic_of(event.type))
+        self.bus.writer().send(encode(envelope, topic=topic, key=key))
+
+    def configure(self, team: str, limit: int = 8) -> None:
+        """Configure a team and wait until the gateway sees it."""
+        config = TeamConfig(team=team, gpu_limit=limit)
+        self.say(TeamConfigureRequested(config=config), team)
+        self.wait(lambda: self.tail.ask(lambda live: live.teams.get(team)))
+
+    def join(self, node_id: str, gpus: int = 4) -> None:
+        """A node joins; wait until the gateway sees it."""
+        info = NodeInfo(
+            node_id=node_id,
+            incarnation="i1",
+            address="127.0.0.1",
+            hostname=node_id,
+            gpus=tuple(GpuInfo(index=i, model="cpu", memory_gb=8) for i in range(gpus)),
+            cpus=64,
+            memory_gb=512,
+            rendezvous_ports=(29500, 29501, 29502, 29503),
+        )
+        self.say(NodeJoined(node=info), node_id)
+        self.wait(lambda: self.tail.ask(lambda live: live.nodes.get(node_id)))
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        """Until it holds, at most `DEADLINE_S`."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert self.failures == []
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            time.sleep(0.01)
+
+    def _decide(self) -> None:
+        try:
+            loops = [
+                DeciderLoop(
+                    self.broker.connect(decider.name),
+                    decider,
+                    lambda: datetime.now(UTC),
+                    names=self.names,
+                    settings=LoopSettings(tick_interval_s=0.1),
+                )
+                for decider in (Quota(), Scheduler())
+            ]
+            for loop in loops:
+                loop.take_over()
+            while not self._stopping.wait(0.005):
+                for loop in loops:
+                    loop.cycle(0.0)
+        except BaseException as error:
+            self.failures.append(error)
+
+
+@contextmanager
+def served(scene: GatewayScene) -> Iterator[httpx.Client]:
+    """The scene behind a real HTTP server; the client has no token."""
+    scene.start()
+    server = HttpServer("127.0.0.1", 0)
+    server.start(scene.app(server.port))
+    client = httpx.Client(
+        base_url=f"http://127.0.0.1:{server.port}", timeout=DEADLINE_S * 2, trust_env=False
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+        server.close()
+        scene.stop()
+
+
+def bearer(who: str) -> dict[str, str]:
+    """The headers of one of `TOKENS`."""
+    return {"Authorization": f"Bearer {TOKENS[who]}"}
+
+
+def job(team: str = "nlp", gpus: int = 1, **fields: Any) -> dict[str, Any]:
+    """The JSON of a small valid job."""
+    return {
+        "name": "train", "team": team, "command": ["true"], "resources": {"gpus": gpus}, **fields
+    }  # fmt: skip

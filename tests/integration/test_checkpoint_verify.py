@@ -1,0 +1,193 @@
+"""The performer over a real store: what is verified is what lies there, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, rows_of, write_part
+from decider_run import START, DeciderRun
+from gangline_checkpoints.model import Away, Corrupt, Delete, Refused, Removed, Verified, Verify
+from gangline_checkpoints.perform import StorePerformer
+from gangline_checkpoints.state import CheckpointState
+from gangline_schemas.checkpoint import CommitRecord, commit_key
+from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    ObjectsDeleted,
+)
+from gangline_storage import LocalStore, StoreUnavailable, digest_object
+
+STEP = f"{PREFIX}/attempt-0001/step-0000000020"
+COMMIT = commit_key(PREFIX, 1, 20)
+
+
+class Scene:
+    """Two ranks wrote step 20 of attempt 1 into a real store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = LocalStore(folder / "store")
+        self.pauses: list[float] = []
+        self.perform = StorePerformer(self.store, clock=lambda: START, pause=self.pauses.append)
+        self.run: DeciderRun[CheckpointState] = checkpoint_run()
+        self.run.feed(allocated())
+        for rank in (0, 1):
+            self.run.feed(write_part(self.store, rank))
+
+    def path(self, name: str) -> Path:
+        return self.store.root / STEP / name
+
+    def verify(self) -> object:
+        [(key, effect)] = self.run.effects().items()
+        return self.perform(key, effect)
+
+    def settle(self) -> None:
+        """Perform until nothing is asked for."""
+        for _ in range(20):
+            effects = self.run.effects()
+            if not effects:
+                return
+            for key, effect in effects.items():
+                self.run.done(key, self.perform(key, effect))
+        raise AssertionError(f"still wanted: {sorted(self.run.effects())}")
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_a_whole_checkpoint_is_committed_with_its_complete_record(scene: Scene) -> None:
+    scene.settle()
+    [event] = scene.run.events(CheckpointCommitted)
+    assert isinstance(event, CheckpointCommitted)
+    assert event.checkpoint.commit_key == COMMIT
+    record = CommitRecord.decode(scene.store.get(COMMIT))
+    objects = [*record.manifests, *record.shards]
+    assert [digest_object(scene.store, item.key) for item in objects] == [
+        item.xxh3 for item in objects
+    ]
+    assert event.size_bytes == sum(item.size_bytes for item in objects)
+
+
+def flip_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def append(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+@pytest.mark.parametrize("damage", [flip_bit, truncate, append, Path.unlink])
+@pytest.mark.parametrize("name", ["rank-00001.bin", "rank-00000.json"])
+def test_damage_is_found_and_nothing_of_it_is_kept(scene: Scene, damage: object, name: str) -> None:
+    assert callable(damage)
+    damage(scene.path(name))
+    outcome = scene.verify()
+    assert isinstance(outcome, Corrupt)
+    assert outcome.key == f"{STEP}/{name}"
+    scene.settle()
+    assert not scene.run.events(CheckpointCommitted)
+    assert len(scene.run.events(CheckpointCorrupted)) == 1
+    assert len(scene.run.events(ObjectsDeleted)) == 1
+    assert list(scene.store.list(PREFIX)) == []
+
+
+def test_manifests_that_do_not_cover_the_tensor_are_no_checkpoint(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.run.feed(write_part(scene.store, 0, 40))
+    scene.run.feed(write_part(scene.store, 1, 40, tensors=(rows_of(0, 2),)))
+    scene.settle()
+    committed = scene.run.events(CheckpointCommitted)
+    [abandoned] = scene.run.events(CheckpointAbandoned)
+    assert [event.checkpoint.step for event in committed] == [20]  # type: ignore[attr-defined]
+    assert isinstance(abandoned, CheckpointAbandoned)
+    assert abandoned.reason == "tensor layer.weight: two slices overlap"
+
+
+def test_a_crash_between_record_and_event_ends_in_one_commit(scene: Scene) -> None:
+    assert isinstance(scene.verify(), Verified)
+    written = scene.store.get(COMMIT)
+    # the process died before the event: the next one does it again, at another time
+    scene.run.take_over()
+    scene.perform = StorePerformer(scene.store)
+    scene.settle()
+    assert len(scene.run.events(CheckpointCommitted)) == 1
+    assert scene.store.get(COMMIT) == written
+
+
+@pytest.mark.parametrize("there", [b"not json", b"{}"])
+def test_a_foreign_commit_record_is_not_taken_for_ours(scene: Scene, there: bytes) -> None:
+    scene.store.put(COMMIT, there)
+    assert isinstance(scene.verify(), Refused)
+    scene.settle()
+    assert not scene.run.events(CheckpointCommitted)
+    assert list(scene.store.list(PREFIX)) == []
+
+
+def test_a_commit_record_of_other_content_is_not_taken_for_ours(scene: Scene) -> None:
+    scene.verify()
+    record = CommitRecord.decode(scene.store.get(COMMIT))
+    scene.store.put(COMMIT, record.model_copy(update={"metrics": {"loss": 1.0}}).encode())
+    assert isinstance(scene.verify(), Refused)
+
+
+def test_a_prefix_that_no_store_can_hold_ends_in_abandonment_not_in_a_crash(scene: Scene) -> None:
+    [(key, effect)] = scene.run.effects().items()
+    assert isinstance(effect, Verify)
+    nowhere = replace(effect, prefix="teams/nlp/a//b/job-1", shards=())
+    assert isinstance(scene.perform(key, nowhere), Refused)
+    delete = Delete(JOB, "teams/nlp/a//b/job-1", effect.id, 0)
+    assert scene.perform("delete", delete) == Removed(0)
+
+
+class AwayStore(LocalStore):
+    """A local store that does not answer the first `away` reads."""
+
+    away = 3
+
+    def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("no answer")
+        return super().stream(key, chunk_bytes)
+
+
+def test_a_store_that_is_away_delays_the_commit_and_loses_nothing(scene: Scene) -> None:
+    scene.perform = StorePerformer(
+        AwayStore(scene.store.root), clock=lambda: START, pause=scene.pauses.append
+    )
+    assert isinstance(scene.verify(), Away)
+    scene.settle()
+    assert len(scene.run.events(CheckpointCommitted)) == 1
+    assert scene.pauses == [0.5, 1.0]  # the later tries wait before they begin
+
+
+def test_a_slow_verification_does_not_commit_after_a_newer_attempt(scene: Scene) -> None:
+    [(key, effect)] = scene.run.effects().items()
+    scene.run.feed(allocated(2))  # while the old one's bytes are still being read
+    outcome = scene.perform(key, effect)
+    assert isinstance(outcome, Verified)
+    assert scene.store.get(COMMIT)
+    scene.run.done(key, outcome)
+    assert not scene.run.events(CheckpointCommitted)
+    scene.settle()
+    assert list(scene.store.list(PREFIX)) == []
+
+
+def test_retention_deletes_the_objects_of_what_fell_out_and_no_others(scene: Scene) -> None:
+    for step in (40, 60, 80):
+        for rank in (0, 1):
+            scene.run.feed(write_part(scene.store, rank, step))
+        scene.settle()
+    left = {info.key.split("/")[-2] for info in scene.store.list(PREFIX)}
+    assert left == {"step-0000000040", "step-0000000060", "step-0000000080"}

@@ -1,0 +1,614 @@
+"""The gateway over real HTTP, with real quota and scheduler deciding behind the bus in memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gangline_bus.codec import decode
+from gangline_gateway import openapi
+from gangline_gateway.app import routes
+from gangline_gateway.past import Past
+from gangline_gateway.ring import MAX_RECORDS
+from gangline_gateway.sse import Streams
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.checkpoint import code_key
+from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.events.workers import (
+    ExitReason,
+    LogLine,
+    WorkerExited,
+    WorkerLog,
+    WorkerStarted,
+    WorkerStep,
+)
+from gateway_scene import GatewayScene, bearer, job, served
+
+ADMIN, NLP, VISION, SERVICE = (bearer(who) for who in ("admin", "nlp", "vision", "svc"))
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
+    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+
+
+@pytest.fixture(scope="module")
+def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
+    with served(scene) as client:
+        scene.configure("nlp", 64)
+        scene.configure("vision", 8)
+        yield client
+
+
+def submit(client: httpx.Client, headers: dict[str, str] = NLP, **fields: Any) -> str:
+    answer = client.post("/v1/training-jobs", json=job(**fields), headers=headers)
+    assert answer.status_code == 201, answer.text
+    job_id: str = answer.json()["job_id"]
+    return job_id
+
+
+def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == PROBLEM
+    found: dict[str, Any] = answer.json()
+    assert found["type"] == f"urn:gangline:problem:{code}"
+    assert found["status"] == status
+    assert found["instance"].endswith(answer.headers["x-trace-id"])
+    return found
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
+    """(id, event, data) of a stream."""
+    last_id, kind, data = "", "", ""
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name == "id":
+            last_id = value
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data = value
+        elif not line and data:
+            yield last_id, kind, json.loads(data)
+            kind, data = "", ""
+
+
+def every_operation() -> list[tuple[str, str]]:
+    document = openapi.document(routes(None))  # type: ignore[arg-type]
+    found = [("GET", "/v1/openapi.json"), ("GET", "/no-such-route")]
+    for path, operations in document["paths"].items():
+        text = path.replace("{epoch}", "1")
+        for name in ("job_id", "run_id", "node_id", "team"):
+            text = text.replace(f"{{{name}}}", "x")
+        found += [(method.upper(), text) for method in operations]
+    return found
+
+
+OPERATIONS = every_operation()
+
+
+def test_the_routes_are_listed() -> None:
+    assert len(OPERATIONS) >= 24
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_no_route_answers_without_a_token_or_to_a_wrong_name(
+    http_client: httpx.Client, method: str, path: str
+) -> None:
+    problem(http_client.request(method, path), 401, "no-token")
+    for wrong in ("Bearer wrong", "Basic cm9vdDphZG1pbg==", "Bearer", "Token admin-token"):
+        answer = http_client.request(method, path, headers={"Authorization": wrong})
+        problem(answer, 401, "no-token")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    host = {**ADMIN, "Host": "evil.example"}
+    problem(http_client.request(method, path, headers=host), 421, "wrong-host")
+    origin = {**ADMIN, "Origin": "http://evil.example"}
+    problem(http_client.request(method, path, headers=origin), 403, "wrong-origin")
+
+
+def test_a_page_of_the_gateway_itself_may_ask(http_client: httpx.Client) -> None:
+    own = str(http_client.base_url).rstrip("/")
+    answer = http_client.get("/v1/whoami", headers={**NLP, "Origin": own})
+    assert answer.json() == {"name": "ada", "role": "member", "teams": ["nlp"]}
+
+
+def test_a_submission_is_answered_with_what_was_decided(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    answer = http_client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP)
+    assert answer.status_code == 201
+    found = answer.json()
+    assert answer.headers["location"] == f"/v1/training-jobs/{found['job_id']}"
+    assert (found["state"], found["user"]) == ("pending", "ada")
+    job_id = found["job_id"]
+    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].waiting))
+    why = http_client.get(f"/v1/training-jobs/{job_id}/explain", headers=NLP).json()
+    assert why["code"] == "shape"
+    assert why["evidence"]["gpus_wanted"] == 60
+    assert http_client.get(f"/v1/training-jobs/{job_id}", headers=NLP).json()["waiting"]
+
+
+def test_camel_case_bodies_are_accepted_and_answered_in_snake_case(
+    http_client: httpx.Client,
+) -> None:
+    body = {**job(gpus=60), "codeRef": "3f2c1ab", "checkpointPolicy": {"intervalMinutes": 5}}
+    found = http_client.post("/v1/training-jobs", json=body, headers=NLP).json()
+    assert found["spec"]["code_ref"] == "3f2c1ab"
+    assert found["spec"]["checkpoint"]["interval_minutes"] == 5
+
+
+def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: GatewayScene) -> None:
+    headers = {**NLP, "Idempotency-Key": "night-run-1"}
+
+    def send(_: int) -> httpx.Response:
+        return http_client.post("/v1/training-jobs", json=job(gpus=61), headers=headers)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(send, range(16)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
+    (job_id,) = {answer.json()["job_id"] for answer in answers}
+    submitted = [
+        decode(record).data for record in scene.broker.dump(scene.names.name(Topic.REQUESTS))
+    ]
+    ids = [item.job_id for item in submitted if isinstance(item, JobSubmitted)]
+    assert ids.count(job_id) == 1
+    for other in (job(gpus=62), job(gpus=61, name="another")):
+        answer = http_client.post("/v1/training-jobs", json=other, headers=headers)
+        problem(answer, 409, "key-reused")
+    mine = http_client.post(
+        "/training-runs",
+        json=job("vision", 1),
+        headers={**VISION, "Idempotency-Key": "night-run-1"},
+    )
+    assert mine.json()["run_id"] != job_id
+
+
+def test_what_can_never_run_is_rejected_with_numbers_and_stays_rejected(
+    http_client: httpx.Client,
+) -> None:
+    headers = {**NLP, "Idempotency-Key": "too-big"}
+    for _ in range(2):
+        answer = http_client.post("/v1/training-jobs", json=job(gpus=100), headers=headers)
+        assert "100/64" in problem(answer, 422, "rejected")["detail"]
+    unknown = http_client.post("/v1/training-jobs", json=job("ghosts"), headers=ADMIN)
+    assert "ghosts" in problem(unknown, 422, "rejected")["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (job(gpus=0), "resources.gpus"),
+        (job(team="No Team"), "team"),
+        (job(checkpoint={"path": "../../etc"}), "checkpoint.path"),
+        (job(env={"X": "y" * 70_000}), "env"),
+        (job(resume_from="Not A Job"), "resume_from"),
+        (job(env={"HF_TOKEN": "hf_" + "a" * 40}), "env"),
+        (job(command=["x", "sk-" + "b" * 40]), "(body)"),
+        ({**job(), "surprise": 1}, "surprise"),
+        ([], "(body)"),
+        (None, "(body)"),
+    ],
+)
+def test_bad_bodies_are_refused_by_field_and_never_repeated(
+    http_client: httpx.Client, body: Any, field: str
+) -> None:
+    answer = http_client.post("/v1/training-jobs", json=body, headers=NLP)
+    found = problem(answer, 422, "invalid")
+    assert field in {error["field"] for error in found["errors"]}, found
+    for value in ("No Team", "../../etc", "Not A Job", "a" * 40, "b" * 40):
+        assert value not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("content", "statuses"),
+    [
+        (b"{", {422}),
+        (b"\xff\xfe", {400, 422}),
+        (b'{"name": NaN}', {422}),
+        (b"[" * 200_000, {400, 422}),
+        (b'{"name": "\\ud800"}', {422}),
+        (b"", {422}),
+    ],
+)
+def test_bytes_that_are_no_json_are_refused(
+    http_client: httpx.Client, content: bytes, statuses: set[int]
+) -> None:
+    headers = {**NLP, "Content-Type": "application/json"}
+    answer = http_client.post("/v1/training-jobs", content=content, headers=headers)
+    assert answer.status_code in statuses, answer.text
+    assert answer.headers["content-type"] == PROBLEM
+
+
+def test_large_bodies_and_headers_are_cut_off(http_client: httpx.Client) -> None:
+    large = json.dumps(job(env={"X": "y" * 10_000_000})).encode()
+    headers = {**NLP, "Content-Type": "application/json"}
+    answer = http_client.post("/v1/training-jobs", content=large, headers=headers)
+    problem(answer, 413, "too-large")
+    chunked = http_client.post(
+        "/v1/training-jobs", content=iter([large[:700_000]] * 2), headers=headers
+    )
+    problem(chunked, 413, "too-large")
+    many = http_client.get("/v1/whoami", headers={**NLP, "X-Filler": "z" * 100_000})
+    problem(many, 431, "too-large")
+
+
+def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayScene) -> None:
+    before = len(scene.broker.dump(scene.names.name(Topic.REQUESTS)))
+    answer = http_client.post(
+        "/v1/training-jobs", params={"dry_run": True}, json=job(gpus=100), headers=NLP
+    )
+    assert answer.status_code == 200
+    assert "100 GPUs" in answer.json()["notes"][0]
+    assert len(scene.broker.dump(scene.names.name(Topic.REQUESTS))) == before
+
+
+def test_teams_see_and_touch_only_their_own(http_client: httpx.Client) -> None:
+    job_id = submit(http_client, NLP, gpus=59)
+    refused = http_client.post("/v1/training-jobs", json=job("nlp"), headers=VISION)
+    assert problem(refused, 403, "forbidden")["errors"][0]["field"] == "team"
+    base = f"/v1/training-jobs/{job_id}"
+    for path in ("", "/logs", "/checkpoints", "/events", "/explain"):
+        answer = http_client.get(base + path, headers=VISION)
+        problem(answer, 404, "not-found")
+        assert job_id not in answer.text
+    for path, body in (("/cancel", None), ("/priority", {"priority": 1})):
+        problem(http_client.post(base + path, json=body, headers=VISION), 404, "not-found")
+    run = f"/training-runs/{job_id}"
+    for path in (f"{run}/metrics", f"/v1/runs/{job_id}/curves", f"/v1/runs/compare?run={job_id}"):
+        problem(http_client.get(path, headers=VISION), 404, "not-found")
+    restore = http_client.post(f"{run}/checkpoints/1/restore", headers=VISION)
+    problem(restore, 404, "not-found")
+    listed = http_client.get("/v1/training-jobs", headers=VISION).json()["jobs"]
+    assert all(item["team"] == "vision" for item in listed)
+    teams = http_client.get("/v1/teams", headers=VISION).json()["teams"]
+    assert [team["team"] for team in teams] == ["vision"]
+    queue = http_client.get("/v1/queue", headers=VISION).json()
+    assert all(entry["team"] == "vision" for entry in queue["queue"])
+    assert http_client.get(base, headers=SERVICE).status_code == 200
+    problem(http_client.post(base + "/cancel", headers=SERVICE), 403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/teams/nlp", {"gpu_limit": 1}),
+        ("POST", "/v1/nodes/n/drain", {"drain": True}),
+        ("GET", "/v1/events", None),
+    ],
+)
+def test_admins_routes_are_closed_to_others(
+    http_client: httpx.Client, method: str, path: str, body: Any
+) -> None:
+    for who in (NLP, SERVICE):
+        problem(http_client.request(method, path, json=body, headers=who), 403, "forbidden")
+
+
+def test_a_job_is_cancelled_and_reprioritized(http_client: httpx.Client) -> None:
+    job_id = submit(http_client, gpus=58)
+    base = f"/v1/training-jobs/{job_id}"
+    for _ in range(2):
+        answer = http_client.post(f"{base}/priority", json={"priority": 7}, headers=NLP)
+        assert (answer.status_code, answer.json()["priority"]) == (202, 7)
+    assert http_client.post(f"{base}/priority", json={"priority": 101}, headers=NLP).is_error
+    assert http_client.post(f"{base}/cancel", headers=NLP).status_code == 202
+
+    def state() -> str:
+        found: str = http_client.get(base, headers=NLP).json()["state"]
+        return found
+
+    while state() != "cancelled":
+        pass
+    problem(http_client.post(f"{base}/cancel", headers=NLP), 409, "ended")
+    problem(http_client.post("/v1/training-jobs/none/cancel", headers=NLP), 404, "not-found")
+
+
+def test_lists_are_paged_without_gap_or_repetition(http_client: httpx.Client) -> None:
+    made = {submit(http_client, name=f"page-{index}", gpus=57) for index in range(7)}
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        params: dict[str, Any] = {"limit": 3, "name": "page-", "state": "pending"}
+        if cursor:
+            params["cursor"] = cursor
+        page = http_client.get("/v1/training-jobs", params=params, headers=NLP).json()
+        seen += [item["job_id"] for item in page["jobs"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert len(seen) == len(set(seen)) == 7
+    assert set(seen) == made
+    times = [
+        http_client.get(f"/v1/training-jobs/{j}", headers=NLP).json()["submitted_at"] for j in seen
+    ]
+    assert times == sorted(times, reverse=True)
+    wrong = http_client.get("/v1/training-jobs", params={"cursor": "x"}, headers=NLP)
+    problem(wrong, 422, "invalid")
+
+
+def test_a_foreign_submission_is_listed_and_its_rejection_explained(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    spec = JobSubmitted.model_validate({"job_id": "foreign-1", "spec": job(gpus=99)})
+    scene.say(spec, "foreign-1")
+    scene.wait(lambda: scene.tail.ask(lambda live: live.details("foreign-1")))
+    scene.wait(
+        lambda: http_client.get("/v1/training-jobs/foreign-1", headers=NLP).json()["ended_at"]
+    )
+    found = http_client.get("/v1/training-jobs/foreign-1", headers=NLP).json()
+    assert (found["state"], "99/64" in found["reason"]) == ("rejected", True)
+
+
+def test_teams_and_nodes_are_changed_by_admins(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    body = {"gpu_limit": 16, "gpu_guarantee": 4, "borrow_limit": 2}
+    for _ in range(2):
+        answer = http_client.put("/v1/teams/speech", json=body, headers=ADMIN)
+        assert answer.status_code == 200, answer.text
+        assert answer.json() | body == answer.json()
+    wrong = {"gpu_limit": 1, "gpu_guarantee": 4}
+    problem(http_client.put("/v1/teams/speech", json=wrong, headers=ADMIN), 422, "invalid")
+    scene.join("drained", gpus=1)
+    for drain, status in ((True, "draining"), (False, "ready")):
+        answer = http_client.post("/v1/nodes/drained/drain", json={"drain": drain}, headers=ADMIN)
+        assert (answer.status_code, answer.json()["status"]) == (202, status)
+    none = http_client.post("/v1/nodes/none/drain", json={"drain": True}, headers=ADMIN)
+    problem(none, 404, "not-found")
+    http_client.post("/v1/nodes/drained/drain", json={"drain": True}, headers=ADMIN)
+
+
+def step(run_id: str, first: int, count: int = 1) -> WorkerStep:
+    steps = tuple(range(first, first + count))
+    loss = tuple(1 / (1 + index) for index in steps)
+    return WorkerStep(
+        run_id=run_id, team="nlp", attempt=1, rank=0, step=steps,
+        time_ms=tuple(1000 * index for index in steps), metrics={"loss": loss},
+    )  # fmt: skip
+
+
+def log_line(job_id: str, line: int) -> WorkerLog:
+    text = (LogLine(time_ms=line, stream="stdout", text=f"line {line}"),)
+    return WorkerLog(
+        job_id=job_id, team="nlp", attempt=1, rank=0, node_id="n", first_line=line, lines=text
+    )
+
+
+def test_metrics_are_streamed_and_resumed_without_loss(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    run_id = submit(http_client, gpus=56)
+    path = f"/training-runs/{run_id}/metrics"
+    say = scene.say
+    say(step(run_id, 1, 2), run_id, run_id)
+    seen: list[int] = []
+    with http_client.stream("GET", path, headers=NLP) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        stream = events(answer.iter_lines())
+        assert next(stream)[1] == "history"
+        say(step(run_id, 3), run_id, run_id)
+        say(step("somebody-else", 3), "somebody-else", run_id)
+        last_id = ""
+        for cursor, kind, data in stream:
+            assert (kind, data["metrics"]["loss"]) == ("step", 1 / (1 + data["step"]))
+            seen.append(data["step"])
+            last_id = cursor
+            if data["step"] == 3:
+                break
+    say(step(run_id, 4, 3), run_id, run_id)
+    resumed = {**NLP, "Last-Event-ID": last_id}
+    with http_client.stream("GET", path, headers=resumed) as answer:
+        for _, kind, data in events(answer.iter_lines()):
+            assert kind == "step"
+            seen.append(data["step"])
+            if data["step"] == 6:
+                break
+    assert seen == [1, 2, 3, 4, 5, 6]
+    for wrong in ("x", "quota.0.1", "steps.99.1"):
+        refused = http_client.get(path, headers={**NLP, "Last-Event-ID": wrong})
+        problem(refused, 422, "invalid")
+    as_json = http_client.get(path, headers={**NLP, "Accept": "application/json"})
+    assert as_json.json() == {"curves": []}
+
+
+def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    run_id = submit(http_client, gpus=55)
+    path = f"/training-runs/{run_id}/metrics"
+    scene.say(step(run_id, 1), run_id, run_id)
+    with http_client.stream("GET", path, headers=NLP) as answer:
+        last_id = next(cursor for cursor, kind, _ in events(answer.iter_lines()) if kind == "step")
+    total = MAX_RECORDS + 100
+    for index in range(2, total + 2):
+        scene.say(step(run_id, index), run_id, run_id)
+    scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress.step == total + 1)  # type: ignore[union-attr]
+    seen: list[int] = []
+    with http_client.stream("GET", path, headers={**NLP, "Last-Event-ID": last_id}) as answer:
+        for _, _, data in events(answer.iter_lines()):
+            seen.append(data["step"])
+            if data["step"] == total + 1:
+                break
+    assert seen == list(range(2, total + 2))
+
+
+def run_to_the_end(scene: GatewayScene, job_id: str) -> None:
+    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].nodes))
+    placed = scene.tail.ask(lambda live: live.jobs[job_id].nodes[0])
+    who = {
+        "job_id": job_id, "attempt": 1, "rank": 0, "node_id": placed.node_id,
+        "incarnation": placed.incarnation,
+    }  # fmt: skip
+    scene.say(WorkerStarted(**who, pid=1), job_id, job_id)
+    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].state == "running"))
+    exited: Event = WorkerExited(**who, reason=ExitReason.FINISHED, exit_code=0)
+    scene.say(exited, job_id, job_id)
+    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
+
+
+def test_streams_of_a_job_end_when_it_has_ended(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    scene.join("n", gpus=1)
+    job_id = submit(http_client, gpus=1, hyperparameters={"steps": 10})
+    base = f"/v1/training-jobs/{job_id}"
+    kinds: list[str] = []
+    texts: list[str] = []
+
+    def follow_events() -> None:
+        params = {"follow": True}
+        with http_client.stream("GET", f"{base}/events", params=params, headers=NLP) as answer:
+            kinds.extend(kind for _, kind, _ in events(answer.iter_lines()))
+
+    def follow_logs() -> None:
+        params = {"follow": True}
+        with http_client.stream("GET", f"{base}/logs", params=params, headers=NLP) as answer:
+            for _, kind, data in events(answer.iter_lines()):
+                texts.append(data["text"] if kind == "log" else kind)
+
+    threads = [threading.Thread(target=target) for target in (follow_events, follow_logs)]
+    for thread in threads:
+        thread.start()
+    for line in range(3):
+        scene.say(log_line(job_id, line), job_id, job_id)
+    scene.say(log_line(job_id, 2), job_id, job_id)  # the agent sent it twice
+    scene.say(step(job_id, 1, 4), job_id, job_id)
+    run_to_the_end(scene, job_id)
+    for thread in threads:
+        thread.join(30)
+    assert texts == ["line 0", "line 1", "line 2", "end"]
+    assert kinds[0] == "job.submitted"
+    assert kinds[-1] == "end"
+    wanted = ["job.admitted", "job.queued", "gang.allocated", "worker.started", "worker.exited"]
+    assert [kind for kind in kinds if kind in wanted] == wanted
+    found = http_client.get(base, headers=NLP).json()
+    assert (found["state"], found["step"], found["total_steps"]) == ("succeeded", 4, 10)
+    with http_client.stream("GET", f"/training-runs/{job_id}/metrics", headers=NLP) as answer:
+        assert [kind for _, kind, _ in events(answer.iter_lines())][-1] == "end"
+
+
+def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
+    job_id = submit(http_client, gpus=54)
+    page = http_client.get("/v1/events", params={"topic": "quota"}, headers=ADMIN).json()
+    admitted = [item for item in page["events"] if item["subject"] == job_id]
+    assert [item["type"] for item in admitted] == ["job.admitted"]
+    params = {"topic": ["quota", "requests"], "from": "start", "follow": True}
+    seen: list[str] = []
+    with http_client.stream("GET", "/v1/events", params=params, headers=ADMIN) as answer:
+        for cursor, kind, data in events(answer.iter_lines()):
+            assert cursor
+            seen.append(kind)
+            if (data["subject"], kind) == (job_id, "job.admitted"):
+                break
+    assert seen[0] in {"team.configured", "team.configure.requested"}
+    problem(http_client.get("/v1/events?topic=secrets", headers=ADMIN), 422, "invalid")
+
+
+def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> None:
+    run_id = submit(http_client, gpus=53)
+    answer = http_client.post(f"/training-runs/{run_id}/checkpoints/10/restore", headers=NLP)
+    problem(answer, 404, "not-found")
+    wrong = http_client.post(f"/training-runs/{run_id}/checkpoints/x/restore", headers=NLP)
+    problem(wrong, 422, "invalid")
+
+
+def test_bundles_are_stored_once_under_their_digest(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
+    content = gzip.compress(b"tar" * 1000)
+    headers = {**NLP, "Content-Type": "application/gzip"}
+    digest = hashlib.sha256(content).hexdigest()
+    for status in (201, 200):
+        answer = http_client.post(
+            "/v1/code-bundles", params={"team": "nlp"}, content=content, headers=headers
+        )
+        assert answer.status_code == status
+        assert answer.json() == {"digest": digest, "size_bytes": len(content)}
+    assert scene.gate.store is not None
+    assert scene.gate.store.get(code_key("nlp", digest)) == content
+    other = http_client.post(
+        "/v1/code-bundles", params={"team": "vision"}, content=content, headers=headers
+    )
+    problem(other, 403, "forbidden")
+    typed = http_client.post(
+        "/v1/code-bundles",
+        params={"team": "nlp"},
+        content=b"x",
+        headers={**NLP, "Content-Type": "a/b"},
+    )
+    problem(typed, 415, "content-type")
+
+
+def test_a_bundle_above_its_limit_is_refused_before_it_is_sent(http_client: httpx.Client) -> None:
+    url = http_client.base_url
+    connection = http.client.HTTPConnection(url.host, url.port or 80, timeout=20)
+    connection.putrequest("POST", "/v1/code-bundles?team=nlp")
+    for name, value in {**NLP, "Content-Type": "application/gzip"}.items():
+        connection.putheader(name, value)
+    connection.putheader("Content-Length", str(10 << 30))
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert answer.status == 413
+    connection.close()
+
+
+def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
+    def away() -> Any:
+        raise ConnectionRefusedError
+
+    scene = GatewayScene(tmp_path, Past(away))
+    with served(scene) as client:
+        scene.configure("nlp")
+        job_id = submit(client)
+        answer = client.get("/v1/runs", headers=NLP)
+        problem(answer, 503, "history-away")
+        assert int(answer.headers["retry-after"]) > 0
+        assert client.get(f"/v1/training-jobs/{job_id}", headers=NLP).status_code == 200
+        problem(client.get("/v1/training-jobs/unknown", headers=NLP), 503, "history-away")
+        path = f"/training-runs/{job_id}/metrics"
+        scene.say(step(job_id, 1), job_id, job_id)
+        with client.stream("GET", path, headers=NLP) as stream:
+            assert [next(events(stream.iter_lines()))[1]] == ["history"]
+        scene.broker.down = True
+        lost = client.post("/v1/training-jobs", json=job(), headers=NLP)
+        problem(lost, 503, "bus-away")
+        assert client.get("/v1/training-jobs", headers=NLP).status_code == 200
+        scene.broker.down = False
+        scene.failures.clear()
+
+
+def test_without_a_decision_in_time_the_job_is_pending_and_safe(tmp_path: Path) -> None:
+    scene = GatewayScene(tmp_path, deciding=False)
+    with served(scene) as client:
+        headers = {**NLP, "Idempotency-Key": "k"}
+        first = client.post("/v1/training-jobs", json=job(), headers=headers)
+        assert (first.status_code, first.json()["state"]) == (201, "pending")
+        assert first.json()["reason"] == "waits for admission"
+        again = client.post("/v1/training-jobs", json=job(), headers=headers)
+        assert (again.status_code, again.json()["job_id"]) == (200, first.json()["job_id"])
+        why = client.get(f"/v1/training-jobs/{first.json()['job_id']}/explain", headers=NLP)
+        assert why.json()["code"] == "admission"
+
+
+def test_streams_are_bounded(tmp_path: Path) -> None:
+    scene = GatewayScene(tmp_path)
+    object.__setattr__(scene.gate, "streams", Streams(1))
+    with served(scene) as client:
+        scene.configure("nlp")
+        path = f"/v1/training-jobs/{submit(client)}/events?follow=true"
+        with client.stream("GET", path, headers=NLP) as first:
+            lines = first.iter_lines()  # kept: httpx closes the stream with it
+            next(lines)
+            problem(client.get(path, headers=NLP), 503, "busy")
+        scene.wait(lambda: scene.gate.streams.open == 0)

@@ -1,0 +1,433 @@
+"""The node agent as a process, on a real Kafka, with real ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from gangline.local.kafka import EmbeddedKafka
+from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangPreempting,
+    ReleaseReason,
+    StopReason,
+)
+from gangline_schemas.events.workers import (
+    CheckpointShardWritten,
+    ExitReason,
+    NodeJoined,
+    NodeLeaving,
+    WorkerExited,
+    WorkerHeartbeat,
+    WorkerLog,
+    WorkerStarted,
+    WorkerStep,
+)
+from gangline_storage.local import LocalStore
+from node_scene import TEAM, NodeScene, alive, until
+
+SceneMaker = Callable[..., NodeScene]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
+    with NodeScene(tmp_path, kafka_bootstrap) as made:
+        yield made
+
+
+def python(script: str) -> list[str]:
+    return ["python", "-c", dedent(script)]
+
+
+def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeScene):
+    node = scene.start_agent()
+    gang = scene.allocate(
+        node,
+        hyperparameters={"lr": 0.5},
+        env={"COLOUR": "green"},
+        command=python("""
+            import json, os, sys
+            from gangline_worker import flush, hyperparameters, report
+            for step in range(1, 4):
+                report({"loss": 1 / step}, step)
+            flush()
+            print(json.dumps(dict(os.environ)))
+            print("to stderr", file=sys.stderr)
+            print("torn", end="")
+        """),
+    )
+
+    exits = scene.exits(2)
+
+    assert {item.reason for item in exits.values()} == {ExitReason.FINISHED}
+    assert {item.exit_code for item in exits.values()} == {0}
+    assert {item.last_step for item in exits.values()} == {3}
+    assert {item.rank for item in scene.of(WorkerStarted)} == {0, 1}
+    scene.wait(lambda: all(len(scene.lines(rank)) == 3 for rank in (0, 1)))
+    for rank in (0, 1):
+        lines = scene.lines(rank)
+        assert {"to stderr", "torn"} < set(lines)
+        environment = json.loads(next(line for line in lines if line.startswith("{")))
+        assert "AGENT_ONLY_VARIABLE" not in environment
+        wanted = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(gang.rendezvous.port),
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_RUN_ID": "job-1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "COLOUR": "green",
+            "GANGLINE_JOB_ID": "job-1",
+            "GANGLINE_ATTEMPT": "1",
+            "GANGLINE_NUM_NODES": "1",
+        }
+        assert {name: environment.get(name) for name in wanted} == wanted
+        assert environment["HOME"].startswith(str(scene.folder))
+        # The token is nobody's business.
+        assert environment["GANGLINE_RANK_TOKEN"] == "[redacted]"
+    scene.wait(lambda: len(scene.of(WorkerStep)) >= 2)
+    steps = {item.rank: item for item in scene.of(WorkerStep)}
+    assert steps[1].metrics["loss"] == pytest.approx((1.0, 1 / 2, 1 / 3))
+
+
+def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(
+        node,
+        command=python("""
+            import os, signal, sys
+            if os.environ["RANK"] == "0":
+                for number in range(20_000):
+                    sys.stdout.write(f"line {number}\\n")
+                sys.stderr.write("last words")
+                sys.stdout.flush(); sys.stderr.flush()
+                os.kill(os.getpid(), signal.SIGKILL)
+            sys.exit("wrong input")
+        """),
+    )
+
+    exits = scene.exits(2)
+
+    assert (exits[1, 0].reason, exits[1, 0].signal) == (ExitReason.FAILED, signal.SIGKILL)
+    assert (exits[1, 1].reason, exits[1, 1].exit_code) == (ExitReason.FAILED, 1)
+    assert exits[1, 1].message == "wrong input"
+    scene.wait(lambda: len(scene.lines(0)) == 20_001)
+    written = [line for line in scene.lines(0) if line.startswith("line ")]
+    assert written == [f"line {number}" for number in range(20_000)]
+    first_lines = [item.first_line for item in scene.of(WorkerLog) if item.rank == 0]
+    assert len(first_lines) == len(set(first_lines))
+
+
+def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(node, job_id="shell", gpus=[0], run='echo "$0" here; exit 3')
+    scene.allocate(node, job_id="missing", gpus=[1], command=["no-such-program"])
+
+    scene.exits(1)
+    scene.wait(lambda: len(scene.of(WorkerExited)) == 2)
+    exits = {item.job_id: item for item in scene.of(WorkerExited)}
+
+    assert exits["shell"].exit_code == 3
+    assert exits["missing"].exit_code == 127
+    assert "no-such-program" in exits["missing"].message
+
+
+def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
+    node = scene.start_agent()
+    gang = scene.allocate(
+        node,
+        stop_grace_seconds=30,
+        command=python("""
+            import os, signal, time
+            from gangline_worker import report, should_stop, stop_on_sigterm
+            if os.environ["RANK"] == "1":
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                print("deaf", flush=True)
+                time.sleep(600)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            report({"x": 1}, 1)
+            print("hears", flush=True)
+            while not (reason := should_stop()):
+                time.sleep(0.01)
+            print("asked to stop:", reason)
+        """),
+    )
+    scene.wait(lambda: scene.lines(0) == ["hears"] and scene.lines(1) == ["deaf"])
+
+    scene.publish(
+        gang.job_id,
+        GangPreempting(
+            job_id=gang.job_id,
+            attempt=1,
+            reason=StopReason.PREEMPTED,
+            deadline=datetime.now(UTC) + timedelta(seconds=1.5),
+        ),
+    )
+
+    exits = scene.exits(2)
+    assert (exits[1, 0].reason, exits[1, 0].exit_code) == (ExitReason.STOPPED, 0)
+    assert (exits[1, 1].reason, exits[1, 1].signal) == (ExitReason.STOPPED, signal.SIGKILL)
+    scene.wait(lambda: scene.lines(0)[-1] == "asked to stop: preempted")
+
+
+GRANDCHILDREN = """
+    import os, subprocess, sys, time
+    child = subprocess.Popen(["sleep", "600"])
+    away = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print(os.getpid(), child.pid, away.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
+    scene.wait(lambda: all(len(scene.lines(rank, attempt)) == 1 for rank in (0, 1)))
+    found = [int(pid) for rank in (0, 1) for pid in scene.lines(rank, attempt)[0].split()]
+    assert len(found) == 6
+    assert all(alive(pid) for pid in found)
+    return found
+
+
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeScene):
+    first = scene.start_agent()
+    scene.allocate(first, command=python(GRANDCHILDREN))
+    started = pids(scene)
+
+    scene.kill_agent()
+
+    until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
+    second = scene.start_agent()
+    assert second.incarnation != first.incarnation
+    scene.allocate(second, job_id="job-2", run="echo again")
+    assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
+
+
+def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(scene)
+    assert scene.agent is not None
+    children = Path(f"/proc/{scene.agent.pid}/task/{scene.agent.pid}/children").read_text()
+    guards = [
+        int(pid)
+        for pid in children.split()
+        if b"gangline_worker.agent.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert len(guards) == 1
+
+    os.kill(guards[0], signal.SIGKILL)
+    scene.kill_agent()
+    scene.start_agent()
+
+    until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
+
+
+def test_a_higher_attempt_ends_the_older_one_first(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(node, attempt=1, command=python(GRANDCHILDREN))
+    older = pids(scene)
+
+    scene.allocate(node, attempt=2, command=python(GRANDCHILDREN))
+
+    pids(scene, attempt=2)
+    assert not any(alive(pid) for pid in older)
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    order = [item for item in scene.of(WorkerExited) if item.attempt == 1]
+    assert len(order) == 2
+
+
+def test_a_released_gang_is_killed(scene: NodeScene):
+    node = scene.start_agent()
+    gang = scene.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(scene)
+
+    scene.release(gang, ReleaseReason.CANCELLED)
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    assert not any(alive(pid) for pid in started)
+
+
+def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(node, command=python(GRANDCHILDREN))
+    started = pids(scene)
+
+    assert scene.stop_agent() == 0
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
+    assert not any(alive(pid) for pid in started)
+    scene.wait(lambda: len(scene.of(NodeLeaving)) == 1)
+
+
+def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeScene):
+    node = scene.start_agent()
+    for attempt in (1, 2):
+        gang = scene.allocate(
+            node,
+            attempt=attempt,
+            command=python("""
+                import torch
+                import torch.distributed as dist
+                dist.init_process_group("gloo")
+                total = torch.ones(1) * (dist.get_rank() + 1)
+                dist.all_reduce(total)
+                print("total", total.item())
+                dist.destroy_process_group()
+            """),
+        )
+        exits = scene.exits(2 * attempt)
+        assert exits[attempt, 0].reason is ExitReason.FINISHED, exits[attempt, 0].message
+        scene.wait(lambda at=attempt: "total 3.0" in scene.lines(1, at))
+        scene.release(gang, ReleaseReason.RESTARTING)
+
+
+def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeScene):
+    value = "s3cr3t-\u00fc-value-of-this-test"
+    folder = scene.secrets / TEAM
+    folder.mkdir(parents=True)
+    (folder / "DB_LOGIN").write_text(value + "\n")
+    (folder / "DB_LOGIN").chmod(0o600)
+    node = scene.start_agent()
+    scene.allocate(
+        node,
+        secrets=["DB_LOGIN"],
+        command=python("""
+            import hashlib, os, sys
+            value = os.environ["DB_LOGIN"]
+            print("digest", hashlib.sha256(value.encode()).hexdigest())
+            print("x" * 16_380 + value)
+            sys.exit("cannot log in as " + value)
+        """),
+    )
+
+    exits = scene.exits(2)
+    scene.wait(lambda: len(scene.lines(0)) >= 3)
+
+    assert f"digest {sha256(value.encode()).hexdigest()}" in scene.lines(0)
+    assert exits[1, 0].message == "cannot log in as [redacted]"
+    everything = b"".join(item.data.encode() for item in scene.events)
+    said = (scene.folder / "agent.log").read_bytes()
+    spooled = b"".join(
+        path.read_bytes() for path in (scene.folder / "node").rglob("*") if path.is_file()
+    )
+    assert value.encode() not in everything + said + spooled
+    assert b"s3cr3t" not in everything + said + spooled
+
+
+def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeScene):
+    node = scene.start_agent()
+    scene.allocate(node, secrets=["HF_LOGIN"], run="echo ran")
+
+    exits = scene.exits(2)
+
+    assert {item.reason for item in exits.values()} == {ExitReason.LAUNCH_FAILED}
+    assert {item.exit_code for item in exits.values()} == {78}
+    assert "HF_LOGIN" in exits[1, 1].message
+    assert scene.of(WorkerStarted) == []
+
+
+def test_a_code_bundle_is_the_working_directory(scene: NodeScene):
+    source = scene.folder / "source"
+    source.mkdir()
+    (source / "train.py").write_text("print(open('data.txt').read())")
+    (source / "data.txt").write_text("from the bundle")
+    packed = scene.folder / "packed.tar.gz"
+    with tarfile.open(packed, "w:gz") as archive:
+        archive.add(source, arcname=".")
+    digest = sha256(packed.read_bytes()).hexdigest()
+    key = scene.store / code_key(TEAM, digest)
+    key.parent.mkdir(parents=True)
+    packed.rename(key)
+    node = scene.start_agent()
+
+    scene.allocate(node, code_bundle=digest, command=["python", "train.py"])
+
+    assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
+    scene.wait(lambda: scene.lines(0) == ["from the bundle"])
+
+
+def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(scene: NodeScene):
+    script = python("""
+        import sys, torch
+        import torch.distributed as dist
+        from gangline_worker import restore, save
+        dist.init_process_group("gloo")
+        found = restore()
+        start = torch.zeros(4) if found is None else found.state["weights"]
+        print("starts from", start.tolist(), flush=True)
+        save({"weights": start + 1.5}, step=7 if found is None else found.step + 7)
+        dist.destroy_process_group()
+    """)
+    node = scene.start_agent()
+    first = scene.allocate(node, attempt=1, command=script)
+    exits = scene.exits(2)
+    assert exits[1, 0].reason is ExitReason.FINISHED, exits[1, 0].message
+    # An orderly exit is reported after the shards that it left.
+    parts = sorted(scene.of(CheckpointShardWritten), key=lambda part: part.rank)
+    assert [(part.rank, part.step, part.attempt) for part in parts] == [(0, 7, 1), (1, 7, 1)]
+    scene.release(first, ReleaseReason.RESTARTING)
+    prefix = job_prefix(TEAM, "job-1", first.spec)
+    record = CommitRecord(
+        job_id="job-1",
+        attempt=1,
+        step=7,
+        world_size=2,
+        manifests=tuple(part.manifest for part in parts),
+        shards=tuple(part.shards[0] for part in parts),
+        committed_at=datetime.now(UTC),
+    )
+    key = commit_key(prefix, 1, 7)
+    LocalStore(scene.store).put(key, record.encode(), if_absent=True)
+    ref = CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=2, commit_key=key)
+
+    scene.allocate(node, attempt=2, resume=ref, command=script)
+
+    exits = scene.exits(4)
+    assert exits[2, 0].reason is ExitReason.FINISHED, exits[2, 0].message
+    assert any("starts from [1.5, 1.5, 1.5, 1.5]" in line for line in scene.lines(0, 2))
+    assert {part.step for part in scene.of(CheckpointShardWritten)} == {7, 14}
+
+
+def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path):
+    with (
+        EmbeddedKafka(tmp_path / "kafka") as broker,
+        NodeScene(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
+    ):
+        node = scene.start_agent()
+        scene.allocate(node, command=python(GRANDCHILDREN))
+        started = pids(scene)
+        assert broker.pid is not None
+
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            until(lambda: not any(alive(pid) for pid in started), "ranks outlived the lease")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+        exits = scene.exits(2)
+        assert {item.reason for item in exits.values()} == {ExitReason.LEASE_LOST}
+        assert {item.incarnation for item in exits.values()} == {node.incarnation}
+        scene.wait(lambda: len(scene.of(NodeJoined)) == 2, "the node never joined again")
+        again = scene.of(NodeJoined)[-1].node
+        assert again.incarnation != node.incarnation
+        scene.wait(
+            lambda: any(item.incarnation == again.incarnation for item in scene.of(WorkerHeartbeat))
+        )
+        scene.allocate(again, job_id="job-2", run="echo again")
+        assert scene.exits(4)[1, 0].reason is ExitReason.FINISHED

@@ -1,0 +1,387 @@
+"""The supervisor with real processes: crashes, back-off, order, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from gangline.local.leftovers import MARK, start_ticks, write_record
+from gangline.local.processes import (
+    BackOff,
+    ProcessEvent,
+    ProcessSpec,
+    ProcessState,
+    ProcessStatus,
+    Supervisor,
+    SupervisorError,
+)
+
+DEADLINE_S = 20.0
+FAST = BackOff(first_s=0.02, most_s=0.2)
+
+
+def script(source: str, *args: object) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", source, *map(str, args)]
+
+
+SLEEP = script("import time; time.sleep(600)")
+# Ignores SIGTERM, and says so by a file.
+STUBBORN = (
+    "import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+)
+# A child of a child in a session of its own, whose pid goes to a file.
+GRANDCHILD = (
+    "import pathlib, subprocess, sys, time;"
+    "p = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'import time; time.sleep(600)'],"
+    " start_new_session=True);"
+    "f = pathlib.Path(sys.argv[1]); t = f.with_suffix('.new'); t.write_text(str(p.pid));"
+    "t.replace(f); time.sleep(600)"
+)
+# A supervisor as a program: runs two processes until it is interrupted.
+OWNER = """
+import sys, threading
+from pathlib import Path
+from gangline.local.processes import ProcessSpec, Supervisor, stop_signals_interrupt
+
+data_dir, argv = Path(sys.argv[1]), sys.argv[2:]
+try:
+    with stop_signals_interrupt(), Supervisor(data_dir) as supervisor:
+        supervisor.start([ProcessSpec("one", argv), ProcessSpec("two", argv, depends_on=["one"])])
+        supervisor.wait_ready(20)
+        print(*[row.pid for row in supervisor.status()], flush=True)
+        threading.Event().wait(600)
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    return start_ticks(pid) is None
+
+
+def row(supervisor: Supervisor, name: str) -> ProcessStatus:
+    return next(status for status in supervisor.status() if status.name == name)
+
+
+def running_pid(supervisor: Supervisor, name: str) -> int:
+    pid = row(supervisor, name).pid
+    assert pid is not None
+    return pid
+
+
+@pytest.fixture
+def events() -> list[ProcessEvent]:
+    return []
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path, events: list[ProcessEvent]) -> Iterator[Supervisor]:
+    with Supervisor(tmp_path, events.append, back_off=FAST) as running:
+        yield running
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start OWNER over tmp_path; ended at the latest with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(argv: Sequence[str] = SLEEP) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(tmp_path), *argv],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def children_of(owner: subprocess.Popen[str]) -> list[int]:
+    """Return the pids of the owner's two children, each having become its own program."""
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(pids) == 2
+    cmdlines = [Path(f"/proc/{pid}/cmdline") for pid in pids]
+    eventually(
+        lambda: not any(b"_launch.py" in path.read_bytes() for path in cmdlines), "programs run"
+    )
+    return pids
+
+
+def test_what_is_killed_is_started_again(
+    supervisor: Supervisor, events: list[ProcessEvent]
+) -> None:
+    supervisor.start([ProcessSpec("a", SLEEP)])
+    supervisor.wait_ready(DEADLINE_S)
+    first = running_pid(supervisor, "a")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: row(supervisor, "a").restarts == 1, "one restart")
+    assert running_pid(supervisor, "a") != first
+    eventually(
+        lambda: (
+            [e.kind for e in events]
+            == ["started", "ready", "exited", "restarting", "started", "ready"]
+        ),
+        f"the story in order, not {events}",
+    )
+    assert events[2].message.startswith("killed by SIGKILL")
+
+
+def test_a_crash_loop_is_given_up_on_with_its_log(
+    supervisor: Supervisor, events: list[ProcessEvent]
+) -> None:
+    crash = script("import sys; print('no such setting: colour'); sys.exit(3)")
+    supervisor.start([ProcessSpec("a", crash, ready=lambda: False)])
+    with pytest.raises(SupervisorError, match="no such setting: colour") as raised:
+        supervisor.wait_ready(DEADLINE_S)
+    assert "exit code 3" in str(raised.value)
+    waits = [event.message for event in events if event.kind == "restarting"]
+    assert waits[:4] == ["again in 0.0 s", "again in 0.0 s", "again in 0.1 s", "again in 0.2 s"]
+
+
+def test_a_program_that_does_not_exist_is_named(supervisor: Supervisor) -> None:
+    supervisor.start([ProcessSpec("a", ["/no/such/program"], ready=lambda: False, restart="never")])
+    with pytest.raises(SupervisorError, match="cannot run /no/such/program"):
+        supervisor.wait_ready(DEADLINE_S)
+
+
+def test_one_that_is_never_ready_is_named_with_the_time(supervisor: Supervisor) -> None:
+    never = ProcessSpec("slow", SLEEP, ready=lambda: False)
+    supervisor.start([never, ProcessSpec("next", SLEEP, depends_on=["slow"])])
+    with pytest.raises(SupervisorError, match="process slow was not ready within 0 s"):
+        supervisor.wait_ready(0.2)
+    assert row(supervisor, "next").state is ProcessState.WAITING
+    assert row(supervisor, "next").waiting_for == ("slow",)
+
+
+def test_start_follows_and_stop_reverses_the_dependencies(
+    supervisor: Supervisor, events: list[ProcessEvent], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    supervisor.start(
+        [
+            ProcessSpec("last", SLEEP, depends_on=["middle"]),
+            ProcessSpec("middle", SLEEP, depends_on=["first"]),
+            ProcessSpec("first", SLEEP, ready=gate.exists),
+        ]
+    )
+    eventually(lambda: row(supervisor, "first").pid, "the first runs")
+    assert row(supervisor, "middle").pid is None
+    gate.touch()
+    supervisor.wait_ready(DEADLINE_S)
+    supervisor.stop()
+    assert [e.name for e in events if e.kind == "started"] == ["first", "middle", "last"]
+    assert [e.name for e in events if e.kind == "exited"] == ["last", "middle", "first"]
+
+
+def test_a_dependent_waits_to_come_back_until_its_dependency_has(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    supervisor.start(
+        [
+            ProcessSpec("broker", SLEEP, ready=gate.exists),
+            ProcessSpec("service", SLEEP, depends_on=["broker"]),
+        ]
+    )
+    supervisor.wait_ready(DEADLINE_S)
+    gate.unlink()
+    for name in ("broker", "service"):
+        os.kill(running_pid(supervisor, name), signal.SIGKILL)
+    eventually(lambda: row(supervisor, "broker").restarts == 1, "the broker runs again")
+    eventually(
+        lambda: row(supervisor, "service").state is ProcessState.BACKING_OFF, "the service waits"
+    )
+    gate.touch()
+    supervisor.wait_ready(DEADLINE_S)
+    assert row(supervisor, "service").restarts == 1
+
+
+def test_a_readiness_url_is_asked(supervisor: Supervisor, tmp_path: Path) -> None:
+    serve = (
+        "import http.server, pathlib, sys\n"
+        "s = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n"
+        "f = pathlib.Path(sys.argv[1]); t = f.with_suffix('.new')\n"
+        "t.write_text(str(s.server_port)); t.replace(f); s.serve_forever()"
+    )
+    port_file = tmp_path / "port"
+    supervisor.start([ProcessSpec("server", script(serve, port_file), cwd=tmp_path)])
+    eventually(port_file.exists, "the server's port")
+    url = f"http://127.0.0.1:{port_file.read_text()}"
+    supervisor.start(
+        [
+            ProcessSpec("good", SLEEP, ready=f"{url}/port"),
+            ProcessSpec("bad", SLEEP, ready=f"{url}/missing"),
+        ]
+    )
+    supervisor.wait_ready(DEADLINE_S, ["good"])
+    assert not row(supervisor, "bad").ready
+
+
+def test_one_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    with Supervisor(tmp_path) as supervisor:
+        spec = ProcessSpec("a", script(STUBBORN, flag), ready=flag.exists, stop_grace_s=0.2)
+        supervisor.start([spec])
+        supervisor.wait_ready(DEADLINE_S)
+        pid = running_pid(supervisor, "a")
+    assert is_gone(pid)
+
+
+def test_children_of_children_end_with_the_stop(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start([ProcessSpec("a", script(GRANDCHILD, pid_file), ready=pid_file.exists)])
+        supervisor.wait_ready(DEADLINE_S)
+        grandchild = int(pid_file.read_text())
+        assert not is_gone(grandchild)
+    eventually(lambda: is_gone(grandchild), "the child of the child ended")
+
+
+def test_output_goes_to_a_private_log_and_the_environment_is_laid_over(tmp_path: Path) -> None:
+    say = script("import os, sys; print(os.environ['COLOUR']); sys.stderr.write('and this\\n')")
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start([ProcessSpec("a", say, env={"COLOUR": "green"}, restart="never")])
+        eventually(lambda: row(supervisor, "a").state is ProcessState.EXITED, "it ended")
+    log = tmp_path / "logs" / "a.log"
+    assert sorted(log.read_text().split("\n")) == ["", "and this", "green"]
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_a_log_stays_bounded_while_its_process_writes(tmp_path: Path) -> None:
+    chatty = script(
+        "import sys\nfor n in range(20_000):\n    print(f'{n:099d}', flush=True)\n"
+        "import time; time.sleep(600)"
+    )
+    with Supervisor(tmp_path, log_max_bytes=100_000) as supervisor:
+        supervisor.start([ProcessSpec("a", chatty)])
+        newest = tmp_path / "logs" / "a.log.1"
+        eventually(
+            lambda: newest.exists() and (tmp_path / "logs" / "a.log").stat().st_size < 100_000,
+            "the log was rotated",
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_everything_in_order(
+    owner: Callable[..., subprocess.Popen[str]], number: signal.Signals, tmp_path: Path
+) -> None:
+    process = owner()
+    pids = children_of(process)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=DEADLINE_S)
+    assert (output, errors) == ("stopped\n", "")
+    assert all(is_gone(pid) for pid in pids)
+    assert list((tmp_path / "run").glob("*.json")) == []
+
+
+def test_no_child_outlives_a_killed_supervisor(
+    owner: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = owner()
+    pids = children_of(process)
+    process.kill()
+    eventually(lambda: all(is_gone(pid) for pid in pids), "the children died with it")
+
+
+def test_the_next_owner_ends_what_a_killed_one_left(
+    owner: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+) -> None:
+    pid_file = tmp_path / "pid"
+    process = owner(script(GRANDCHILD, pid_file))
+    children_of(process)
+    eventually(pid_file.exists, "the child of the child runs")
+    process.kill()
+    process.wait()
+    grandchild = int(pid_file.read_text())
+    assert not is_gone(grandchild)
+    events: list[ProcessEvent] = []
+    with Supervisor(tmp_path, events.append) as supervisor:
+        assert supervisor.status() == []
+        assert is_gone(grandchild)
+    assert grandchild in [event.pid for event in events if event.kind == "leftover"]
+
+
+def test_a_second_owner_is_refused_until_the_first_is_gone(
+    owner: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = owner()
+    pids = children_of(process)
+    with pytest.raises(SupervisorError, match=rf"in use .* \(pid {process.pid}\)"):
+        Supervisor(tmp_path).claim()
+    assert not any(is_gone(pid) for pid in pids)
+    process.kill()
+    process.wait()
+    with Supervisor(tmp_path) as supervisor:
+        assert supervisor.status() == []
+
+
+def test_a_recorded_child_that_still_runs_is_ended_first(tmp_path: Path) -> None:
+    left = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        (tmp_path / "run").mkdir()
+        write_record(tmp_path / "run", "broker", left.pid)
+        events: list[ProcessEvent] = []
+        with Supervisor(tmp_path, events.append):
+            assert left.wait(DEADLINE_S) == -signal.SIGTERM
+        assert [(e.kind, e.name, e.pid) for e in events] == [("leftover", "broker", left.pid)]
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_a_foreign_process_with_a_recorded_pid_is_left_alone(tmp_path: Path) -> None:
+    other_dir = tmp_path / "other"
+    foreign = subprocess.Popen(SLEEP, env={**os.environ, MARK: str(other_dir)})
+    try:
+        ticks = start_ticks(foreign.pid)
+        assert ticks is not None
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        record = (
+            f'{{"name": "a", "pid": {foreign.pid}, "start_ticks": {ticks - 1},'
+            f' "boot_id": "{boot_id}"}}'
+        )
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "a.json").write_text(record)
+        events: list[ProcessEvent] = []
+        with Supervisor(tmp_path, events.append):
+            assert foreign.poll() is None
+        assert foreign.poll() is None
+        assert events == []
+    finally:
+        foreign.kill()
+        foreign.wait()
+
+
+def test_status_from_within_the_callback_does_not_hang(tmp_path: Path) -> None:
+    seen: list[ProcessStatus] = []
+
+    def look(_event: ProcessEvent) -> None:
+        seen.extend(running.status())
+
+    running = Supervisor(tmp_path, look)
+    with running:
+        running.start([ProcessSpec("a", SLEEP)])
+        running.wait_ready(DEADLINE_S)
+        eventually(lambda: seen, "a status")
+    assert {status.name for status in seen} == {"a"}

@@ -1,0 +1,361 @@
+"""The tracker's process over real Kafka and the real engine: rows equal records, doors hold."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from gangline_bus.ports import OutRecord, TopicPartition
+from gangline_gateway.comparison import compare
+from gangline_gateway.history import CursorError, History, RunFilter
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
+from gangline_schemas.events.quota import UsageCharged
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangReleased,
+    JobQueued,
+    JobStateChanged,
+    ReleaseReason,
+)
+from gangline_schemas.events.workers import (
+    GangStatus,
+    GpuStatus,
+    LogLine,
+    RankStatus,
+    WorkerHeartbeat,
+    WorkerLog,
+    WorkerStep,
+)
+from gangline_schemas.job import JobSpec, JobState, Resources
+from tracker_process import TrackerProcess, wait_until
+
+SLOW = "steps a, steps b, steps c, steps d"
+BASE = datetime(2026, 5, 4, tzinfo=UTC)
+BASE_MS = round(BASE.timestamp() * 1000)
+
+
+def step_event(run: str, team: str, first: int, attempt: int = 1, loss: float = 1.0) -> WorkerStep:
+    steps = tuple(range(first, first + 10))
+    return WorkerStep(
+        run_id=run,
+        team=team,
+        attempt=attempt,
+        rank=0,
+        step=steps,
+        time_ms=tuple(BASE_MS + 100 * step for step in steps),
+        metrics={"loss": tuple(loss / (1 + step) for step in steps), "lr": (0.1,) * 10},
+    )
+
+
+def log_event(job: str, team: str, first: int) -> WorkerLog:
+    lines = tuple(
+        LogLine(time_ms=BASE_MS + first + n, stream="stdout", text=f"line {first + n}")
+        for n in range(5)
+    )
+    return WorkerLog(
+        job_id=job, team=team, attempt=1, rank=0, node_id="n", first_line=first, lines=lines
+    )
+
+
+def job_spec(team: str, name: str, lr: float) -> JobSpec:
+    return JobSpec(
+        name=name,
+        team=team,
+        run="true",
+        resources=Resources(gpus=2),
+        hyperparameters={"lr": lr, "layers": 4},
+    )
+
+
+def story(tracker: TrackerProcess, job: str, spec: JobSpec, minute: int) -> None:
+    """A job's decisions: queued, running, succeeded."""
+    at = BASE + timedelta(minutes=minute)
+
+    def moved(before: JobState, after: JobState) -> JobStateChanged:
+        return JobStateChanged(job_id=job, attempt=1, previous=before, state=after)
+
+    tracker.send(JobQueued(job_id=job, spec=spec, user="ann", submitted_at=at), job)
+    tracker.send(moved(JobState.INITIALIZING, JobState.RUNNING), job)
+    tracker.send(
+        GangReleased(
+            job_id=job,
+            attempt=1,
+            reason=ReleaseReason.SUCCEEDED,
+            allocated_at=at,
+            gpu_seconds=20.0,
+        ),
+        job,
+    )
+    tracker.send(moved(JobState.RUNNING, JobState.SUCCEEDED), job)
+    tracker.send(
+        UsageCharged(
+            job_id=job,
+            attempt=1,
+            team=spec.team,
+            gpus=2,
+            allocated_at=at,
+            released_at=at + timedelta(seconds=10),
+            gpu_seconds=20.0,
+        ),
+        job,
+    )
+    ref = CheckpointRef(job_id=job, attempt=1, step=10, world_size=2, commit_key="k")
+    tracker.send(CheckpointCommitted(job_id=job, checkpoint=ref, size_bytes=5, objects=3), job)
+    newer = ref.model_copy(update={"step": 20})
+    tracker.send(CheckpointCommitted(job_id=job, checkpoint=newer, size_bytes=5, objects=3), job)
+    tracker.send(CheckpointDeleted(job_id=job, attempt=1, step=10, reason="keep 1"), job)
+
+
+def beat(tracker: TrackerProcess, node: str, job: str) -> None:
+    gang = GangStatus(job_id=job, attempt=1, ranks=(RankStatus(rank=0, pid=1),))
+    tracker.send(
+        WorkerHeartbeat(
+            node_id=node,
+            incarnation="i",
+            sequence=1,
+            sent_at=BASE,
+            gangs=(gang,),
+            gpus=(GpuStatus(index=0, utilization=50.0), GpuStatus(index=1, utilization=70.0)),
+        ),
+        node,
+    )
+
+
+def number(client: Client, sql: str) -> int:
+    return int(client.query(sql).result_rows[0][0])
+
+
+@pytest.fixture(scope="module")
+def tracker(
+    kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TrackerProcess]:
+    """Two teams' finished jobs, all of them in the database."""
+    process = TrackerProcess(kafka_bootstrap, tmp_path_factory.mktemp("tracker"))
+    try:
+        process.start()
+        story(process, "job-a", job_spec("nlp", "first", 0.1), minute=0)
+        story(process, "job-b", job_spec("nlp", "second", 0.2), minute=1)
+        story(process, "job-c", job_spec("vision", "theirs", 0.3), minute=2)
+        for job, team in (("job-a", "nlp"), ("job-b", "nlp"), ("job-c", "vision")):
+            for first in range(0, 100, 10):
+                process.send(step_event(job, team, first), job)
+            process.send(step_event(job, team, 90, attempt=2, loss=5.0), job)
+            for first in range(0, 50, 5):
+                process.send(log_event(job, team, first), job)
+        beat(process, "node-1", "job-a")
+        beat(process, "node-2", "job-c")
+        process.settled()
+        client = process.client()
+        wait_until("steps", lambda: number(client, "SELECT count() FROM steps") == 3 * 11 * 20)
+        wait_until("logs", lambda: number(client, "SELECT count() FROM logs") == 3 * 50)
+        wait_until("events", lambda: number(client, "SELECT count() FROM events") == 3 * 8)
+        wait_until("beats", lambda: number(client, "SELECT count() FROM heartbeats") == 2)
+        yield process
+        assert process.end() == 0
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def history(tracker: TrackerProcess) -> History:
+    return History(tracker.client("service"))
+
+
+def test_the_genuine_client_reads_and_cannot_write(tracker: TrackerProcess) -> None:
+    client = tracker.client()
+    assert client.server_version.count(".") >= 2
+    assert "steps" in str(client.command("SHOW TABLES")).split("\n")
+    assert client.query_arrow("SELECT * FROM steps").num_rows == 660
+    for statement in (
+        "INSERT INTO steps (team) VALUES ('x')",
+        "DROP TABLE steps",
+        "CREATE TABLE x (a UInt8) ENGINE = Memory",
+        "SELECT 1 INTO OUTFILE '/tmp/gangline-never'",
+    ):
+        with pytest.raises(DatabaseError):
+            client.command(statement)
+    with pytest.raises(DatabaseError):
+        client.insert("steps", [["x"]], column_names=["team"])
+    assert number(client, "SELECT count() FROM steps") == 660
+
+
+def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
+    client = tracker.client("nlp")
+    assert client.query("SELECT DISTINCT team FROM steps").result_rows == [("nlp",)]
+    for sql in (
+        "SELECT count() FROM {table} WHERE {column} = 'job-c'",
+        "SELECT count() FROM (SELECT * FROM {table}) WHERE {column} = 'job-c'",
+        "WITH 'nlp' AS team SELECT count() FROM {table} WHERE {column} = 'job-c'",
+        "WITH 'nlp' AS team, 'job-a' AS job_id SELECT countIf({column} = 'job-c') FROM {table}",
+        "SELECT count() FROM {table} AS team WHERE {column} = 'job-c'",
+        "WITH x AS (SELECT {column} AS c FROM {table}) SELECT countIf(c = 'job-c') FROM x",
+    ):
+        for table, column in (
+            ("steps", "run_id"),
+            ("run_curves", "run_id"),
+            ("logs", "job_id"),
+            ("runs", "job_id"),
+            ("run_list", "job_id"),
+            ("usage", "job_id"),
+            ("checkpoints", "job_id"),
+            ("checkpoint_list", "job_id"),
+            ("events", "subject"),
+        ):
+            query = sql.format(table=f"gangline.{table}", column=column)
+            assert number(client, query) == 0, query
+    assert client.query("SELECT DISTINCT node_id FROM node_samples").result_rows == [("node-1",)]
+    assert number(client, "SELECT count() FROM events WHERE subject = 'job-a'") == 8
+    assert number(tracker.client("vision"), "SELECT uniq(subject) FROM events") == 1
+
+
+def get(tracker: TrackerProcess, path: str, **headers: str) -> tuple[int, bytes]:
+    where = urlsplit(tracker.url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
+    with closing(connection):
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_the_door(tracker: TrackerProcess) -> None:
+    key = {"X-ClickHouse-Key": tracker.tokens["nlp"]}
+    ask = "/?query=" + quote("SELECT 1")
+    assert get(tracker, "/ping") == (200, b"Ok.\n")
+    assert get(tracker, ask, **key) == (200, b"1\n")
+    assert get(tracker, ask + "&default_format=JSON&max_execution_time=0", **key)[0] == 200
+    assert get(tracker, ask)[0] == 401
+    assert get(tracker, ask, **{"X-ClickHouse-Key": "wrong"})[0] == 401
+    assert get(tracker, ask + "&password=" + tracker.tokens["nlp"])[0] == 401
+    assert get(tracker, ask, Host="evil.example", **key)[0] == 403
+    assert get(tracker, ask, Origin="http://127.0.0.1", **key)[0] == 403
+    assert get(tracker, ask + "&database=system", **key)[0] == 404
+    assert get(tracker, ask + "&default_format=Npy", **key)[0] == 400
+    slow = quote("SELECT max(cityHash64(a.step, b.step, c.step, d.step)) FROM " + SLOW)
+    status, body = get(tracker, f"/?query={slow}&max_execution_time=0", **key)
+    assert status == 400, body
+    assert b"Code: 159" in body or b"Code: 241" in body  # its own limits, not the client's
+
+
+def test_a_failed_query_leaves_nothing_for_the_next_one(tracker: TrackerProcess) -> None:
+    admin = {"X-ClickHouse-Key": tracker.tokens["admin"]}
+    member = {"X-ClickHouse-Key": tracker.tokens["nlp"]}
+    bad = quote("SELECT text, toUInt8(text) FROM logs ORDER BY line")
+    good = quote("SELECT 'mine'")
+    for _ in range(5):
+        assert get(tracker, f"/?query={bad}", **admin)[0] == 400
+        assert get(tracker, f"/?query={good}", **member) == (200, b"mine\n")
+
+
+def test_runs_are_listed_page_by_page(history: History) -> None:
+    first = history.runs(limit=2)
+    assert [run.job_id for run in first.runs] == ["job-c", "job-b"]
+    second = history.runs(limit=2, cursor=first.cursor)
+    assert ([run.job_id for run in second.runs], second.cursor) == (["job-a"], None)
+    nlp = RunFilter(teams=frozenset({"nlp"}), states=("succeeded",), name_contains="eco")
+    assert [run.job_id for run in history.runs(nlp).runs] == ["job-b"]
+    assert history.runs(RunFilter(submitted_before=BASE)).runs == []
+    with pytest.raises(CursorError):
+        history.runs(cursor="x' OR 1.1")
+    run = history.run("job-a")
+    assert run is not None
+    assert (run.state, run.gpu_seconds, run.submitted_at) == ("succeeded", 20.0, BASE)
+    assert history.run("job-a", frozenset({"vision"})) is None
+
+
+def test_curves_follow_the_newest_attempt_and_are_thinned(history: History) -> None:
+    (curve,) = history.curves(["job-a"], ["loss"])
+    assert [point.step for point in curve.points] == list(range(100))
+    assert curve.points[5].value == pytest.approx(1 / 6)
+    assert curve.points[95].value == pytest.approx(5 / 96)
+    thin = history.curves(["job-a", "job-b"], ["loss", "lr"], points=10)
+    assert [len(curve.points) for curve in thin] == [10] * 4
+    bucket = thin[0].points[0]
+    assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
+    assert history.curves(["nobody"], ["loss"]) == []
+    assert history.metric_names(["job-a"]) == ["loss", "lr"]
+
+
+def test_runs_are_compared(history: History) -> None:
+    runs = history.some_runs(["job-b", "job-a", "nobody"])
+    found = compare(runs, history.final_metrics(["job-a", "job-b"]))
+    assert [run.job_id for run in found.runs] == ["job-b", "job-a"]
+    assert [(d.field, d.values) for d in found.differences] == [
+        ("hyperparameters.lr", {"job-b": "0.2", "job-a": "0.1"})
+    ]
+    assert found.metrics["loss"]["job-a"].value == pytest.approx(5 / 100)
+
+
+def test_logs_checkpoints_and_samples(history: History) -> None:
+    lines: list[str] = []
+    page = history.logs("job-a", limit=20)
+    while page.lines:
+        lines += [line.text for line in page.lines]
+        page = history.logs("job-a", limit=20, cursor=page.cursor)
+    assert lines == [f"line {n}" for n in range(50)]
+    tail = history.logs("job-a", tail=True, limit=3, rank=0)
+    assert [line.line for line in tail.lines] == [47, 48, 49]
+    assert history.logs("job-a", rank=7).lines == []
+    assert [(c.step, c.status, c.size_bytes) for c in history.checkpoints("job-a")] == [
+        (20, "committed", 5),
+        (10, "deleted", 5),
+    ]
+    samples = history.node_samples(BASE, BASE + timedelta(seconds=1), ["node-1"])
+    assert [(sample.gpu, sample.utilization) for sample in samples] == [(0, 50.0), (1, 70.0)]
+
+
+def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:
+    process = TrackerProcess(kafka_bootstrap, tmp_path)
+    try:
+        rounds, per_round = 4, 150
+        for turn in range(rounds):
+            process.start()
+            for index in range(per_round):
+                count = turn * per_round + index
+                run = f"run-{count % 7}"
+                process.send(step_event(run, "nlp", 10 * count), run)
+                process.send(log_event(run, "nlp", 5 * count), run)
+                queued = JobQueued(
+                    job_id=f"job-{count}",
+                    spec=job_spec("nlp", "x", 0.1),
+                    user="ann",
+                    submitted_at=BASE,
+                )
+                process.send(queued, run)
+            process.settled()
+            client = process.client()
+            # Killed somewhere between two INSERTs: some rows of this round are there, not all.
+            wait_until("rows", lambda: number(client, "SELECT count() FROM steps") > turn * 3000)  # noqa: B023
+            process.end(signal.SIGKILL)
+        garbage = OutRecord(process.names.name(Topic.STEPS), b"k", b"no event", ())
+        process.writer.send(garbage)
+        process.settled()
+        process.start()
+        client = process.client()
+        total = rounds * per_round
+        for table, rows in (("steps", 20), ("logs", 5), ("events", 1)):
+            wait_until(
+                f"{rows * total} rows in {table}",
+                lambda: number(client, f"SELECT count() FROM {table}") >= rows * total,  # noqa: B023
+            )
+            assert number(client, f"SELECT count() FROM {table}") == rows * total
+        assert number(client, "SELECT uniqExact(partition, offset, name, step) FROM steps") == (
+            20 * total
+        )
+        assert number(client, "SELECT uniqExact(partition, offset, line) FROM logs") == 5 * total
+        assert number(client, "SELECT uniqExact(topic, partition, offset) FROM events") == total
+        assert number(client, "SELECT count() FROM run_list") == total
+        dlq = TopicPartition(process.names.dlq(process.names.name(Topic.STEPS)), 0)
+        wait_until("the refused record", lambda: process.bus.end_offsets([dlq])[dlq] == 1)
+        assert process.end() == 0
+    finally:
+        process.close()

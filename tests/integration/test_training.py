@@ -1,0 +1,170 @@
+"""The trainer as real processes over gloo: killed, resumed, resharded, fed broken files."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from gang_fixture import EXIT_CHECKPOINT, EXIT_SETTINGS, LATE_COPY_ENV, Gang, Run, train
+from gangline_worker.checkpoint.commit import committed
+from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
+
+STEPS = 12
+
+
+def at_step(run: Run, step: int) -> Path:
+    """The committed checkpoint of a step."""
+    [folder] = [f for f in committed(run.directory / "checkpoints") if int(f.name[5:]) == step]
+    return folder
+
+
+def shards(folder: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(folder.glob("*.bin"))]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Twelve steps of FSDP on two ranks; kept are the checkpoints of steps 6 and 12."""
+    directory = tmp_path_factory.mktemp("training") / "undisturbed"
+    return train(directory, 2, f"steps={STEPS}", "checkpoint_every_steps=6")
+
+
+def test_the_loss_falls(undisturbed: Run) -> None:
+    losses = undisturbed.losses()
+    assert list(losses) == list(range(1, STEPS + 1))
+    assert losses[STEPS] < losses[1] - 0.2
+
+
+def test_a_killed_run_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> None:
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=3")
+    dead = Gang(tmp_path / "killed", 2, settings, killed=(1, 5)).wait()
+    assert dead.codes == (1, -signal.SIGKILL), dead.text
+    assert re.search("closed by peer|reset by peer|Broken pipe", dead.outputs[0]), (
+        "by this the fault manager knows the survivors"
+    )
+    assert max(dead.losses()) == 5
+    [found] = committed(tmp_path / "killed" / "checkpoints")
+    assert found.name == "step-0000000003"
+
+    gang = Gang(tmp_path / "killed", 2, settings, attempt=2, resume_from=found)
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    assert run.losses() == undisturbed.losses()
+    last = at_step(run, STEPS)
+    assert last.parent.name == "attempt-0002"
+    assert shards(last) == shards(at_step(undisturbed, STEPS))
+
+
+def test_weights_wait_for_the_copy_of_the_step_before(undisturbed: Run, tmp_path: Path) -> None:
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=6")
+    run = Gang(tmp_path / "late", 2, settings, extra_env={LATE_COPY_ENV: "1"}).wait()
+    assert run.codes == (0, 0), run.text
+    assert shards(at_step(run, 6)) == shards(at_step(undisturbed, 6))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategy"), [(1, "fsdp"), (4, "fsdp"), (2, "ddp")], ids=["2to1", "2to4", "to-ddp"]
+)
+def test_another_world_size_goes_on_alike(
+    undisturbed: Run, tmp_path: Path, ranks: int, strategy: str
+) -> None:
+    run = train(
+        tmp_path / "other",
+        ranks,
+        f"steps={STEPS}",
+        f"strategy={strategy}",
+        resume_from=at_step(undisturbed, 6),
+    )
+    losses = run.losses()
+    assert list(losses) == list(range(7, STEPS + 1))
+    for step, loss in losses.items():
+        assert loss == pytest.approx(undisturbed.losses()[step], abs=1e-5)
+
+
+def test_ddp_equals_fsdp_and_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> None:
+    settings = (f"steps={STEPS}", "strategy=ddp", "checkpoint_every_steps=6")
+    whole = train(tmp_path / "whole", 2, *settings)
+    for step, loss in whole.losses().items():
+        assert loss == pytest.approx(undisturbed.losses()[step], abs=1e-5)
+    resumed = train(tmp_path / "resumed", 2, *settings, resume_from=at_step(whole, 6))
+    assert resumed.losses() == {s: v for s, v in whole.losses().items() if s > 6}
+    assert shards(at_step(resumed, STEPS)) == shards(at_step(whole, STEPS))
+
+
+def test_replicas_write_each_byte_once(tmp_path: Path) -> None:
+    run = train(tmp_path / "ddp", 2, "steps=1", "strategy=ddp")
+    checkpoint = Checkpoint(at_step(run, 1))
+    held: dict[str, int] = {}
+    for manifest in checkpoint.manifests:
+        for piece in manifest.tensors:
+            held[piece.name] = held.get(piece.name, 0) + piece.size_bytes
+    expected = {
+        name: 4 * _elements(piece.global_shape) for name, piece in checkpoint.tensors().items()
+    }
+    assert held == expected
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def test_accumulation_and_recomputation_change_nothing(undisturbed: Run, tmp_path: Path) -> None:
+    run = train(tmp_path / "a", 2, f"steps={STEPS}", "accumulation=2", "recompute=true")
+    for step, loss in run.losses().items():
+        assert loss == pytest.approx(undisturbed.losses()[step], abs=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "missing", "manifest"])
+def test_a_broken_checkpoint_is_refused_by_all_ranks(
+    undisturbed: Run, tmp_path: Path, damage: str
+) -> None:
+    folder = tmp_path / "attempt-0001" / "step-0000000006"
+    folder.mkdir(parents=True)
+    for path in at_step(undisturbed, 6).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    victim = folder / ("rank-00001.json" if damage == "manifest" else "rank-00001.bin")
+    raw = bytearray(victim.read_bytes())
+    if damage in {"flip", "manifest"}:
+        raw[len(raw) // 2] ^= 1
+        victim.write_bytes(raw)
+    elif damage == "truncate":
+        victim.write_bytes(raw[:-1])
+    else:
+        victim.unlink()
+    run = Gang(tmp_path / "run", 2, ("steps=8",), resume_from=folder).wait()
+    assert run.codes == (EXIT_CHECKPOINT, EXIT_CHECKPOINT), run.text
+    assert f"corrupt checkpoint: {victim}" in run.outputs[1]
+    assert "step 7/" not in run.text
+
+
+def test_an_uncommitted_checkpoint_does_not_count(undisturbed: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "step-0000000006"
+    folder.mkdir()
+    for path in at_step(undisturbed, 6).glob("rank-*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    run = Gang(tmp_path / "run", 1, ("steps=8",), resume_from=folder).wait()
+    assert run.codes == (EXIT_CHECKPOINT,), run.text
+    assert COMMIT_FILE in run.text
+
+
+def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
+    run = Gang(tmp_path / "run", 2, ("batch_size=7",)).wait()
+    assert run.codes == (EXIT_SETTINGS, EXIT_SETTINGS), run.text
+    assert "batch_size (7) does not divide by the world size (2)" in run.text
+
+
+def test_sigterm_of_one_rank_saves_and_stops_all(tmp_path: Path) -> None:
+    gang = Gang(tmp_path / "run", 2, ("steps=100000", "log_every_steps=1"))
+    gang.wait_for(r"step 3/")
+    gang.signal(1, signal.SIGTERM)
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    [folder] = committed(tmp_path / "run" / "checkpoints")
+    assert f"stopped after step {int(folder.name[5:])}" in run.outputs[0]
+    assert "sigterm" in run.outputs[1]

@@ -1,0 +1,101 @@
+"""The trainer with the agent's end of its line: shards told, wishes heard, orphans ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent_fixture import AgentEnd
+from gang_fixture import EXIT_AGENT, Gang
+from gangline_schemas.checkpoint import RankManifest
+from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report, ShardReady
+from gangline_worker.checkpoint.commit import committed
+from gangline_worker.checkpoint.files import read_verified
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentEnd]:
+    end = AgentEnd(tmp_path)
+    yield end
+    end.hang_up()
+
+
+def gang_of(agent: AgentEnd, directory: Path, *settings: str) -> Gang:
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k"}
+    return Gang(directory, 2, settings, extra_env=env)
+
+
+def ready(said: Sequence[FromRank], step: int | None = None) -> list[ShardReady]:
+    found = [message for message in said if isinstance(message, ShardReady)]
+    return [message for message in found if step is None or message.step == step]
+
+
+def reported(said: Sequence[FromRank], metric: str) -> dict[int, float | None]:
+    found: dict[int, float | None] = {}
+    for message in said:
+        if isinstance(message, Report) and metric in message.metrics:
+            values = zip(message.step, message.metrics[metric], strict=True)
+            found.update({step: value for step, value in values if value is not None})
+    return found
+
+
+def test_shards_and_steps_reach_the_agent(agent: AgentEnd, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = gang_of(agent, directory, "steps=6", "checkpoint_every_steps=3").wait()
+    assert run.codes == (0, 0), run.text
+    said = agent.wait_for(lambda said: len(ready(said, 6)) == 2)
+    hellos = {message.rank for message in said if isinstance(message, Hello)}
+    assert hellos == {0, 1}
+    for metric in ("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "step_s", "data_wait_s"):
+        assert sorted(reported(said, metric)) == [1, 2, 3, 4, 5, 6], metric
+    assert reported(said, "loss") == run.losses()
+    for message in ready(said):
+        folder = directory / "checkpoints"
+        read_verified(folder / message.shard.key, message.shard)
+        raw = bytes(read_verified(folder / message.manifest.key, message.manifest))
+        manifest = RankManifest.decode(raw)
+        assert (manifest.rank, manifest.step) == (message.rank, message.step)
+        assert manifest.shard.xxh3 == message.shard.xxh3
+        assert message.metrics["loss"] == run.losses()[message.step]
+    assert not committed(directory / "checkpoints"), "committing is the service's, not the rank's"
+
+
+def test_wishes_of_the_agent_are_met(agent: AgentEnd, tmp_path: Path) -> None:
+    gang = gang_of(agent, tmp_path / "run", "steps=100000")
+    gang.wait_for(r"step 2/")
+    agent.ask(Control(checkpoint_request=1))
+    agent.wait_for(lambda said: len(ready(said)) == 2)
+    agent.ask(Control(checkpoint_request=1, stop="preempted"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    assert "preempted" in run.outputs[0]
+    said = agent.wait_for(lambda said: len(ready(said)) == 4)
+    steps = sorted({message.step for message in ready(said)})
+    assert len(steps) == 2, "both ranks saved at the same two steps"
+    assert f"stopped after step {steps[1]}" in run.outputs[0]
+
+
+def test_ranks_leave_when_their_agent_is_gone(agent: AgentEnd, tmp_path: Path) -> None:
+    gang = gang_of(agent, tmp_path / "run", "steps=100000")
+    gang.wait_for(r"step 2/")
+    agent.hang_up()
+    run = gang.wait()
+    assert run.codes == (EXIT_AGENT, EXIT_AGENT), run.text
+    assert not list((tmp_path / "run").rglob("rank-*.bin")), "nothing it saved could count"
+
+
+def test_a_failing_disk_is_reported_and_training_goes_on(agent: AgentEnd, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    blocked = directory / "checkpoints" / "attempt-0001"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("no folder")
+    gang = gang_of(agent, directory, "steps=100000", "checkpoint_every_steps=2")
+    agent.wait_for(lambda said: bool(reported(said, "checkpoint_failures")))
+    blocked.unlink()
+    agent.wait_for(lambda said: len(ready(said)) >= 2)
+    agent.ask(Control(stop="cancelled"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    assert "training goes on" in run.text

@@ -1,0 +1,222 @@
+"""A node agent as a real process on a real bus; the test stands for scheduler and fault manager."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self, TypeVar
+
+from gangline_bus.codec import decode, encode
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic, topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    GangReleased,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import NodeInfo, NodeJoined, WorkerExited, WorkerLog
+from gangline_schemas.job import JobSpec
+
+DEADLINE_S = 60.0
+TEAM = "nlp"
+EventT = TypeVar("EventT", bound=Event)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat[stat.rindex(")") + 2] not in "ZX"
+    return False
+
+
+def until(condition: Callable[[], bool], message: str = "it never came true") -> None:
+    ends = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < ends, message
+        time.sleep(0.02)
+
+
+class NodeScene:
+    """One node, its agent (started with `start_agent`) and everything that it published."""
+
+    def __init__(self, folder: Path, bootstrap: str, **settings: str) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.secrets = folder / "secrets"
+        self.names = TopicNames(f"t{uuid.uuid4().hex[:10]}.")
+        self.agent: subprocess.Popen[bytes] | None = None
+        self.events: list[Envelope] = []
+        self._changed = threading.Condition()
+        self._bus = KafkaBus(bootstrap, client="scene")
+        create_topics(self._bus, self.names)
+        self._writer = self._bus.writer()
+        self._ended = threading.Event()
+        self._environment = {
+            **{key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ},
+            "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
+            "GANGLINE_TOPIC_PREFIX": self.names.prefix,
+            "GANGLINE_NODE_ID": f"n{uuid.uuid4().hex[:8]}",
+            "GANGLINE_DATA_DIR": str(folder / "node"),
+            "GANGLINE_SECRETS_DIR": str(self.secrets),
+            "GANGLINE_STORE_URL": f"file://{self.store}",
+            "GANGLINE_SLOTS": "2",
+            "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
+            "AGENT_ONLY_VARIABLE": "of the agent alone",
+            **settings,
+        }
+        self._log = (folder / "agent.log").open("ab")
+        self._thread = threading.Thread(target=self._record, args=(bootstrap,), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self.agent is not None and self.agent.poll() is None:
+            self.agent.kill()
+            self.agent.wait()
+        self._thread.join(5)
+        self._writer.close()
+        self._log.close()
+
+    def start_agent(self) -> NodeInfo:
+        """Start the agent and wait until it has joined."""
+        joined = len(self.of(NodeJoined))
+        self.agent = subprocess.Popen(
+            [sys.executable, "-m", "gangline_worker.agent"],
+            env=self._environment,
+            stderr=self._log,
+            stdout=self._log,
+        )
+        self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
+        return self.of(NodeJoined)[-1].node
+
+    def kill_agent(self) -> None:
+        assert self.agent is not None
+        self.agent.kill()
+        self.agent.wait()
+
+    def stop_agent(self) -> int:
+        assert self.agent is not None
+        self.agent.send_signal(signal.SIGTERM)
+        return self.agent.wait(DEADLINE_S)
+
+    def publish(self, subject: str, event: Event) -> None:
+        envelope = Envelope(
+            id=str(uuid.uuid4()),
+            source="/test",
+            time=datetime.now(UTC),
+            subject=subject,
+            data=event,
+        )
+        self._writer.send(encode(envelope, topic=self.names.name(topic_of(event.type))))
+        assert self._writer.flush(10.0) == 0
+
+    def allocate(
+        self,
+        node: NodeInfo,
+        *,
+        job_id: str = "job-1",
+        attempt: int = 1,
+        gpus: Sequence[int] = (0, 1),
+        resume: CheckpointRef | None = None,
+        **spec: object,
+    ) -> GangAllocated:
+        """A gang that lies on this node alone."""
+        event = GangAllocated(
+            job_id=job_id,
+            attempt=attempt,
+            team=TEAM,
+            world_size=len(gpus),
+            nodes=(
+                NodeAssignment(
+                    node_id=node.node_id,
+                    incarnation=node.incarnation,
+                    address=node.address,
+                    gpus=tuple(gpus),
+                    first_rank=0,
+                ),
+            ),
+            rendezvous=Rendezvous(address="127.0.0.1", port=free_port()),
+            resume=resume,
+            spec=JobSpec.model_validate(
+                {"name": "j", "team": TEAM, "resources": {"gpus": len(gpus)}, **spec}
+            ),
+        )
+        self.publish(job_id, event)
+        return event
+
+    def release(self, event: GangAllocated, reason: ReleaseReason) -> None:
+        self.publish(
+            event.job_id,
+            GangReleased(
+                job_id=event.job_id,
+                attempt=event.attempt,
+                reason=reason,
+                allocated_at=datetime.now(UTC),
+                gpu_seconds=0.0,
+            ),
+        )
+
+    def of(self, kind: type[EventT]) -> list[EventT]:
+        with self._changed:
+            return [item.data for item in self.events if isinstance(item.data, kind)]
+
+    def exits(self, count: int) -> dict[tuple[int, int], WorkerExited]:
+        """The exits by (attempt, rank), once there are so many."""
+        self.wait(lambda: len(self.of(WorkerExited)) >= count, f"there were never {count} exits")
+        return {(item.attempt, item.rank): item for item in self.of(WorkerExited)}
+
+    def lines(self, rank: int, attempt: int = 1) -> list[str]:
+        """All lines of a rank in order; a batch that came twice counts once."""
+        batches = {
+            item.first_line: item.lines
+            for item in self.of(WorkerLog)
+            if item.rank == rank and item.attempt == attempt
+        }
+        return [line.text for first in sorted(batches) for line in batches[first]]
+
+    def wait(self, condition: Callable[[], bool], message: str = "it never came true") -> None:
+        ends = time.monotonic() + DEADLINE_S
+        while not condition():
+            with self._changed:
+                self._changed.wait(0.05)
+            log = (self.folder / "agent.log").read_text()[-3000:]
+            assert time.monotonic() < ends, f"{message}; the agent said:\n{log}"
+
+    def _record(self, bootstrap: str) -> None:
+        bus = KafkaBus(bootstrap, client="scene-record")
+        reader = bus.reader("scene")
+        topics = (Topic.WORKERS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS)
+        reader.assign({place: 0 for topic in topics for place in self.names.places(bus, topic)})
+        while not self._ended.is_set():
+            found = [decode(record) for record in reader.poll(1000, 0.1)]
+            if found:
+                with self._changed:
+                    self.events += found
+                    self._changed.notify_all()
+        reader.close()

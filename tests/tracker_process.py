@@ -1,0 +1,123 @@
+"""The tracker as a real process over real Kafka, for integration tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+
+from gangline_bus.codec import encode
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
+
+DEADLINE_S = 60.0
+
+
+def wait_until(what: str, condition: Callable[[], Any]) -> Any:
+    """The first true value of `condition`; fails after a minute."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {DEADLINE_S} s in vain: {what}")
+
+
+class TrackerProcess:
+    """One installation: topics under a prefix of its own, a database, tokens, a process."""
+
+    def __init__(self, bootstrap: str, folder: Path, module: str = "gangline_tracker") -> None:
+        self.folder = folder
+        self.module = module
+        self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
+        self.tokens = {name: new_token() for name in ("admin", "nlp", "vision", "service")}
+        self.bus = KafkaBus(bootstrap, client="tracker-test")
+        create_topics(self.bus, self.names)
+        self.writer = self.bus.writer()
+        self.sent = 0
+        self.address = folder / "address.json"
+        self._process: subprocess.Popen[bytes] | None = None
+        write_tokens(
+            folder / "tokens.json",
+            [
+                TokenEntry.of(self.tokens["admin"], name="admin", role=Role.ADMIN),
+                TokenEntry.of(self.tokens["service"], name="gateway", role=Role.SERVICE),
+                *(
+                    TokenEntry.of(self.tokens[team], name=team, role=Role.MEMBER, teams=[team])
+                    for team in ("nlp", "vision")
+                ),
+            ],
+        )
+        self._environment = {
+            **os.environ,
+            "GANGLINE_BOOTSTRAP_SERVERS": bootstrap,
+            "GANGLINE_TOPIC_PREFIX": self.names.prefix,
+            "GANGLINE_TOKENS_FILE": str(folder / "tokens.json"),
+            "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
+            "GANGLINE_QUERY_TIME_S": "2",
+            "GANGLINE_HTTP_FILE": str(self.address),
+            "GANGLINE_LIVE_FILE": str(self.address),
+        }
+
+    def start(self) -> None:
+        """Start the process and wait until it serves."""
+        self.address.unlink(missing_ok=True)
+        with (self.folder / "tracker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self.module], env=self._environment, stderr=log
+            )
+        process = self._process
+        wait_until("the address", lambda: self.address.exists() or process.poll() is not None)
+        assert process.poll() is None, (self.folder / "tracker.log").read_text()[-4000:]
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(number)
+        return process.wait(DEADLINE_S)
+
+    def close(self) -> None:
+        """End what still runs."""
+        if self._process is not None:
+            self.end(signal.SIGKILL)
+        self.writer.close()
+        self.bus.close()
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return str(json.loads(self.address.read_text())["url"])
+
+    def client(self, who: str = "admin") -> Client:
+        """The genuine clickhouse-connect client over HTTP."""
+        return clickhouse_connect.get_client(
+            dsn=self.url, username=who, password=self.tokens[who], database="gangline"
+        )
+
+    def send(self, event: Event, subject: str, *, partition: int | None = None) -> None:
+        """Publish one event on its topic."""
+        self.sent += 1
+        envelope = Envelope(f"event-{self.sent}", "test", datetime.now(UTC), subject, event)
+        topic = self.names.name(topic_of(event.type))
+        self.writer.send(encode(envelope, topic=topic, partition=partition))
+
+    def settled(self) -> None:
+        """Wait until everything sent is on the bus."""
+        assert self.writer.flush(30.0) == 0

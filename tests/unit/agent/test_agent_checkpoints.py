@@ -1,0 +1,209 @@
+"""Shards up and checkpoints down: every byte is verified, nothing leaves its place."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    NodeAssignment,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
+from gangline_schemas.job import JobSpec
+from gangline_schemas.rank_protocol import ShardReady
+from gangline_storage.digest import digest_bytes
+from gangline_storage.local import LocalStore
+from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.model import GangKey, RankKey
+
+SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
+ALLOCATION = GangAllocated(
+    job_id="job",
+    attempt=1,
+    team="nlp",
+    world_size=2,
+    nodes=(
+        NodeAssignment(
+            node_id="n", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
+        ),
+    ),
+    rendezvous=Rendezvous(address="127.0.0.1", port=21000),
+    spec=SPEC,
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def node(tmp_path: Path, store: LocalStore) -> Checkpoints:
+    return Checkpoints(tmp_path / "node", store, node_id="n", link=False)
+
+
+def rank_key(rank: int) -> RankKey:
+    return RankKey(GangKey("job", 1), rank)
+
+
+def write(node: Checkpoints, rank: int, step: int = 5) -> ShardReady:
+    """What a rank leaves on the disk and says of it."""
+    folder = f"attempt-0001/step-{step:010d}"
+    root = node.folder("job")
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    digests = []
+    for suffix in ("json", "bin"):
+        name = f"{folder}/rank-{rank:05d}.{suffix}"
+        data = f"{suffix} of {rank} at {step}".encode()
+        (root / name).write_bytes(data)
+        digests.append(ObjectDigest(key=name, size_bytes=len(data), xxh3=digest_bytes(data)))
+    return ShardReady(step=step, rank=rank, world_size=2, manifest=digests[0], shard=digests[1])
+
+
+def commit(store: LocalStore, parts: list[CheckpointShardWritten]) -> CheckpointRef:
+    """What the checkpoint service does."""
+    key = commit_key(job_prefix("nlp", "job", SPEC), 1, parts[0].step)
+    record = CommitRecord(
+        job_id="job",
+        attempt=1,
+        step=parts[0].step,
+        world_size=2,
+        manifests=tuple(part.manifest for part in parts),
+        shards=tuple(part.shards[0] for part in parts),
+        committed_at=datetime(2026, 11, 1, tzinfo=UTC),
+    )
+    store.put(key, record.encode())
+    return CheckpointRef(job_id="job", attempt=1, step=parts[0].step, world_size=2, commit_key=key)
+
+
+def uploaded(node: Checkpoints, step: int = 5) -> list[CheckpointShardWritten]:
+    return [node.upload(rank_key(rank), ALLOCATION, write(node, rank, step)) for rank in (0, 1)]
+
+
+def test_a_shard_lies_in_the_store_under_the_keys_that_are_announced(
+    node: Checkpoints, store: LocalStore
+):
+    first, _ = uploaded(node)
+    prefix = "teams/nlp/checkpoints/job/attempt-0001/step-0000000005"
+    assert first.manifest.key == f"{prefix}/rank-00000.json"
+    assert first.shards[0].key == f"{prefix}/rank-00000.bin"
+    assert store.get(first.shards[0].key) == b"bin of 0 at 5"
+    assert digest_bytes(store.get(first.manifest.key)) == first.manifest.xxh3
+
+
+def test_a_shard_that_changed_on_the_disk_is_not_uploaded(node: Checkpoints, store: LocalStore):
+    ready = write(node, 0)
+    (node.folder("job") / ready.shard.key).write_bytes(b"bin of 0 at 6")
+    with pytest.raises(CheckpointDamaged, match=r"rank-00000\.bin"):
+        node.upload(rank_key(0), ALLOCATION, ready)
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../../etc/passwd",
+        "/etc/passwd",
+        "attempt-0001/step-0000000005/rank-00001.bin",
+        "attempt-0002/step-0000000005/rank-00000.bin",
+    ],
+)
+def test_a_rank_can_name_its_own_files_alone(node: Checkpoints, key: str):
+    write(node, 1)
+    ready = write(node, 0)
+    other = ready.model_copy(update={"shard": ready.shard.model_copy(update={"key": key})})
+    with pytest.raises(WrongPath):
+        node.upload(rank_key(0), ALLOCATION, other)
+
+
+def test_a_link_is_not_followed(node: Checkpoints, tmp_path: Path):
+    ready = write(node, 0)
+    path = node.folder("job") / ready.shard.key
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    with pytest.raises(WrongPath, match="link"):
+        node.upload(rank_key(0), ALLOCATION, ready)
+
+
+def test_a_committed_checkpoint_is_fetched_whole_to_another_node(
+    node: Checkpoints, store: LocalStore, tmp_path: Path
+):
+    ref = commit(store, uploaded(node))
+    other = Checkpoints(tmp_path / "other", store, node_id="m", link=False)
+    folder = other.fetch(ref, "nlp")
+    assert folder == tmp_path / "other" / "job" / "attempt-0001" / "step-0000000005"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "COMMIT.json",
+        "rank-00000.bin",
+        "rank-00000.json",
+        "rank-00001.bin",
+        "rank-00001.json",
+    ]
+    assert (folder / "rank-00001.bin").read_bytes() == b"bin of 1 at 5"
+
+
+def test_sound_local_copies_are_used_and_damaged_ones_replaced(
+    node: Checkpoints, store: LocalStore
+):
+    ref = commit(store, uploaded(node))
+    folder = node.folder("job") / "attempt-0001" / "step-0000000005"
+    sound = (folder / "rank-00000.bin").stat().st_ino
+    (folder / "rank-00001.bin").write_bytes(b"bin of 1 at 6")
+    node.fetch(ref, "nlp")
+    assert (folder / "rank-00000.bin").stat().st_ino == sound
+    assert (folder / "rank-00001.bin").read_bytes() == b"bin of 1 at 5"
+
+
+def test_a_damaged_object_in_the_store_is_named(
+    node: Checkpoints, store: LocalStore, tmp_path: Path
+):
+    parts = uploaded(node)
+    ref = commit(store, parts)
+    key = parts[1].shards[0].key
+    store.put(key, b"bin of 1 at 6")
+    other = Checkpoints(tmp_path / "other", store, node_id="m", link=False)
+    with pytest.raises(CheckpointDamaged, match=r"rank-00001\.bin") as flipped:
+        other.fetch(ref, "nlp")
+    store.delete(key)
+    with pytest.raises(CheckpointDamaged, match="is missing") as missing:
+        other.fetch(ref, "nlp")
+    assert flipped.value.key == missing.value.key == key
+
+
+def test_a_checkpoint_of_another_team_is_refused(node: Checkpoints, store: LocalStore):
+    ref = commit(store, uploaded(node))
+    with pytest.raises(WrongPath, match="team other"):
+        node.fetch(ref, "other")
+
+
+def test_a_commit_record_that_names_other_keys_is_refused(node: Checkpoints, store: LocalStore):
+    parts = uploaded(node)
+    away = parts[0].model_copy(
+        update={"manifest": parts[0].manifest.model_copy(update={"key": "teams/x/secret"})}
+    )
+    with pytest.raises(CheckpointDamaged, match="beside"):
+        node.fetch(commit(store, [away, parts[1]]), "nlp")
+
+
+def test_a_checkpoint_that_is_not_there_is_said_so(node: Checkpoints, store: LocalStore):
+    ref = commit(store, uploaded(node))
+    store.delete(ref.commit_key)
+    with pytest.raises(CheckpointDamaged, match=r"COMMIT\.json is missing"):
+        node.fetch(ref, "nlp")
+
+
+def test_the_last_two_steps_are_kept_on_the_disk(node: Checkpoints):
+    for step in (5, 10, 15):
+        uploaded(node, step)
+    node.prune("job")
+    left = sorted(path.name for path in (node.folder("job") / "attempt-0001").iterdir())
+    assert left == ["step-0000000010", "step-0000000015"]
+    node.forget("job")
+    assert list(node.folder("job").iterdir()) == []

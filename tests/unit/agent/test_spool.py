@@ -1,0 +1,167 @@
+"""The spool: nothing is lost by a crash or an absent bus, and its disk share is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline_bus.memory import Broker, Faults
+from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings
+from gangline_worker.agent.sender import Sender
+from gangline_worker.agent.spool import Position, Spool
+
+
+def record(number: int, size: int = 10) -> OutRecord:
+    value = f"{number:06d}".encode().ljust(size, b".")
+    return OutRecord("topic", b"key", value, (("ce_id", f"id-{number}".encode()),))
+
+
+def numbers(spool: Spool) -> list[int]:
+    return [int(item.record.value[:6]) for item in spool.take(10_000, 0.0)]
+
+
+def test_records_come_back_whole_and_in_order(tmp_path: Path):
+    spool = Spool(tmp_path, sync=True, segment_bytes=200)
+    sent = [record(number) for number in range(30)]
+    for item in sent:
+        spool.append(item)
+    assert [item.record for item in spool.take(12, 0.0) + spool.take(100, 0.0)] == sent
+    assert spool.take(1, 0.0) == []
+
+
+def test_what_was_not_released_is_read_again_after_a_crash(tmp_path: Path):
+    spool = Spool(tmp_path, sync=True, segment_bytes=200)
+    for number in range(10):
+        spool.append(record(number))
+    taken = spool.take(7, 0.0)
+    spool.release(taken[3].end)
+    # No close: the process was killed.
+    again = Spool(tmp_path, sync=True)
+    again.append(record(10))
+    assert numbers(again) == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_rewind_gives_out_again_what_is_not_safe(tmp_path: Path):
+    spool = Spool(tmp_path, sync=False)
+    for number in range(5):
+        spool.append(record(number))
+    spool.release(spool.take(2, 0.0)[1].end)
+    assert numbers(spool) == [2, 3, 4]
+    spool.rewind()
+    assert numbers(spool) == [2, 3, 4]
+    assert spool.waiting
+
+
+@pytest.mark.parametrize("cut", [1, 7, 20])
+def test_a_torn_end_is_left_out(tmp_path: Path, cut: int):
+    spool = Spool(tmp_path, sync=True)
+    for number in range(3):
+        spool.append(record(number))
+    segment = max(tmp_path.glob("*.spool"))
+    segment.write_bytes(segment.read_bytes()[:-cut])
+    again = Spool(tmp_path, sync=True)
+    again.append(record(3))
+    assert numbers(again) == [0, 1, 3]
+
+
+def test_the_oldest_go_first_when_the_limit_is_reached(tmp_path: Path):
+    spool = Spool(tmp_path, sync=False, limit_bytes=2000, segment_bytes=400)
+    for number in range(200):
+        spool.append(record(number))
+    left = numbers(spool)
+    assert left == list(range(200 - len(left), 200))
+    assert spool.dropped == 200 - len(left) > 0
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.spool")) <= 2500
+
+
+def test_control_events_are_never_dropped(tmp_path: Path):
+    spool = Spool(tmp_path, sync=True, segment_bytes=400)
+    for number in range(200):
+        spool.append(record(number))
+    assert numbers(spool) == list(range(200))
+    assert spool.dropped == 0
+
+
+def test_segments_that_are_safe_are_deleted(tmp_path: Path):
+    spool = Spool(tmp_path, sync=False, segment_bytes=200)
+    for number in range(50):
+        spool.append(record(number))
+    spool.release(spool.take(50, 0.0)[-1].end)
+    assert len(list(tmp_path.glob("*.spool"))) == 1
+    assert not spool.waiting
+    spool.release(Position(0, 0))
+    assert not spool.waiting
+
+
+@given(st.lists(st.sampled_from(["append", "take", "release", "rewind", "crash"]), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_any_history_delivers_each_record_at_least_once_in_order(
+    tmp_path_factory: pytest.TempPathFactory, history: list[str]
+):
+    folder = tmp_path_factory.mktemp("spool")
+    spool = Spool(folder, sync=False, segment_bytes=120)
+    appended, taken, safe = 0, [], -1
+    for step in history:
+        if step == "append":
+            spool.append(record(appended))
+            appended += 1
+        elif step == "take":
+            taken += spool.take(3, 0.0)
+        elif step == "release" and taken:
+            spool.release(taken[-1].end)
+            safe = max(safe, int(taken[-1].record.value[:6]))
+        elif step == "rewind":
+            spool.rewind()
+            taken = []
+        elif step == "crash":
+            spool = Spool(folder, sync=False, segment_bytes=120)
+            taken = []
+    spool.rewind()
+    assert numbers(spool) == list(range(safe + 1, appended))
+
+
+class Cut(Faults):
+    """A bus that refuses now and then, by a list of what happens to each send."""
+
+    def __init__(self, plan: list[bool]) -> None:
+        self._plan = plan
+
+    def at(self, point: str, client: str) -> None:
+        if point == "send" and self._plan and not self._plan.pop(0):
+            raise BusUnavailable("cut")
+
+
+@pytest.fixture
+def broker() -> Broker:
+    found = Broker(locked=True)
+    found.connect("setup").create_topics([TopicSettings("topic", 1, -1)])
+    return found
+
+
+@pytest.fixture
+def sender(tmp_path: Path, broker: Broker) -> Callable[[Spool], Sender]:
+    def make(spool: Spool) -> Sender:
+        return Sender("test", spool, broker.connect("agent").writer, droppable=False)
+
+    return make
+
+
+def test_the_sender_goes_on_where_the_bus_was_lost(
+    tmp_path: Path, broker: Broker, sender: Callable[[Spool], Sender]
+):
+    spool = Spool(tmp_path, sync=False)
+    for number in range(50):
+        spool.append(record(number))
+    broker.faults = Cut([True] * 20 + [False] + [True] * 5 + [False])
+    sending = sender(spool)
+    sending.start()
+    assert sending.drain(20.0)
+    sending.stop()
+    arrived = [int(item.value[:6]) for item in broker.dump("topic")]
+    assert sorted(set(arrived)) == list(range(50))
+    firsts = sorted({number: arrived.index(number) for number in arrived}.items())
+    assert [place for _, place in firsts] == sorted(place for _, place in firsts)

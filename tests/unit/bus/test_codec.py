@@ -1,0 +1,127 @@
+"""The CloudEvents codec: it round-trips, refuses with a reason, and other libraries read it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from cloudevents.core.bindings.kafka import KafkaMessage, from_binary, to_binary
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline_bus.codec import UndecodableError, decode, encode
+from gangline_bus.ports import OutRecord, Record
+from gangline_schemas.envelope import Envelope, LogPosition, derived_id
+from gangline_schemas.events.requests import JobCancelRequested
+
+NOW = datetime(2026, 11, 21, 8, 30, 0, 123456, tzinfo=UTC)
+EVENT = JobCancelRequested(job_id="job-1", user="ada")
+HEADERS = {
+    "ce_specversion": b"1.0",
+    "ce_id": b"1",
+    "ce_source": b"/x",
+    "ce_type": b"job.cancel.requested",
+    "ce_subject": b"job-1",
+}
+
+
+def as_read(out: OutRecord) -> Record:
+    return Record(out.topic, 0, 7, out.key, out.value, out.headers, 1_795_248_000_000)
+
+
+def record(value: bytes = b'{"job_id": "job-1"}', **changes: bytes | None) -> Record:
+    headers = {k: v for k, v in (HEADERS | changes).items() if v is not None}
+    return Record("t", 0, 7, b"job-1", value, tuple(headers.items()), 1_795_248_000_000)
+
+
+@pytest.mark.parametrize("position", [None, LogPosition(0, 3, 17)])
+@pytest.mark.parametrize("traceparent", [None, "00-" + "1" * 32 + "-" + "2" * 16 + "-01"])
+def test_round_trip(position: LogPosition | None, traceparent: str | None) -> None:
+    envelope = Envelope("id", "/gangline/test", NOW, "job-1", EVENT, traceparent, position)
+    assert decode(as_read(encode(envelope, topic="t"))) == envelope
+
+
+def test_the_cloudevents_package_reads_what_we_write() -> None:
+    out = encode(Envelope("id", "/gangline/test", NOW, "job-1", EVENT), topic="t")
+    message = KafkaMessage(headers=dict(out.headers), key=out.key, value=out.value)
+    event = from_binary(message, JSONFormat(), CloudEvent)
+    assert event.get_id() == "id"
+    assert event.get_type() == "job.cancel.requested"
+    assert event.get_subject() == "job-1"
+    assert event.get_time() == NOW
+    data = event.get_data()
+    assert (json.loads(data) if isinstance(data, bytes | str) else data) == EVENT.data()
+
+
+def test_we_read_what_the_cloudevents_package_writes() -> None:
+    attributes = {
+        "id": "77",
+        "source": "https://other.example/ci",
+        "type": "job.cancel.requested",
+        "specversion": "1.0",
+        "subject": "job-1",
+        "time": NOW,
+        "datacontenttype": "application/json",
+    }
+    message = to_binary(CloudEvent(attributes=attributes, data=EVENT.data()), JSONFormat())
+    raw = tuple((name, value) for name, value in message.headers.items())
+    value = message.value if isinstance(message.value, bytes) else message.value.encode()
+    envelope = decode(Record("t", 0, 0, None, value, raw, 0))
+    assert (envelope.id, envelope.time, envelope.data) == ("77", NOW, EVENT)
+
+
+def test_without_ce_time_the_records_time_counts() -> None:
+    assert decode(record()).time == datetime.fromtimestamp(1_795_248_000, tz=UTC)
+
+
+def test_unknown_fields_are_ignored_by_consumers() -> None:
+    assert decode(record(b'{"job_id": "job-1", "added_later": 1}')).data.type == EVENT.type
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (record(ce_id=None), "ce_id is missing"),
+        (record(ce_specversion=b"0.3"), "ce_specversion must be 1.0"),
+        (record(ce_type=b"job.exploded"), "not a published type"),
+        (record(ce_time=b"yesterday"), "ce_time is not"),
+        (record(ce_time=b"2026-11-21T08:00:00"), "ce_time is not"),
+        (record(ce_subject=b"\xff"), "not UTF-8"),
+        (record(ce_subject=b"x" * 2000), "above 1 KiB"),
+        (record(ce_ganglineseq=b"1"), "log position"),
+        (record(b"{}"), "job_id: Field required"),
+        (record(b"not json"), "Invalid JSON"),
+    ],
+)
+def test_what_is_wrong_is_said(bad: Record, reason: str) -> None:
+    with pytest.raises(UndecodableError) as caught:
+        decode(bad)
+    assert reason in caught.value.reason
+
+
+def test_the_reason_never_holds_a_value() -> None:
+    planted = b"hf_" + b"a" * 34
+    with pytest.raises(UndecodableError) as caught:
+        decode(record(b'{"job_id": "job-1", "user": ["' + planted + b'"]}'))
+    assert planted.decode() not in caught.value.reason + str(caught.value.fields)
+
+
+@given(st.binary(max_size=200), st.dictionaries(st.sampled_from(list(HEADERS)), st.binary()))
+def test_any_bytes_are_an_event_or_a_clear_refusal(value: bytes, headers: dict[str, bytes]) -> None:
+    assert refusal(record(value, **headers)) != ""
+
+
+def refusal(raw: Record) -> str | None:
+    try:
+        decode(raw)
+    except UndecodableError as error:
+        return error.reason
+    return None
+
+
+def test_derived_ids_are_stable() -> None:
+    assert derived_id("scheduler", "x", 0) == derived_id("scheduler", "x", 0)
+    assert derived_id("a", "bc") != derived_id("ab", "c")

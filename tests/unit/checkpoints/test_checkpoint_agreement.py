@@ -1,0 +1,128 @@
+"""Manifests that together are one whole checkpoint, and those that are not."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint_scene import part
+from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
+from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
+from gangline_schemas.events.workers import ObjectDigest
+
+
+def piece(
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    whole: tuple[int, ...] = (4, 4),
+    dtype: str = "float32",
+    offset: int = 0,
+) -> TensorSlice:
+    return TensorSlice(
+        name="w",
+        dtype=dtype,
+        global_shape=whole,
+        start=start,
+        shape=shape,
+        byte_offset=offset,
+        size_bytes=math.prod(shape) * 4,
+    )
+
+
+def manifest(*tensors: TensorSlice, rank: int = 0, size_bytes: int = 1024) -> RankManifest:
+    shard = ObjectDigest(key=shard_name(rank), size_bytes=size_bytes, xxh3="0" * 32)
+    return RankManifest(
+        job_id="job-1", attempt=1, step=20, rank=rank, world_size=2, shard=shard, tensors=tensors
+    )
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece((0, 0), (2, 4)), piece((2, 0), (2, 4))],
+        [piece((0, 0), (4, 1)), piece((0, 1), (4, 3))],
+        [piece((0, 0), (2, 2)), piece((0, 2), (2, 2)), piece((2, 0), (2, 4))],
+        [piece((0, 0), (4, 4)), piece((4, 0), (0, 4))],
+        [piece((), (), ())],
+    ],
+)
+def test_an_exact_cover_is_fine(pieces: list[TensorSlice]) -> None:
+    assert coverage_problem([manifest(item) for item in pieces]) is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ([piece((0, 0), (2, 4))], "hold 8 of 16"),
+        ([piece((0, 0), (3, 4)), piece((2, 0), (2, 4))], "hold 20 of 16"),
+        ([piece((0, 0), (2, 4)), piece((1, 0), (2, 4))], "overlap"),
+        ([piece((0, 0), (2, 4)), piece((0, 0), (2, 4))], "overlap"),
+        ([piece((0, 0), (2, 4)), piece((3, 0), (2, 4))], "past its edge"),
+        ([piece((0, 0), (2, 4)), piece((2, 0), (2, 4), (5, 4))], "disagree"),
+        ([piece((0, 0), (2, 4)), piece((2, 0), (2, 4), dtype="int32")], "disagree"),
+        ([piece((0,), (16,))], "dimensions"),
+        ([piece((), (), ()), piece((), (), ())], "hold 2 of 1"),
+    ],
+)
+def test_anything_else_is_named(pieces: list[TensorSlice], says: str) -> None:
+    problem = coverage_problem([manifest(item) for item in pieces])
+    assert problem is not None
+    assert says in problem
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_any_cut_into_blocks_is_exact_and_moving_one_is_found(data: st.DataObject) -> None:
+    rows, columns = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 8))
+    row_cuts = sorted(data.draw(st.sets(st.integers(1, rows))) | {0, rows})
+    blocks = []
+    for low, high in itertools.pairwise(row_cuts):
+        cuts = sorted(data.draw(st.sets(st.integers(1, columns))) | {0, columns})
+        blocks += [
+            piece((low, left), (high - low, right - left), (rows, columns))
+            for left, right in itertools.pairwise(cuts)
+        ]
+    blocks = data.draw(st.permutations(blocks))
+    assert coverage_problem([manifest(item) for item in blocks]) is None
+    twice = data.draw(st.sampled_from(blocks))
+    same = [item for item in blocks if item is not twice and item.shape == twice.shape]
+    if same:
+        blocks = [same[0] if item is twice else item for item in blocks]
+        assert coverage_problem([manifest(item) for item in blocks]) is not None
+
+
+@pytest.mark.parametrize(
+    ("given_manifest", "says"),
+    [
+        (manifest(rank=1), "reported were"),
+        (manifest().model_copy(update={"step": 21}), "reported were"),
+        (manifest(size_bytes=99), "size or digest"),
+    ],
+)
+def test_a_manifest_must_say_what_was_reported(given_manifest: RankManifest, says: str) -> None:
+    problem = manifest_problem(given_manifest, part(0))
+    assert problem is not None
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ((piece((0, 0), (1, 1), offset=2),), "past the end"),
+        ((piece((0, 0), (1, 1)), piece((0, 1), (1, 1), offset=1)), "overlaps"),
+        ((piece((0, 0), (1, 1), dtype="int4"),), "not known"),
+        ((piece((0, 0), (1, 1), dtype="float64"),), "do not fit"),
+    ],
+)
+def test_slices_must_lie_within_their_file(tensors: tuple[TensorSlice, ...], says: str) -> None:
+    written = part(0)
+    found = manifest(*tensors).model_copy(
+        update={"shard": written.shards[0].model_copy(update={"key": shard_name(0)})}
+    )
+    problem = manifest_problem(found, written)
+    assert problem is not None
+    assert says in problem

@@ -1,0 +1,135 @@
+"""What is kept: the newest N, the best, and what somebody started from."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ref, released
+from decider_run import DeciderRun
+from gangline_checkpoints.model import Kept, Removed, StepId
+from gangline_checkpoints.policy.retention import surplus
+from gangline_checkpoints.state import CheckpointState
+from gangline_schemas.events.checkpoints import CheckpointDeleted
+from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason
+from gangline_schemas.job import BestCheckpoint, Retention
+
+
+def running(keep: Retention, resume: CheckpointRef | None = None) -> DeciderRun[CheckpointState]:
+    run = checkpoint_run()
+    run.feed(allocated(keep=keep, resume=resume))
+    return run
+
+
+def steps(run: DeciderRun[CheckpointState], job_id: str = JOB) -> list[int]:
+    return [kept.id.step for kept in run.state.jobs[job_id].kept]
+
+
+def test_the_newest_n_are_kept_and_the_rest_deleted() -> None:
+    run = running(Retention(latest=2))
+    for step in (10, 20, 30, 40):
+        commit(run, step)
+    assert steps(run) == [30, 40]
+    assert sorted(run.effects()) == [f"delete:{JOB}:1:10:0", f"delete:{JOB}:1:20:0"]
+    run.done(f"delete:{JOB}:1:10:0", Removed(5))
+    assert sorted(run.effects()) == [f"delete:{JOB}:1:20:0"]
+
+
+def test_the_best_by_a_metric_is_kept_too() -> None:
+    run = running(Retention(latest=1, best=BestCheckpoint(metric="loss", mode="min")))
+    for step, loss in ((10, 3.0), (20, 1.0), (30, 2.0), (40, 2.5)):
+        commit(run, step, metrics={"loss": loss})
+    assert steps(run) == [20, 40]
+
+
+def test_what_an_attempt_started_from_is_kept_until_it_has_its_own() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    commit(run, 20)
+    run.feed(released())
+    run.feed(allocated(2, keep=Retention(latest=1), resume=ref(1, 20)))
+    assert steps(run) == [20]
+    commit(run, 30, attempt=2)
+    assert steps(run) == [30]
+
+
+def test_another_job_holds_the_checkpoint_that_it_started_from() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    run.feed(allocated(job_id="job-2", resume=ref(1, 10)))
+    commit(run, 20)
+    assert steps(run) == [10, 20]
+    commit(run, 5, job_id="job-2")
+    assert steps(run) == [20]
+
+
+def test_a_hold_ends_with_its_attempt() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    run.feed(allocated(job_id="job-2", resume=ref(1, 10)))
+    commit(run, 20)
+    run.feed(released(reason=ReleaseReason.FAILED, job_id="job-2"))
+    assert steps(run) == [20]
+
+
+def test_an_ended_job_keeps_its_checkpoints_and_costs_nothing_more() -> None:
+    run = running(Retention(latest=2))
+    for step in (10, 20):
+        commit(run, step)
+    run.feed(released(reason=ReleaseReason.SUCCEEDED))
+    run.now = run.now.replace(hour=run.now.hour + 1)
+    run.feed(allocated(job_id="job-2"))
+    assert steps(run) == [10, 20]
+    assert JOB not in run.state.active
+
+
+def test_an_unhealthy_checkpoint_never_stands_in_for_a_healthy_one() -> None:
+    kept = [
+        Kept(StepId(1, 10), 2, {}),
+        Kept(StepId(1, 20), 2, {}, healthy=False),
+        Kept(StepId(1, 30), 2, {}, healthy=False),
+    ]
+    assert surplus(kept, Retention(latest=1), ()) == []
+    kept.append(Kept(StepId(1, 40), 2, {}))
+    assert surplus(kept, Retention(latest=1), ()) == [
+        StepId(1, 10),
+        StepId(1, 20),
+        StepId(1, 30),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.booleans(), st.floats(0, 9)), unique_by=lambda x: x[0]
+    ),
+    st.integers(1, 4),
+    st.sampled_from(["min", "max", None]),
+    st.sets(st.integers(0, 50)),
+)
+@settings(deadline=None)
+def test_the_newest_healthy_and_the_held_are_never_surplus(
+    items: list[tuple[int, bool, float]], latest: int, mode: str | None, held_steps: set[int]
+) -> None:
+    best = None if mode is None else BestCheckpoint(metric="loss", mode=mode)
+    kept = [
+        Kept(StepId(1, step), 2, {"loss": loss}, healthy=healthy)
+        for step, healthy, loss in sorted(items)
+    ]
+    held = {StepId(1, step) for step in held_steps}
+    gone = set(surplus(kept, Retention(latest=latest, best=best), held))
+    healthy = [item.id for item in kept if item.healthy]
+    assert not gone & set(healthy[-latest:])
+    assert not gone & held
+    if healthy and best is not None:
+        values = {item.id: item.metrics["loss"] for item in kept if item.healthy}
+        chosen = (min if mode == "min" else max)(values.values())
+        assert any(values[step_id] == chosen for step_id in values if step_id not in gone)
+
+
+def test_a_deleted_checkpoint_is_named_with_its_reason() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    commit(run, 20)
+    [event] = run.events(CheckpointDeleted)
+    assert isinstance(event, CheckpointDeleted)
+    assert (event.step, event.reason) == (10, "newer checkpoints replace it")

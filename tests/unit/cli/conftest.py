@@ -1,0 +1,28 @@
+"""The stub gateway, and the command pointed at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli_run import Runner, runner
+from stub_gateway import NODE, TEAM, TOKEN, Stub, stub
+
+__all__ = ["stub"]
+
+
+@pytest.fixture
+def gangline(
+    stub: Stub,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Runner:
+    """The command, which finds the stub by its environment."""
+    monkeypatch.setenv("GANGLINE_URL", stub.url)
+    monkeypatch.setenv("GANGLINE_TOKEN", TOKEN)
+    monkeypatch.setenv("GANGLINE_DATA_DIR", str(tmp_path / "no-platform"))
+    stub.on("GET", "/v1/teams", {"teams": [TEAM]})
+    stub.on("GET", "/v1/nodes", {"nodes": [NODE]})
+    return runner(capsys)

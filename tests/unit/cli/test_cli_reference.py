@@ -1,0 +1,39 @@
+"""docs/reference/cli.md and sdk.md name every command and method, and examples fit 80 columns."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from typer.main import get_command
+
+from gangline.main import app
+from gangline.sdk import Gangline
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+CLI = (REFERENCE / "cli.md").read_text()
+
+
+def test_every_command_has_a_section_with_an_example() -> None:
+    text = (REFERENCE / "cli.md").read_text()
+    sections = dict(
+        re.findall(r"^### gangline (\S+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    )
+    commands = getattr(get_command(app), "commands")  # noqa: B009 -- groups alone have them
+    assert set(sections) == set(commands)
+    for name, section in sections.items():
+        assert f"$ gangline {name}" in section, name
+
+
+def test_examples_fit() -> None:
+    blocks = re.findall(
+        r"^```\n(.*?)^```", (REFERENCE / "cli.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_every_method_is_listed() -> None:
+    listed = set(re.findall(r"(?m)^\| `(\w+)\(", (REFERENCE / "sdk.md").read_text()))
+    methods = {name for name, value in vars(Gangline).items() if callable(value)}
+    assert listed == {name for name in methods if not name.startswith("_")}

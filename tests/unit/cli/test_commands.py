@@ -1,0 +1,262 @@
+"""Commands against the documented JSON: what they ask, what they print, how they exit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_run import Runner
+from stub_gateway import FAILURE, NOW, TOKEN, Reply, Stub, event, job, problem
+
+JOB = "llama-sft-0123456789"
+JOBS = "/v1/training-jobs"
+ONE = f"{JOBS}/{JOB}"
+EVENT = {
+    "topic": "gangline.scheduling", "partition": 0, "offset": 3, "id": "e", "type": "job.queued",
+    "source": "/x", "subject": JOB, "time": NOW, "data": {"job_id": JOB, "user": "ada"},
+}  # fmt: skip
+RUN = {
+    "run_id": "a-1", "team": "nlp", "project": "", "name": "a", "user": "ada", "state": "succeeded",
+    "reason": "", "attempt": 1, "restarts": 0, "gpus": 2, "priority": 50, "submitted_at": NOW,
+    "started_at": NOW, "ended_at": NOW, "gpu_seconds": 84.25, "strategy": "fsdp", "code_ref": "",
+    "data_snapshot": "", "hyperparameters": {},
+}  # fmt: skip
+
+
+def point(step: int, value: float) -> dict[str, Any]:
+    return {
+        "first_step": step,
+        "step": step,
+        "time": NOW,
+        "value": value,
+        "low": value,
+        "high": value,
+    }
+
+
+CURVES = {"curves": [{"run_id": JOB, "name": "loss", "points": [point(1, 4.0), point(2, 2.0)]}]}
+COMPARISON = {
+    "runs": [RUN, RUN | {"run_id": "b-2", "name": "b", "restarts": 1}],
+    "differences": [{"field": "hyperparameters.lr", "values": {"a-1": 0.004, "b-2": None}}],
+    "metrics": {"loss": {"a-1": {"step": 30, "value": 2.5, "low": 2.5, "high": 5.5}}},
+    "curves": [{"run_id": "a-1", "name": "loss", "points": [point(1, 4.0), point(2, 2.0)]}],
+}
+LINES = [
+    {"attempt": 1, "rank": rank, "line": line, "node_id": "n", "time": NOW, "stream": "stdout",
+     "text": f"line {line} of {rank}\x1b[31m"} for line in range(2) for rank in range(2)
+]  # fmt: skip
+CHECKPOINT = {
+    "attempt": 1, "step": 20, "status": "committed", "committed_at": NOW, "world_size": 2,
+    "size_bytes": 10_500_000, "write_s": 0.25, "blocked_s": 0.012, "reason": "",
+}  # fmt: skip
+
+
+def all_routes(stub: Stub) -> None:
+    """Every reading route with something to show."""
+    stub.on("GET", JOBS, {"jobs": [job()], "cursor": None})
+    stub.on("GET", ONE, job())
+    stub.on("GET", f"{ONE}/explain", {
+        "job_id": JOB, "state": "pending", "code": "capacity", "message": "needs 4 GPUs together",
+        "since": NOW, "evidence": {"cluster_gpus_free": 2, "nothing": None},
+    })  # fmt: skip
+    stub.on("GET", f"{ONE}/logs", {"lines": LINES, "cursor": "c"})
+    stub.on("GET", f"{ONE}/checkpoints", {"checkpoints": [CHECKPOINT]})
+    stub.on("GET", f"{ONE}/events", {"events": [EVENT], "cursor": None})
+    stub.on("GET", "/v1/events", {"events": [EVENT], "cursor": None})
+    stub.on("GET", "/v1/runs", {"runs": [RUN], "cursor": None})
+    stub.on("GET", "/v1/runs/compare", COMPARISON)
+    stub.on("GET", f"/v1/runs/{JOB}/curves", CURVES)
+    stub.on("GET", "/v1/queue", {
+        "queue": [{"position": 1, "job_id": JOB, "name": "llama-sft", "team": "nlp", "user": "ada",
+                   "priority": 50, "gpus": 4, "score": 49.9, "waiting_since": NOW, "waited_s": 61.0,
+                   "waiting": {"code": "capacity", "message": "m", "since": NOW}}],
+        "pending_jobs": 1, "pending_gpus": 4,
+    })  # fmt: skip
+    stub.on("POST", f"{ONE}/cancel", Reply(job("cancelled"), 202))
+    stub.on("POST", f"{ONE}/priority", job(priority=10))
+    stub.on(
+        "POST",
+        f"/training-runs/{JOB}/checkpoints/20/restore",
+        Reply({"run_id": JOB, "step": 20, "from_run": JOB, "state": "running"}, 202),
+    )
+    stub.on(
+        "POST", "/v1/nodes/node-0/drain", Reply({"node_id": "node-0", "status": "draining"}, 202)
+    )
+    stub.on("PUT", "/v1/teams/nlp", {"team": "nlp", "gpu_limit": 16})
+
+
+COMMANDS = [
+    ["list"], ["show", JOB], ["explain", JOB], ["logs", JOB], ["checkpoints", JOB], ["events"],
+    ["events", "--job", JOB], ["runs"], ["compare", "a-1", "b-2"], ["metrics", JOB], ["queue"],
+    ["nodes"], ["teams"], ["cancel", JOB], ["priority", JOB, "10"], ["restore", JOB, "20"],
+    ["drain", "node-0"], ["teams", "set", "nlp", "--limit", "16"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_text_fits_and_json_is_pure(gangline: Runner, stub: Stub, command: list[str]) -> None:
+    all_routes(stub)
+    shown = gangline(*command)
+    assert shown.code == 0, shown.err
+    assert shown.out
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+    assert "\x1b" not in shown.out
+    machine = gangline(*command, "--json")
+    assert machine.code == 0
+    if command[0] in {"logs", "events"}:
+        assert machine.json_lines
+    else:
+        assert machine.json
+    assert TOKEN not in shown.out + shown.err + machine.out + machine.err
+
+
+def test_json_before_the_command_counts_too(gangline: Runner, stub: Stub) -> None:
+    all_routes(stub)
+    assert gangline("--json", "teams").json == gangline("teams", "--json").json
+
+
+@pytest.mark.parametrize("command", [["list"], ["runs"], ["queue"], ["checkpoints", JOB]])
+def test_nothing_is_told_on_stderr_and_empty_json_on_stdout(
+    gangline: Runner, stub: Stub, command: list[str]
+) -> None:
+    stub.on("GET", JOBS, {"jobs": [], "cursor": None})
+    stub.on("GET", "/v1/runs", {"runs": [], "cursor": None})
+    stub.on("GET", "/v1/queue", {"queue": [], "pending_jobs": 0, "pending_gpus": 0})
+    stub.on("GET", f"{ONE}/checkpoints", {"checkpoints": []})
+    shown = gangline(*command)
+    assert (shown.code, shown.out) == (0, "")
+    assert shown.err
+    assert gangline(*command, "--json").json in (
+        [],
+        {"queue": [], "pending_jobs": 0, "pending_gpus": 0},
+    )
+
+
+def test_lists_are_read_page_by_page(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", JOBS, {"jobs": [job(job_id="a")] * 2, "cursor": "next"},
+            {"jobs": [job(job_id="b")], "cursor": None})  # fmt: skip
+    shown = gangline("list", "--json", "-n", "3", "--state", "running", "--state", "failed")
+    assert [item["job_id"] for item in shown.json] == ["a", "a", "b"]
+    first, second = [item.query for item in stub.asked]
+    assert first["state"] == ["running", "failed"]
+    assert (first["limit"], second["limit"], second["cursor"]) == (["3"], ["1"], ["next"])
+
+
+def test_show_of_an_unknown_job(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", ONE, problem(404, "not-found", "there is no such job, or it is not your team's"))
+    shown = gangline("show", JOB)
+    assert (shown.code, shown.out) == (102, "")
+    assert "there is no such job" in shown.err
+
+
+def test_an_unknown_route_is_not_an_unknown_job(gangline: Runner) -> None:
+    assert gangline("show", JOB).code == 1
+
+
+def test_an_id_cannot_reach_another_route(gangline: Runner, stub: Stub) -> None:
+    for bad in ("../teams", "a/b", "a?x=1", "..", "%2e%2e"):
+        assert gangline("show", bad).code == 2
+    assert stub.asked == []
+
+
+def test_usage_errors_exit_with_2(gangline: Runner) -> None:
+    assert gangline("show").code == 2
+    assert gangline("nonsense").code == 2
+    assert gangline("compare", "a").code == 2
+    assert gangline("compare", "a", "a").code == 2
+    assert gangline("priority", JOB, "101").code == 2
+
+
+def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
+    assert gangline("teams", "set", "new", "--guarantee", "1").code == 2
+    stub.on("PUT", "/v1/teams/nlp", {"team": "nlp", "gpu_limit": 16})
+    assert gangline("teams", "set", "nlp", "--limit", "16").code == 0
+    (body,) = stub.bodies("PUT", "/v1/teams/nlp")
+    assert body == {"gpu_limit": 16, "gpu_guarantee": 4, "borrow_limit": 0}, "others stay"
+
+
+def test_drain_and_its_undoing(gangline: Runner, stub: Stub) -> None:
+    all_routes(stub)
+    gangline("drain", "node-0")
+    gangline("drain", "node-0", "--undo")
+    assert stub.bodies("POST", "/v1/nodes/node-0/drain") == [{"drain": True}, {"drain": False}]
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])
+def test_watch_ends_with_the_jobs_exit_code(
+    gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch, state: str, code: int
+) -> None:
+    monkeypatch.setattr("gangline.commands.watch.REFRESH_S", 0.0)
+    all_routes(stub)
+    stub.on("GET", ONE, job(step=1), job(step=1), job(step=2), job(state, failure=FAILURE, step=3))
+    shown = gangline("watch", JOB)
+    assert shown.code == code
+    assert [line.split("  ")[1] for line in shown.out.splitlines()] == [
+        "step 1/30", "step 2/30", "step 3/30",
+    ]  # fmt: skip
+    assert ("rank 1 on node-1 failed first" in shown.err) == (state == "failed")
+
+
+def test_watch_that_times_out_is_not_finished(gangline: Runner, stub: Stub) -> None:
+    all_routes(stub)
+    shown = gangline("watch", JOB, "--timeout", "0", "--json")
+    assert shown.code == 101
+    assert [item["state"] for item in shown.json_lines] == ["running"]
+
+
+def test_logs_follow_over_a_broken_connection_each_line_once(
+    gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.sse.FIRST_DELAY_S", 0.0)
+    texts = [event("log", line, f"logs.0.{index}") for index, line in enumerate(LINES)]
+    end = event("end", {"state": "succeeded"}, "logs.0.9")
+    stub.on("GET", f"{ONE}/logs", Reply(stream="".join(texts[:2])),
+            Reply(stream="".join(texts[1:]) + end))  # fmt: skip
+    shown = gangline("logs", JOB, "-f", "--rank", "1", "--attempt", "1", "--tail", "10")
+    assert shown.out.splitlines() == [
+        f"[{line['rank']}] {line['text']}".replace("\x1b", "\ufffd") for line in LINES
+    ]
+    assert "trying again" in shown.err
+    first, second = stub.asked
+    assert first.query == {"follow": ["true"], "rank": ["1"], "attempt": ["1"], "tail": ["10"]}
+    assert second.headers["last-event-id"] == "logs.0.1"
+
+
+def test_metrics_follow(gangline: Runner, stub: Stub) -> None:
+    step = {"step": 3, "attempt": 1, "rank": 0, "time_ms": 1, "metrics": {"loss": 1.5}}
+    text = event("history", CURVES) + event("step", step, "steps.0.1") + event("end", {})
+    stub.on("GET", f"/training-runs/{JOB}/metrics", Reply(stream=text))
+    shown = gangline("metrics", JOB, "--name", "loss", "-f")
+    assert shown.out.splitlines() == ["step 1  loss 4", "step 2  loss 2", "step 3  loss 1.5"]
+
+
+def test_compare_draws_a_picture(gangline: Runner, stub: Stub, tmp_path: Path) -> None:
+    all_routes(stub)
+    picture = tmp_path / "curves.png"
+    shown = gangline("compare", "a-1", "b-2", "--plot", str(picture))
+    assert shown.code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "hyperparameters.lr  0.004  -" in shown.out
+    assert gangline("compare", "a-1", "b-2", "--plot", "x.exe").code == 2
+
+
+def test_events_name_their_topics_shortly(gangline: Runner, stub: Stub) -> None:
+    all_routes(stub)
+    gangline("events", "--topic", "gangline.scheduling", "--topic", "quota", "-n", "7")
+    assert stub.asked[-1].query == {"topic": ["scheduling", "quota"], "limit": ["7"]}
+
+
+def test_the_help_names_every_command_and_fits(gangline: Runner) -> None:
+    shown = gangline("--help")
+    for word in ("Jobs", "Runs", "Cluster", "Platform", *(name for name, *_ in COMMANDS)):
+        assert word in shown.out
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+def test_an_answer_that_is_no_gateways_is_told(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", "/v1/queue", {"hello": "world"})
+    shown = gangline("queue")
+    assert shown.code == 1
+    assert "is no Queue: queue" in shown.err

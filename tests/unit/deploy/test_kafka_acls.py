@@ -1,0 +1,90 @@
+"""The table of deploy/kafka/README.md against the catalog and what each service does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline_checkpoints.decide import CheckpointDecider
+from gangline_faults.decide import FaultDecider
+from gangline_faults.policy.timing import Timing
+from gangline_quota.decide import Quota
+from gangline_scheduler.decide import Scheduler
+from gangline_schemas.catalog import Topic, catalog
+from gangline_tracker.ingest import GROUPS
+
+PAGE = Path(__file__).parents[3] / "deploy" / "kafka" / "README.md"
+DECIDERS: tuple[Any, ...] = (Quota(), Scheduler(), FaultDecider(Timing()), CheckpointDecider())
+SETS_UP_TEAMS = {"quota": {Topic.REQUESTS.value}}
+"""quota publishes its file of teams as requests."""
+
+
+@dataclass(frozen=True)
+class Rights:
+    read: frozenset[str]
+    write: frozenset[str]
+    transactional: str
+    group: str
+
+
+def names(cell: str) -> frozenset[str]:
+    return frozenset(f"gangline.{name.strip()}" for name in cell.split(",") if name.strip() != "-")
+
+
+def table() -> dict[str, Rights]:
+    found = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if len(cells) == 5 and cells[0] not in {"principal", "---"}:
+            found[cells[0]] = Rights(names(cells[1]), names(cells[2]), cells[3], cells[4])
+    return found
+
+
+def dead_letters(topics: tuple[Topic, ...]) -> set[str]:
+    return {topic.dlq for topic in topics if catalog()[topic].kind == "stream"}
+
+
+@pytest.mark.parametrize("decider", DECIDERS, ids=lambda decider: decider.name)
+def test_a_decider_reads_its_inputs_and_writes_its_log(decider: Any) -> None:
+    rights = table()[decider.name]
+    heard = (*decider.inputs, *decider.signals)
+    assert rights.read == {topic.value for topic in (*heard, decider.log)}
+    own = {decider.log.value} | SETS_UP_TEAMS.get(decider.name, set())
+    assert rights.write == own | dead_letters(heard)
+    assert rights.transactional == f"gangline.{decider.name}."
+    assert rights.group == f"gangline.{decider.name}"
+
+
+def test_the_tracker_and_the_gateway_read_everything() -> None:
+    tracker, gateway = table()["tracker"], table()["gateway"]
+    topics = tuple(topic for group in GROUPS for topic in group.topics)
+    assert tracker.read == gateway.read == {topic.value for topic in topics} == {*Topic}
+    refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
+    assert tracker.write == dead_letters(refusing)
+    assert gateway.write == {Topic.REQUESTS.value}
+
+
+def test_agents_write_what_the_catalog_says_is_theirs() -> None:
+    agent = table()["agent"]
+    owners = {"node agents", "workers and SDKs"}
+    assert agent.write == {t.value for t, e in catalog().items() if e.owner in owners}
+    assert agent.read == {Topic.SCHEDULING.value, Topic.FAULTS.value}
+
+
+def test_a_log_has_one_writer_and_a_transactional_id_one_holder() -> None:
+    rights = table()
+    for topic, entry in catalog().items():
+        if entry.kind == "log":
+            assert [p for p, right in rights.items() if topic.value in right.write] == [entry.owner]
+    held = [right.transactional for right in rights.values() if right.transactional != "-"]
+    assert len(held) == len(set(held)) == len(DECIDERS)
+
+
+def test_every_topic_is_somebody_s() -> None:
+    read = {name for right in table().values() for name in right.read}
+    written = {name for right in table().values() for name in right.write}
+    assert read == {*Topic}
+    assert written >= {*Topic} | dead_letters(tuple(Topic))

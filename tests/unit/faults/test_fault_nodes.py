@@ -1,0 +1,199 @@
+"""Nodes: who is watched, when silence counts, and when it is our own fault."""
+
+from __future__ import annotations
+
+from decider_run import DeciderRun
+from fault_scene import PEER_LOST, allocated, beat, exited, fault_run, joined
+from gangline_faults.state import FaultState
+from gangline_schemas.events.faults import (
+    FailureCause,
+    GangFailed,
+    GangWatched,
+    NodeFailed,
+    NodeRecovered,
+    NodeSuspected,
+    NodeWatched,
+)
+from gangline_schemas.events.scheduling import NodeAdmitted
+from gangline_schemas.events.workers import NodeLeaving
+
+
+def cluster(*nodes: str) -> DeciderRun[FaultState]:
+    run = fault_run()
+    for node_id in nodes:
+        run.feed(joined(node_id))
+    run.tick()
+    return run
+
+
+def live_through(run: DeciderRun[FaultState], seconds: int, *alive: str) -> list[object]:
+    """Let time pass in steps of 5 s in which only `alive` nodes send heartbeats."""
+    found: list[object] = []
+    for _ in range(seconds // 5):
+        for node_id in alive:
+            run.signal(beat(node_id))
+        found += run.tick(5)
+    return found
+
+
+def test_a_node_is_watched_once_however_often_it_is_announced() -> None:
+    run = fault_run()
+    assert run.feed(joined("n1")) == [NodeWatched(node_id="n1", incarnation="a")]
+    assert run.feed(joined("n1")) == []
+    assert run.feed(NodeAdmitted(node=joined("n1").node)) == []
+
+
+def test_a_silent_node_is_suspected_at_half_and_failed_at_all_of_the_timeout() -> None:
+    run = cluster("n1", "n2", "n3")
+    run.feed(allocated(nodes=("n1", "n2")))
+    first = live_through(run, 55, "n2", "n3")
+    assert [type(event) for event in first] == [NodeSuspected]
+    then = live_through(run, 10, "n2", "n3")
+    failed, gang = then
+    assert failed == NodeFailed(node_id="n1", incarnation="a", reason="silent", silent_s=60)
+    assert isinstance(gang, GangFailed)
+    assert (gang.cause, gang.action, gang.avoid_nodes) == (FailureCause.NODE, "restart", ("n1",))
+    assert live_through(run, 100, "n2", "n3") == []
+
+
+def test_a_node_that_is_heard_again_recovers() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 40, "n2")
+    assert live_through(run, 5, "n1", "n2") == [
+        NodeRecovered(node_id="n1", incarnation="a", was="suspected")
+    ]
+    live_through(run, 70, "n2")
+    assert live_through(run, 5, "n1", "n2") == [
+        NodeRecovered(node_id="n1", incarnation="a", was="failed")
+    ]
+
+
+def test_when_all_are_silent_at_once_nobody_is_declared_dead() -> None:
+    run = cluster("n1", "n2", "n3")
+    run.feed(allocated())
+    live_through(run, 30, "n1", "n2", "n3")
+    assert live_through(run, 600) == []
+
+
+def test_a_node_that_joins_during_a_mass_silence_does_not_end_it() -> None:
+    run = cluster("n1", "n2", "n3")
+    live_through(run, 30, "n1", "n2", "n3")
+    assert live_through(run, 45) == []
+    run.feed(joined("n2", "b"))
+    assert live_through(run, 25) == []
+
+
+def test_after_a_mass_silence_every_node_gets_a_new_clock() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 10, "n1", "n2")
+    live_through(run, 300)
+    # n1's heartbeats arrive first; n2 is not failed for the bus's silence
+    assert live_through(run, 25, "n1") == []
+    assert [type(event) for event in live_through(run, 60, "n1")] == [NodeSuspected, NodeFailed]
+
+
+def test_a_single_silent_node_fails() -> None:
+    run = cluster("n1")
+    found = live_through(run, 70)
+    assert [type(event) for event in found] == [NodeSuspected, NodeFailed]
+
+
+def test_a_takeover_starts_every_clock_anew() -> None:
+    run = cluster("n1", "n2", "n3")
+    live_through(run, 25, "n2", "n3")
+    run.now = run.now.replace(hour=run.now.hour + 3)
+    run.take_over()
+    assert run.tick() == []
+    assert live_through(run, 25, "n2", "n3") == []
+    assert [type(event) for event in live_through(run, 60, "n2", "n3")] == [
+        NodeSuspected,
+        NodeFailed,
+    ]
+
+
+def test_a_process_that_stood_still_blames_nobody() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 10, "n1", "n2")
+    # paused for two minutes; of the backlog only n1's heartbeats were read before the Tick
+    run.now = run.now.replace(minute=run.now.minute + 2)
+    run.signal(beat("n1"))
+    assert run.tick() == []
+    assert live_through(run, 20, "n1", "n2") == []
+
+
+def test_a_clock_that_jumps_back_blames_nobody() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 50, "n1", "n2")
+    run.now = run.now.replace(hour=run.now.hour - 1)
+    assert live_through(run, 25, "n1") == []
+    assert len(live_through(run, 60, "n1")) == 2
+
+
+def test_a_heartbeat_of_a_stale_incarnation_does_not_count() -> None:
+    run = cluster("n1", "n2")
+    run.feed(joined("n1", "b"))
+    found: list[object] = []
+    for _ in range(13):
+        run.signal(beat("n1", "a"))
+        run.signal(beat("n2"))
+        found += run.tick(5)
+    assert NodeFailed(node_id="n1", incarnation="b", reason="silent", silent_s=60) in found
+
+
+def test_a_new_incarnation_means_that_the_old_ranks_are_gone() -> None:
+    run = cluster("n1", "n2")
+    run.feed(allocated())
+    failed, gang, watched = run.feed(joined("n1", "b"))
+    assert failed == NodeFailed(node_id="n1", incarnation="a", reason="restarted")
+    assert isinstance(gang, GangFailed)
+    assert (gang.cause, gang.action, gang.avoid_nodes) == (FailureCause.NODE, "restart", ())
+    assert watched == NodeWatched(node_id="n1", incarnation="b")
+    # the old announcement, read late from the other topic, brings nothing back
+    assert run.feed(NodeAdmitted(node=joined("n1", "a").node)) == []
+
+
+def test_a_gang_on_an_incarnation_that_is_already_gone_fails_at_once() -> None:
+    run = cluster("n1", "n2")
+    run.feed(joined("n1", "b"))
+    watched, gang = run.feed(allocated())
+    assert isinstance(watched, GangWatched)
+    assert isinstance(gang, GangFailed)
+    assert gang.node_id == "n1"
+
+
+def test_a_leaving_node_takes_its_gangs_along_and_is_not_missed() -> None:
+    run = cluster("n1", "n2")
+    run.feed(allocated())
+    leaving = NodeLeaving(node_id="n1", incarnation="a", reason="maintenance")
+    left, gang = run.feed(leaving)
+    assert left == NodeFailed(node_id="n1", incarnation="a", reason="left")
+    assert isinstance(gang, GangFailed)
+    assert gang.avoid_nodes == ("n1",)
+    assert run.feed(leaving) == []
+    run.signal(beat("n1"))
+    assert live_through(run, 100, "n2") == []
+
+
+def test_one_gang_fails_once_when_two_of_its_nodes_go_silent_together() -> None:
+    run = cluster("n1", "n2", "n3")
+    run.feed(allocated())
+    found = live_through(run, 70, "n3")
+    gangs = [event for event in found if isinstance(event, GangFailed)]
+    assert len(gangs) == 1
+    assert gangs[0].avoid_nodes == ("n1", "n2")
+
+
+def test_a_lone_node_is_not_blamed_for_our_own_pause() -> None:
+    run = cluster("n1")
+    live_through(run, 10, "n1")
+    assert run.tick(120) == []  # its heartbeats of that time are still unread
+    assert live_through(run, 10, "n1") == []
+
+
+def test_a_gang_that_settles_in_the_tick_that_fails_its_node_fails_once() -> None:
+    run = cluster("n1", "n2", "n3")
+    run.feed(allocated())
+    live_through(run, 55, "n2", "n3")
+    run.feed(exited(1, code=1, message=PEER_LOST))
+    gangs = [event for event in live_through(run, 5, "n2", "n3") if isinstance(event, GangFailed)]
+    assert [event.cause for event in gangs] == [FailureCause.NODE]

@@ -1,0 +1,34 @@
+"""docs/reference/rest.md shows every route of the gateway, each with an example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gangline_gateway import openapi
+from gangline_gateway.app import routes
+
+TEXT = (Path(__file__).parents[3] / "docs" / "reference" / "rest.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^### (\S+ \S+)\n(.*?)(?=^##|\Z)", TEXT, re.MULTILINE | re.DOTALL))
+
+
+def test_every_route_has_a_section_with_an_example() -> None:
+    document = openapi.document(routes(None))  # type: ignore[arg-type]
+    served = {
+        f"{method.upper()} {path}"
+        for path, operations in document["paths"].items()
+        for method in operations
+    }
+    assert set(SECTIONS) == served
+    for title, section in SECTIONS.items():
+        assert re.search(r"^```sh\n.*\bapi\b", section, re.MULTILINE | re.DOTALL), title
+        fixed = title.split()[1].split("{")[0]
+        assert f"$URL{fixed}" in section, title
+
+
+def test_every_code_of_a_problem_is_explained() -> None:
+    folder = Path(openapi.__file__).parent
+    sources = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.py"))
+    made = re.findall(r'(?:ProblemError\(\s*\d+,|conflict\(|unavailable\()\s*"([a-z-]+)"', sources)
+    assert len(made) > 15
+    assert sorted({code for code in made if not re.search(rf"\b{code}\b", TEXT)}) == []

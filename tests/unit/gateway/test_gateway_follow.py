@@ -1,0 +1,122 @@
+"""Followers: bounded memory per client, signs of life, and a limit on reading old records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline_bus.ports import TopicPartition
+from gangline_gateway import follow
+from gangline_gateway.follow import TooSlow
+from gangline_gateway.live import Live
+from gangline_gateway.problems import ProblemError
+from gangline_gateway.ring import MAX_RECORDS
+from gangline_gateway.sse import Streams
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
+from gateway_scene import DEADLINE_S, GatewayScene, job
+
+JOB = "a"
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[GatewayScene]:
+    found = GatewayScene(tmp_path, deciding=False)
+    found.start()
+    yield found
+    found.stop()
+
+
+def say(scene: GatewayScene, count: int) -> TopicPartition:
+    """Requests about one job, read by the tail when this returns; their partition."""
+    before = sum(scene.tail.ends(scene.tail.places(Topic.REQUESTS)).values())
+    for _ in range(count):
+        scene.say(JobCancelRequested(job_id=JOB), JOB)
+    places = scene.tail.places(Topic.REQUESTS)
+    scene.wait(lambda: sum(scene.tail.ends(places).values()) == before + count)
+    return next(place for place, end in scene.tail.ends(places).items() if end)
+
+
+def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayScene) -> None:
+    place = say(scene, 1)
+
+    async def slow() -> list[str]:
+        async def parts() -> object:
+            async for batch in scene.gate.followers.follow({place: 0}, lambda _: True, 0.05):
+                yield f"{len(batch.records)}"
+                await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
+
+        response = Streams(1).response(parts())  # type: ignore[arg-type]
+        return [str(part) async for part in response.body_iterator]
+
+    _, first, last = asyncio.run(slow())
+    assert first == "1"
+    assert last.startswith("event: dropped\n")
+
+
+def test_a_quiet_stream_gives_signs_of_life(scene: GatewayScene) -> None:
+    place = say(scene, 1)
+
+    async def quiet() -> list[int]:
+        found: list[int] = []
+        async for batch in scene.gate.followers.follow({place: 1}, lambda _: True, 0.01):
+            assert batch.current
+            found.append(len(batch.records))
+            if len(found) == 3:
+                break
+        return found
+
+    assert asyncio.run(quiet()) == [0, 0, 0]
+
+
+def test_few_read_old_records_at_once(scene: GatewayScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
+    place = say(scene, MAX_RECORDS + 1)
+    followers = scene.gate.followers
+
+    async def two() -> int:
+        first = followers.follow({place: 0}, lambda _: True, 0.05)
+        second = followers.follow({place: 0}, lambda _: True, 0.05)
+        batch = await anext(first)
+        with pytest.raises(ProblemError) as refused:
+            await anext(second)
+        assert refused.value.status == 503
+        await first.aclose()  # type: ignore[attr-defined]
+        third = followers.follow({place: 0}, lambda _: True, 0.05)
+        again = await anext(third)
+        await third.aclose()  # type: ignore[attr-defined]
+        assert len(again.records) == len(batch.records)
+        return batch.records[0].offset
+
+    assert asyncio.run(two()) == 0
+
+
+def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: GatewayScene) -> None:
+    place = say(scene, 1)
+
+    async def late() -> None:
+        follower = scene.gate.followers.follow({place: 0}, lambda _: True, 0.05)
+        await anext(follower)
+        await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
+        with pytest.raises(TooSlow):
+            await anext(follower)
+
+    asyncio.run(late())
+
+
+def test_who_waits_for_an_answer_gets_it_or_none_in_time(scene: GatewayScene) -> None:
+    def seen(live: Live) -> str | None:
+        job = live.jobs.get(JOB)
+        return job.user if job else None
+
+    async def wait() -> tuple[str | None, str | None]:
+        nobody = await scene.tail.until(seen, 0.01)
+        waiting = asyncio.create_task(scene.tail.until(seen, DEADLINE_S))
+        submitted = JobSubmitted.model_validate({"job_id": JOB, "spec": job(), "user": "ada"})
+        await asyncio.to_thread(scene.say, submitted, JOB)
+        return nobody, await waiting
+
+    assert asyncio.run(wait()) == (None, "ada")

@@ -1,0 +1,299 @@
+"""The live model is a fold: whatever the order of topics, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+
+import pytest
+
+from gangline_gateway import present
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import JobDetails
+from gangline_schemas.base import Event, FieldError
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
+from gangline_schemas.events.faults import FailureCause, GangFailed, NodeFailed, NodeRecovered
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    JobAdmitted,
+    JobRejected,
+    RequestRefused,
+    TeamConfigured,
+    UsageCharged,
+)
+from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    GangReleased,
+    JobQueued,
+    JobStateChanged,
+    JobWaiting,
+    NodeAdmitted,
+    NodeAssignment,
+    NodeCordoned,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import (
+    GangStatus,
+    GpuInfo,
+    GpuStatus,
+    NodeInfo,
+    WorkerHeartbeat,
+    WorkerStep,
+)
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+SPEC = JobSpec.model_validate(
+    {
+        "name": "train",
+        "team": "nlp",
+        "command": ["x"],
+        "resources": {"gpus": 2},
+        "hyperparameters": {"steps": 100},
+    }
+)
+PENDING, RUNNING, SUCCEEDED = JobState.PENDING, JobState.RUNNING, JobState.SUCCEEDED
+
+
+def fold(events: Sequence[Event], live: Live | None = None, after_s: float = 0.0) -> Live:
+    live = live or Live()
+    for index, event in enumerate(events):
+        at = NOW + timedelta(seconds=after_s + index)
+        live.apply(Envelope(f"{event.type}-{index}", "/t", at, "s", event))
+    return live
+
+
+def moved(state: JobState, previous: JobState = PENDING, job_id: str = "a") -> JobStateChanged:
+    return JobStateChanged(job_id=job_id, attempt=1, previous=previous, state=state)
+
+
+def queued(job_id: str = "a", minutes: int = 0) -> JobQueued:
+    at = NOW + timedelta(minutes=minutes)
+    return JobQueued(job_id=job_id, spec=SPEC, user="ada", submitted_at=at)
+
+
+def allocated(attempt: int = 1) -> GangAllocated:
+    nodes = (
+        NodeAssignment(
+            node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
+        ),
+    )
+    meeting = Rendezvous(address="127.0.0.1", port=1)
+    return GangAllocated(
+        job_id="a", attempt=attempt, team="nlp", world_size=2, nodes=nodes, rendezvous=meeting,
+        spec=SPEC,
+    )  # fmt: skip
+
+
+def step(first: int, count: int = 1, attempt: int = 1, rank: int = 0, ms: int = 100) -> WorkerStep:
+    steps = tuple(range(first, first + count))
+    loss = tuple(float(index) for index in steps)
+    times = tuple(index * ms for index in steps)
+    return WorkerStep(
+        run_id="a", team="nlp", attempt=attempt, rank=rank, step=steps, time_ms=times,
+        metrics={"loss": loss, "mfu": (*loss[1:], None)},
+    )  # fmt: skip
+
+
+def committed(at_step: int) -> CheckpointCommitted:
+    ref = CheckpointRef(job_id="a", attempt=1, step=at_step, world_size=2, commit_key="k")
+    return CheckpointCommitted(job_id="a", checkpoint=ref, size_bytes=9, objects=2)
+
+
+def details(live: Live, job_id: str = "a") -> JobDetails:
+    found = live.details(job_id)
+    assert found is not None
+    return found
+
+
+def test_a_job_has_the_same_state_in_whatever_order_its_topics_are_read() -> None:
+    requests = [JobSubmitted(job_id="a", spec=SPEC, user="ada")]
+    quota = [JobAdmitted(job_id="a", spec=SPEC, user="ada", submitted_at=NOW)]
+    scheduling = [queued(), moved(PENDING), allocated(), moved(RUNNING)]
+    others: list[Event] = [step(5), committed(5)]
+    for order in permutations([requests, quota, scheduling, others]):
+        live = fold([event for topic in order for event in topic])
+        found = details(live)
+        assert (found.job.state, found.job.admitted) == ("running", True)
+        assert (found.job.attempt, found.job.held_gpus) == (1, 2)
+        assert found.progress is not None
+        assert found.progress.step == 5
+        assert [row.step for row in found.checkpoints] == [5]
+        assert live.used_gpus() == {"nlp": 2}
+
+
+def test_a_pending_job_says_why_it_waits_until_it_starts() -> None:
+    reason = JobWaiting(job_id="a", code="capacity", message="needs 2 GPUs; 1 is free")
+    live = fold([queued(), moved(PENDING), reason])
+    waiting = details(live).job.waiting
+    assert waiting is not None
+    assert (waiting.code, waiting.message) == ("capacity", "needs 2 GPUs; 1 is free")
+    answer = present.explain(live, details(live), NOW)
+    assert (answer.code, answer.message) == ("capacity", "needs 2 GPUs; 1 is free")
+    fold([allocated()], live)
+    assert details(live).job.waiting is None
+
+
+def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
+    failed = GangFailed(
+        job_id="a", attempt=1, cause=FailureCause.PROCESS, action="restart",
+        message="rank 1 was killed by signal 9", first_rank=1, node_id="n0", signal=9,
+        restarts_used=1, restarts_max=3, failed_at=NOW,
+    )  # fmt: skip
+    released = GangReleased(
+        job_id="a", attempt=1, reason=ReleaseReason.RESTARTING, allocated_at=NOW, gpu_seconds=12.5
+    )
+    live = fold([queued(), allocated(), failed, released, moved(PENDING), allocated(2)])
+    answer = present.summary(details(live), NOW)
+    assert (answer.attempt, answer.restarts, answer.gpu_seconds) == (2, 1, 12.5)
+    assert answer.failure is not None
+    assert (answer.failure.first_rank, answer.failure.signal) == (1, 9)
+
+
+def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:
+    live = fold([queued(), allocated(), moved(RUNNING), step(1, 10), step(11, 10)])
+    answer = present.summary(details(live), NOW + timedelta(seconds=62))
+    assert (answer.step, answer.loss, answer.mfu) == (20, 20.0, 20.0)
+    assert answer.total_steps == 100
+    assert answer.estimated_remaining_s == pytest.approx(80 * 0.1)
+    assert answer.elapsed_s == pytest.approx(60)
+
+
+def test_reports_of_older_attempts_and_other_ranks_change_nothing() -> None:
+    live = fold([queued(), step(30, attempt=2), step(50), step(60, attempt=2, rank=1), step(29)])
+    progress = details(live).progress
+    assert progress is not None
+    assert (progress.attempt, progress.rank, progress.step) == (2, 0, 30)
+
+
+def test_a_new_attempt_starts_its_progress_anew() -> None:
+    live = fold([queued(), step(50, 5), step(40, 3, attempt=2)])
+    progress = details(live).progress
+    assert progress is not None
+    assert (progress.attempt, progress.step) == (2, 42)
+
+
+def test_not_finite_metrics_never_reach_an_answer() -> None:
+    report = WorkerStep.model_construct(
+        run_id="a", team="nlp", attempt=1, rank=0, step=(1,), time_ms=(1,),
+        metrics={"loss": (float("nan"),), "lr": (0.1,)},
+    )  # fmt: skip
+    answer = present.job(details(fold([queued(), report])), NOW, None)
+    assert (answer.loss, answer.metrics) == (None, {"lr": 0.1})
+
+
+def test_the_last_checkpoint_is_the_newest_healthy_one() -> None:
+    gone = CheckpointDeleted(job_id="a", attempt=1, step=20, reason="retention")
+    live = fold([queued(), committed(10), committed(20), committed(10), gone])
+    answer = present.summary(details(live), NOW)
+    assert answer.last_checkpoint is not None
+    assert answer.last_checkpoint.step == 10
+    statuses = {row.step: row.status for row in details(live).checkpoints}
+    assert statuses == {10: "committed", 20: "deleted"}
+
+
+def test_a_rejected_submission_keeps_its_reason_and_never_hides_an_admitted_job() -> None:
+    error = FieldError(field="resources.gpus", message="must be at least 1")
+    no = JobRejected(job_id="a", reason="not valid", errors=(error,), submitted_at=NOW)
+    found = details(fold([no])).job
+    assert (found.state, found.reason, found.errors) == ("rejected", "not valid", (error,))
+    assert details(fold([queued(), no])).job.state == "pending"
+
+
+def test_ended_jobs_are_forgotten_oldest_first_and_active_ones_never() -> None:
+    live = Live(ended_kept=3)
+    for index in range(10):
+        name = f"j{index}"
+        fold([queued(name, index), moved(SUCCEEDED, RUNNING, name)], live)
+        fold([queued(f"active-{index}", index)], live)
+    ended = [item.job.job_id for item in live.all_jobs() if item.job.ended]
+    assert ended == ["j9", "j8", "j7"]
+    assert len(live.active()) == 10
+    assert live.details("j0") is None
+
+
+def test_an_ended_job_leaves_nothing_behind() -> None:
+    live = Live(ended_kept=0)
+    fold([step(1), committed(1), queued(), moved(SUCCEEDED, RUNNING)], live)
+    fold([queued()], live)
+    assert (details(live).progress, details(live).checkpoints) == (None, ())
+
+
+def test_requests_are_answered_by_their_id() -> None:
+    no = RequestRefused(request="job.cancel.requested", target="x", reason="gone", request_id="r2")
+    live = fold([queued(), CancelAdmitted(job_id="a", user="u", request_id="r1"), no])
+    assert live.outcomes["r1"].refused is None
+    assert live.outcomes["r2"].refused == "gone"
+    assert details(live).job.cancelled
+
+
+def test_teams_show_limits_and_use() -> None:
+    config = TeamConfig(team="nlp", gpu_limit=8, gpu_guarantee=4)
+    charge = UsageCharged(
+        job_id="a", attempt=1, team="nlp", gpus=2, allocated_at=NOW, released_at=NOW,
+        gpu_seconds=30,
+    )  # fmt: skip
+    live = fold([TeamConfigured(config=config), charge, queued(), allocated(), queued("b")])
+    (team,) = present.teams(live, None)
+    assert (team.gpu_limit, team.gpus_used, team.gpu_seconds) == (8, 2, 30)
+    assert (team.jobs_running, team.jobs_pending) == (1, 1)
+    assert present.teams(live, frozenset({"vision"})) == []
+
+
+def node_info(incarnation: str = "i") -> NodeInfo:
+    gpus = tuple(GpuInfo(index=index, model="h100", memory_gb=80) for index in range(2))
+    return NodeInfo(
+        node_id="n0", incarnation=incarnation, address="127.0.0.1", hostname="h", gpus=gpus,
+        cpus=8, memory_gb=64, rendezvous_ports=(29500,),
+    )  # fmt: skip
+
+
+def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
+    live = fold([NodeAdmitted(node=node_info()), queued(), allocated()])
+    beat = WorkerHeartbeat(
+        node_id="n0", incarnation="i", sequence=1, sent_at=NOW, cpu_percent=12.0,
+        gpus=(GpuStatus(index=0, utilization=80), GpuStatus(index=1, utilization=60)),
+        gangs=(GangStatus(job_id="a", attempt=1, ranks=()),),
+    )  # fmt: skip
+    live.heard("n0", NOW, beat.encode())
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.gpus_used, answer.jobs) == ("ready", 2, ["a"])
+    assert (answer.last_heartbeat, answer.cpu_percent) == (NOW, 12.0)
+    assert present.gpu_utilization(live, details(live).job) == 70
+    assert present.node(live, live.nodes["n0"], frozenset({"vision"})).jobs == []
+    fold([NodeFailed(node_id="n0", incarnation="i", reason="silent")], live)
+    assert live.nodes["n0"].status == "failed"
+    fold([NodeRecovered(node_id="n0", incarnation="i", was="failed")], live)
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain")], live)
+    assert live.nodes["n0"].status == "draining"
+    fold([NodeAdmitted(node=node_info("i2"))], live)
+    assert live.nodes["n0"].status == "ready"
+    assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+
+
+def test_a_broken_heartbeat_is_no_heartbeat() -> None:
+    live = fold([NodeAdmitted(node=node_info())])
+    live.heard("n0", NOW, b"\xff not json")
+    assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+
+
+def test_the_queue_is_in_fair_share_order() -> None:
+    low = SPEC.model_copy(update={"priority": 60, "team": "vision"})
+    high = SPEC.model_copy(update={"priority": 40})
+    events: list[Event] = [
+        TeamConfigured(config=TeamConfig(team="nlp", gpu_limit=2)),
+        TeamConfigured(config=TeamConfig(team="vision", gpu_limit=2)),
+        JobQueued(job_id="high", spec=high, user="u", submitted_at=NOW),
+        JobQueued(job_id="low", spec=low, user="u", submitted_at=NOW),
+    ]
+    live = fold(events)
+    assert [entry.job_id for entry in present.queue(live, NOW, None).queue] == ["high", "low"]
+    late = present.queue(live, NOW + timedelta(hours=4), frozenset({"vision"}))
+    assert [(entry.job_id, entry.position) for entry in late.queue] == [("low", 2)]
+    assert late.queue[0].score == 40
+    assert (late.pending_jobs, late.pending_gpus) == (2, 4)

@@ -1,0 +1,78 @@
+"""Logs that stay bounded, records that tell a process from a later one, ports that stay free."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gangline.local import leftovers
+from gangline.local.log_file import LogFile
+from gangline.local.ports import is_free, pick_ports
+from gangline.local.process_model import SupervisorError
+
+
+def test_a_log_that_grew_is_set_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "a.log", max_bytes=10)
+    writer = log.open_to_append()
+    for number in range(5):
+        os.write(writer, f"line {number} is long enough\n".encode())
+        log.bound()
+    os.write(writer, b"last\n")
+    os.close(writer)
+    assert log.path.read_text() == "last\n"
+    assert {path.name for path in tmp_path.iterdir()} == {"a.log", "a.log.1", "a.log.2"}
+    assert (tmp_path / "a.log.1").read_text() == "line 4 is long enough\n"
+    assert log.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_new_run_begins_a_new_log_and_keeps_the_last(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "a.log")
+    log.path.write_text("earlier\n")
+    log.begin()
+    assert log.tail() == ""
+    assert (tmp_path / "a.log.1").read_text() == "earlier\n"
+
+
+def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "a.log")
+    log.path.write_text("".join(f"{n}\n" for n in range(100_000)))
+    assert log.tail(2) == "99998\n99999"
+
+
+def test_a_record_of_a_pid_that_is_somebody_else_now_is_left_alone(tmp_path: Path) -> None:
+    leftovers.write_record(tmp_path, "mine", os.getpid())
+    path = tmp_path / "mine.json"
+    record = json.loads(path.read_text())
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    for name, change in [("ticks", {"start_ticks": 1}), ("boot", {"boot_id": "another"})]:
+        (run_dir / f"{name}.json").write_text(json.dumps(record | change))
+    (run_dir / "torn.json").write_text('{"name": "to')
+    assert leftovers.end_leftovers(tmp_path) == []
+    assert list(run_dir.glob("*.json")) == []
+
+
+def test_a_second_owner_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+    first = leftovers.DataDirLock(tmp_path)
+    first.acquire()
+    with pytest.raises(SupervisorError, match=f"in use by a running platform .pid {os.getpid()}"):
+        leftovers.DataDirLock(tmp_path).acquire()
+    first.release()
+    second = leftovers.DataDirLock(tmp_path)
+    second.acquire()
+    second.release()
+
+
+def test_picked_ports_are_free_and_not_lent_to_clients() -> None:
+    ports = pick_ports(5)
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert len(set(ports)) == 5
+    assert all(is_free(port) for port in ports)
+    assert not any(low <= port <= high for port in ports)
+
+
+def test_a_port_with_a_listener_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert not is_free(server.getsockname()[1])

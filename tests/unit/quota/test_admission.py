@@ -1,0 +1,178 @@
+"""Quota's admission: who may run, and what others are told in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders_deciding import START, Drive, only, spec, team
+from gangline_quota.decide import Quota
+from gangline_quota.state import State
+from gangline_schemas.base import Event, FieldError
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    DrainAdmitted,
+    JobAdmitted,
+    JobClosed,
+    JobRejected,
+    PriorityAdmitted,
+    RequestRefused,
+    RestoreAdmitted,
+    TeamConfigured,
+)
+from gangline_schemas.events.requests import (
+    JobCancelRequested,
+    JobPriorityRequested,
+    JobRestoreRequested,
+    JobSubmitted,
+    NodeDrainRequested,
+    TeamConfigureRequested,
+)
+from gangline_schemas.events.scheduling import JobStateChanged
+from gangline_schemas.job import JobState
+
+
+@pytest.fixture
+def quota() -> Drive[State]:
+    drive = Drive(Quota())
+    drive.give(TeamConfigureRequested(config=team("nlp", limit=64)))
+    drive.give(TeamConfigureRequested(config=team("cv", limit=8, borrow=8)))
+    return drive
+
+
+def end(drive: Drive[State], job_id: str, state: JobState = JobState.SUCCEEDED) -> None:
+    drive.give(JobStateChanged(job_id=job_id, attempt=1, previous=JobState.RUNNING, state=state))
+
+
+def test_admits_a_job_within_the_limits(quota: Drive[State]) -> None:
+    decided = quota.give(JobSubmitted(job_id="a", spec=spec(gpus=64), user="ada"))
+
+    admitted = only(decided, JobAdmitted)
+    assert (admitted.job_id, admitted.user, admitted.submitted_at) == ("a", "ada", START)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"team": "ghosts"}, "team 'ghosts' is not known; known: cv, nlp"),
+        ({"gpus": 96}, "would exceed quota: 96/64 GPUs of team nlp"),
+        ({"team": "cv", "gpus": 17}, "would exceed quota: 17/16 GPUs of team cv"),
+        ({"resume_from": "a"}, "resume_from is cyclic: job 'a' would resume from itself"),
+        ({"resume_from": "b"}, "resume_from: team nlp has no run 'b'"),
+        ({"resume_from": "of-cv"}, "resume_from: team nlp has no run 'of-cv'"),
+        ({"resume_from": "bad"}, "resume_from: job 'bad' was rejected, so it has no checkpoint"),
+    ],
+)
+def test_rejects_with_one_sentence(
+    quota: Drive[State], fields: dict[str, object], reason: str
+) -> None:
+    quota.give(JobSubmitted(job_id="of-cv", spec=spec("cv")))
+    quota.give(JobSubmitted(job_id="bad", spec=spec("nlp", gpus=99)))
+
+    decided = quota.give(JobSubmitted(job_id="a", spec=spec(**fields)))  # type: ignore[arg-type]
+
+    assert only(decided, JobRejected).reason == reason
+
+
+def test_a_job_may_resume_from_a_run_of_its_team_that_ended(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a")
+
+    decided = quota.give(JobSubmitted(job_id="b", spec=spec(resume_from="a")))
+
+    assert only(decided, JobAdmitted).job_id == "b"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_same_submission_again_leads_to_nothing(quota: Drive[State], *, ended: bool) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    if ended:
+        end(quota, "a")
+
+    assert quota.give(JobSubmitted(job_id="a", spec=spec())) == []
+
+
+def test_a_taken_id_with_another_spec_is_refused(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+
+    refused = only(quota.give(JobSubmitted(job_id="a", spec=spec(gpus=2))), RequestRefused)
+
+    assert refused.target == "a"
+    assert "taken by a job with another spec" in refused.reason
+
+
+def test_an_unreadable_submission_is_answered_under_its_subject(quota: Drive[State]) -> None:
+    fields = [FieldError(field="spec.resources.gpus", message="must be at least 1")]
+
+    rejected = only(quota.refuse("job-9", fields=fields), JobRejected)
+
+    assert rejected.reason == ("the job spec is not valid: spec.resources.gpus: must be at least 1")
+    assert rejected.errors == tuple(fields)
+    assert quota.refuse("job-9", fields=fields) == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "event_type"),
+    [("", "job.submitted"), ("Not An Id", "job.submitted"), ("job-9", "job.cancel.requested")],
+)
+def test_what_cannot_be_answered_is_left_to_the_dlq(
+    quota: Drive[State], subject: str, event_type: str
+) -> None:
+    assert quota.refuse(subject, event_type) == []
+
+
+def test_an_unreadable_submission_never_rejects_a_job_that_runs(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+
+    assert only(quota.refuse("a"), RequestRefused).target == "a"
+
+
+def test_requests_about_an_active_job_are_forwarded_once(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    requests: list[tuple[Event, type[Event]]] = [
+        (JobPriorityRequested(job_id="a", priority=5), PriorityAdmitted),
+        (JobRestoreRequested(job_id="a", step=7), RestoreAdmitted),
+        (NodeDrainRequested(node_id="n"), DrainAdmitted),
+        (JobCancelRequested(job_id="a", user="ada"), CancelAdmitted),
+    ]
+    for number, (request, admitted) in enumerate(requests):
+        assert only(quota.give(request, ce_id=f"r{number}"), admitted)
+        assert quota.give(request, ce_id=f"r{number}") == []
+
+
+def test_requests_about_others_are_refused_with_the_reason(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a", JobState.FAILED)
+
+    ended = only(quota.give(JobCancelRequested(job_id="a")), RequestRefused)
+    unknown = only(quota.give(JobRestoreRequested(job_id="b", step=1)), RequestRefused)
+
+    assert ended.reason == "job 'a' has already ended: failed"
+    assert unknown.reason == "job 'b' is not known"
+
+
+def test_closing_a_job_is_noted_once(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    changed = JobStateChanged(
+        job_id="a", attempt=0, previous=JobState.PENDING, state=JobState.CANCELLED
+    )
+
+    assert only(quota.give(changed), JobClosed).state is JobState.CANCELLED
+    assert quota.give(changed) == []
+
+
+def test_a_team_is_configured_only_when_it_differs(quota: Drive[State]) -> None:
+    assert quota.give(TeamConfigureRequested(config=team("nlp", limit=64))) == []
+
+    changed = only(quota.give(TeamConfigureRequested(config=team("nlp", limit=32))), TeamConfigured)
+    assert changed.config.gpu_limit == 32
+
+
+def test_the_file_read_again_does_not_undo_a_later_request(quota: Drive[State]) -> None:
+    from_file = TeamConfigureRequested(config=team("ml", limit=8), user="teams-file")
+    edited = TeamConfigureRequested(config=team("ml", limit=16), user="teams-file")
+    quota.give(from_file)
+    quota.give(TeamConfigureRequested(config=team("ml", limit=12), user="ada"))
+
+    assert quota.give(from_file) == []
+    assert only(quota.give(edited), TeamConfigured).config.gpu_limit == 16
+    assert only(quota.give(from_file), TeamConfigured).config.gpu_limit == 8

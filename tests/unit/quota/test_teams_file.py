@@ -1,0 +1,65 @@
+"""The file of teams: two formats, and errors that name the team and the field."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from builders_deciding import team
+from gangline_quota.app import team_request
+from gangline_quota.teams_file import TeamsFileError, read_teams
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.yaml", "teams:\n  - {team: nlp, gpu_limit: 64}\n  - {team: cv, gpu_limit: 8}\n"),
+        ("t.yml", "- {team: nlp, gpu_limit: 64}\n- {team: cv, gpu_limit: 8}\n"),
+        ("t.toml", '[[teams]]\nteam="nlp"\ngpu_limit=64\n[[teams]]\nteam="cv"\ngpu_limit=8\n'),
+    ],
+)
+def test_reads_teams(tmp_path: Path, name: str, text: str) -> None:
+    found = read_teams(write(tmp_path, name, text))
+
+    assert found == (team("nlp", limit=64), team("cv", limit=8))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("- {team: nlp, gpu_limit: -1}", "team 'nlp': gpu_limit"),
+        ("- {team: nlp}", "team 'nlp': gpu_limit"),
+        ("- {gpu_limit: 3}", "team number 1: team"),
+        ("- {team: nlp, gpu_limit: 1, gpus: 3}", "team 'nlp': gpus"),
+        ("- {team: a, gpu_limit: 1}\n- {team: a, gpu_limit: 2}", "team 'a': team: stands twice"),
+        ("{}", "must hold a list of teams"),
+        ("- {team: [", "is not YAML"),
+    ],
+)
+def test_errors_name_the_team_and_the_field(tmp_path: Path, text: str, wanted: str) -> None:
+    path = write(tmp_path, "teams.yaml", text)
+
+    with pytest.raises(TeamsFileError, match=r"teams\.yaml") as caught:
+        read_teams(path)
+
+    assert wanted in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TeamsFileError, match="cannot be read"):
+        read_teams(tmp_path / "none.yaml")
+
+
+def test_requests_of_equal_teams_have_equal_ids() -> None:
+    early, late = (datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2))
+
+    assert team_request(team("a"), early).id == team_request(team("a"), late).id
+    assert team_request(team("a"), early).id != team_request(team("b"), early).id

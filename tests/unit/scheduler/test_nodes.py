@@ -1,0 +1,127 @@
+"""Nodes: joining, failing, recovering, leaving and draining, in any order of topics."""
+
+from __future__ import annotations
+
+from builders_deciding import only
+from builders_scheduler import Cluster, node, started_jobs
+from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
+from gangline_schemas.events.quota import DrainAdmitted
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    JobWaiting,
+    NodeAdmitted,
+    NodeCordoned,
+    NodeUncordoned,
+)
+from gangline_schemas.events.workers import NodeJoined
+
+FAILED = NodeFailed(node_id="n1", incarnation="i1", reason="silent")
+RECOVERED = NodeRecovered(node_id="n1", incarnation="i1", was="failed")
+
+
+def drain(cluster: Cluster, *, on: bool = True) -> list[object]:
+    return list(cluster.give(DrainAdmitted(node_id="n1", drain=on, user="ada")))
+
+
+def test_a_waiting_job_starts_when_a_node_joins() -> None:
+    cluster = Cluster()
+    cluster.submit("a")
+
+    decided = cluster.give(NodeJoined(node=node()))
+
+    assert only(decided, NodeAdmitted).node.node_id == "n1"
+    assert started_jobs(decided) == ["a"]
+    assert cluster.give(NodeJoined(node=node())) == []
+
+
+def test_a_new_incarnation_supersedes_the_old_one_for_good() -> None:
+    cluster = Cluster(node())
+
+    decided = cluster.give(NodeJoined(node=node(incarnation="i2")))
+
+    assert only(decided, NodeCordoned).reason == "superseded"
+    assert only(decided, NodeAdmitted).node.incarnation == "i2"
+    assert cluster.give(NodeJoined(node=node(incarnation="i1"))) == []
+    assert cluster.give(FAILED) == []
+
+
+def test_gpus_of_a_restarted_agent_stay_busy_until_their_gang_is_released() -> None:
+    cluster = Cluster(node(gpus=1))
+    cluster.run("a")
+    cluster.give(NodeJoined(node=node(gpus=1, incarnation="i2")))
+
+    assert started_jobs(cluster.submit("b")) == []
+    again = only(cluster.fail("a", cause=FailureCause.NODE, avoid=("n1",)), GangAllocated)
+    assert again.nodes[0].incarnation == "i2"
+
+
+def test_a_failed_node_takes_no_gangs_until_it_recovers() -> None:
+    cluster = Cluster(node())
+    assert only(cluster.give(FAILED), NodeCordoned).reason == "failed"
+    assert cluster.give(FAILED) == []
+    assert cluster.give(NodeJoined(node=node())) == []
+
+    assert started_jobs(cluster.submit("a")) == []
+    assert started_jobs(cluster.give(RECOVERED)) == ["a"]
+
+
+def test_a_failure_that_overtook_the_join_still_counts() -> None:
+    cluster = Cluster()
+    cluster.give(FAILED)
+    cluster.give(NodeJoined(node=node()))
+
+    assert started_jobs(cluster.submit("a")) == []
+    assert started_jobs(cluster.give(RECOVERED)) == ["a"]
+
+
+def test_a_recovery_that_overtook_the_join_clears_the_failure() -> None:
+    cluster = Cluster()
+    cluster.give(FAILED)
+    cluster.give(RECOVERED)
+    cluster.give(NodeJoined(node=node()))
+
+    assert started_jobs(cluster.submit("a")) == ["a"]
+
+
+def test_after_a_node_failure_the_gang_keeps_away_until_the_node_is_admitted_anew() -> None:
+    cluster = Cluster(node())
+    cluster.run("a")
+
+    decided = cluster.fail("a", cause=FailureCause.NODE, avoid=("n1",))
+    cluster.give(FAILED)
+    back = cluster.give(RECOVERED)
+
+    assert "without n1" in only(decided, JobWaiting).message
+    assert started_jobs(back) == ["a"]
+
+
+def test_a_drained_node_keeps_its_gangs_and_takes_no_more() -> None:
+    cluster = Cluster(node(gpus=2))
+    cluster.run("a")
+
+    drain(cluster)
+
+    assert drain(cluster) == []
+    assert cluster.job("a").gang is not None
+    assert started_jobs(cluster.submit("b")) == []
+    decided = drain(cluster, on=False)
+    only(decided, NodeUncordoned)  # type: ignore[arg-type]
+    assert started_jobs(decided) == ["b"]  # type: ignore[arg-type]
+
+
+def test_a_drain_outlives_the_agents_restart_and_the_nodes_failure() -> None:
+    cluster = Cluster(node())
+    drain(cluster)
+    cluster.give(NodeJoined(node=node(incarnation="i2")))
+    cluster.give(NodeFailed(node_id="n1", incarnation="i2", reason="silent"))
+    cluster.give(NodeRecovered(node_id="n1", incarnation="i2", was="failed"))
+
+    assert started_jobs(cluster.submit("a")) == []
+
+
+def test_reports_about_unknown_nodes_are_survived() -> None:
+    cluster = Cluster()
+
+    assert cluster.leave("n9") == []
+    assert cluster.give(RECOVERED) == []
+    assert drain(cluster) == []

@@ -1,0 +1,150 @@
+"""The job spec: what is accepted, and that every refusal names the field and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from gangline_schemas.base import FieldError, field_errors
+from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.secrets import holds_secret, is_secret_name, redact
+
+MINIMAL: dict[str, Any] = {
+    "name": "a",
+    "team": "nlp",
+    "command": ["true"],
+    "resources": {"gpus": 1},
+}
+PLANTED = "hf_" + "a1B2" * 9
+
+
+def refusal(**changes: Any) -> tuple[str, str]:
+    with pytest.raises(ValidationError) as caught:
+        JobSpec.model_validate(MINIMAL | changes)
+    (error,) = field_errors(caught.value)
+    return error.field, error.message
+
+
+def test_the_minimal_spec_has_the_documented_defaults() -> None:
+    spec = JobSpec.model_validate(MINIMAL)
+    assert (spec.priority, spec.preemptible, spec.strategy) == (50, False, "custom")
+    assert (spec.restart.max, spec.checkpoint.interval_minutes) == (3, 10.0)
+    assert spec.checkpoint.keep.latest == 3
+
+
+@pytest.mark.parametrize(("name", "number"), [("high", 25), ("normal", 50), ("low", 75), (0, 0)])
+def test_priorities_may_be_named(name: object, number: int) -> None:
+    assert JobSpec.model_validate(MINIMAL | {"priority": name}).priority == number
+
+
+def test_camel_case_is_accepted() -> None:
+    spec = JobSpec.model_validate(
+        MINIMAL
+        | {
+            "codeRef": "abc",
+            "dataSnapshot": "corpus@1",
+            "checkpointPolicy": {"intervalMinutes": 3, "keep": {"latest": 7}},
+        }
+    )
+    assert (spec.code_ref, spec.data_snapshot) == ("abc", "corpus@1")
+    assert (spec.checkpoint.interval_minutes, spec.checkpoint.keep.latest) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"resources": {"gpus": 0}}, "resources.gpus", "greater than or equal to 1"),
+        ({"resources": {"gpus": 2, "min_gpus": 3}}, "resources", "min_gpus (3) is above gpus (2)"),
+        ({"priority": 101}, "priority", "less than or equal to 100"),
+        ({"priority": "urgent"}, "priority", "integer"),
+        ({"team": "../etc"}, "team", "pattern"),
+        ({"name": "UPPER"}, "name", "pattern"),
+        ({"command": []}, "", "exactly one of 'command' (a list) and 'run'"),
+        ({"run": "echo"}, "", "exactly one of 'command' (a list) and 'run'"),
+        ({"env": {"RANK": "0"}}, "env", "RANK is set by Gangline"),
+        ({"env": {"GANGLINE_JOB_ID": "x"}}, "env", "is set by Gangline"),
+        ({"env": {"1X": "0"}}, "env", "not starting with a digit"),
+        ({"env": {"BLOB": "x" * 10_000_000}}, "env", "10,000,004 bytes; at most 65,536"),
+        ({"env": {"HF_TOKEN": "x"}}, "env", "list its name under 'secrets'"),
+        ({"secrets": [PLANTED]}, "secrets", "never their values"),
+        ({"checkpoint": {"path": "../../etc"}}, "checkpoint.path", "without '..'"),
+        ({"checkpoint": {"path": "a//b"}}, "checkpoint.path", "relative path"),
+        ({"checkpoint": {"path": "a b"}}, "checkpoint.path", "relative path"),
+        ({"checkpoint": {"path": "/etc"}}, "checkpoint.path", "relative path"),
+        ({"checkpoint": {"path": "s3://bucket/../x"}}, "checkpoint.path", "without '..'"),
+        ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume", "auto, never or the step"),
+        ({"checkpoint": {"interval_minutes": 0}}, "checkpoint.interval_minutes", "greater than 0"),
+        ({"unknown_field": 1}, "unknown_field", "Extra inputs are not permitted"),
+        ({"hyperparameters": {"x": "y" * 70_000}}, "hyperparameters", "at most 65,536"),
+        ({"command": ["a\0b"]}, "", "NUL"),
+        ({"version": 2}, "version", "1"),
+    ],
+)
+def test_bad_input_names_the_field(changes: dict[str, Any], field: str, words: str) -> None:
+    found, message = refusal(**changes)
+    assert found == (field or "(body)")
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"env": {"ARGS": f"--key {PLANTED}"}},
+        {"command": ["train", PLANTED]},
+        {"command": [], "run": f"login {PLANTED}"},
+        {"hyperparameters": {"note": PLANTED}},
+        {"env": {"API_KEY": "ordinary"}},
+        {"secrets": [PLANTED]},
+        {"command": ["curl", "https://user:hunter2@host/x"]},
+    ],
+)
+def test_a_planted_secret_is_refused_and_never_repeated(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        JobSpec.model_validate(MINIMAL | changes)
+    shown = str(caught.value) + repr(caught.value) + str(field_errors(caught.value))
+    assert PLANTED not in shown
+    assert "hunter2" not in shown
+
+
+def test_team_guarantee_is_within_the_limit() -> None:
+    with pytest.raises(ValidationError, match=r"gpu_guarantee \(9\) is above gpu_limit \(8\)"):
+        TeamConfig(team="a", gpu_limit=8, gpu_guarantee=9)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD", "API_KEY"])
+def test_names_that_hold_secrets(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["KEYBOARD", "TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "PATH"])
+def test_names_that_hold_none(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@given(st.text(), st.text(min_size=1, max_size=20).filter(lambda s: s not in "[redacted]"))
+def test_a_known_secret_is_blacked_out_wherever_it_stands(text: str, secret: str) -> None:
+    assert secret not in redact(text + secret + text, [secret]).replace("[redacted]", "")
+    assert not holds_secret(redact(f"x {PLANTED} y"))
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda c: st.lists(c) | st.dictionaries(st.text(), c),
+        max_leaves=20,
+    )
+)
+def test_any_json_is_either_a_spec_or_a_clear_error(value: Any) -> None:
+    assert all(item.field and item.message for item in refusals(value))
+
+
+def refusals(value: Any) -> tuple[FieldError, ...]:
+    try:
+        JobSpec.model_validate(value)
+    except ValidationError as error:
+        return field_errors(error)
+    return ()

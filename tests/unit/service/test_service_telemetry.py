@@ -1,0 +1,64 @@
+"""Telemetry: own registry, W3C context as one string, export only when asked for."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+from opentelemetry import metrics, trace
+from prometheus_client import REGISTRY
+
+from gangline_service import telemetry
+
+
+def test_metrics_are_in_the_own_registry_alone() -> None:
+    one, two = telemetry.start("quota", "a"), telemetry.start("quota", "b")
+    one.meter("gangline.quota").create_counter("gangline.inputs").add(3, {"topic": "jobs"})
+    text = one.exposition()[0].decode()
+    assert 'gangline_inputs_total{topic="jobs"} 3.0' in text
+    assert 'service_instance_id="a"' in text
+    assert "gangline_inputs" not in two.exposition()[0].decode()
+    assert "gangline_inputs_total" not in {m.name for m in REGISTRY.collect()}
+    assert not isinstance(metrics.get_meter_provider(), type(one.meters))
+
+
+def test_context_is_carried_as_one_string() -> None:
+    tracer = telemetry.start("quota", "a").tracer("test")
+    assert telemetry.inject() is None
+    with tracer.start_as_current_span("producer") as producer:
+        carried = telemetry.inject()
+    context = telemetry.extract(carried)
+    with tracer.start_as_current_span("consumer", context=context) as consumer:
+        assert consumer.get_span_context().trace_id == producer.get_span_context().trace_id
+        assert consumer.get_span_context().span_id != producer.get_span_context().span_id
+
+
+@pytest.mark.parametrize("text", [None, "", "garbage", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
+def test_wrong_context_starts_a_new_trace(text: str | None) -> None:
+    assert not trace.get_current_span(telemetry.extract(text)).get_span_context().is_valid
+
+
+def test_spans_and_metrics_go_to_the_collector() -> None:
+    received: list[str] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            received.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base's)
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        providers = telemetry.start("quota", "a", f"http://127.0.0.1:{server.server_port}")
+        providers.meter("test").create_counter("gangline.inputs").add(1)
+        with providers.tracer("test").start_as_current_span("decide"):
+            pass
+        assert providers.shutdown(20)
+        server.shutdown()
+    assert set(received) == {"/v1/traces", "/v1/metrics"}

@@ -1,0 +1,218 @@
+"""Records become rows: whole records, every value once, nothing that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gangline_bus.codec import Received
+from gangline_schemas.base import Event
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.quota import JobRejected
+from gangline_schemas.events.scheduling import (
+    GangReleased,
+    JobQueued,
+    JobStateChanged,
+    JobWaiting,
+    ReleaseReason,
+)
+from gangline_schemas.events.workers import (
+    GpuStatus,
+    LogLine,
+    WorkerHeartbeat,
+    WorkerLog,
+    WorkerStep,
+)
+from gangline_schemas.job import JobSpec, JobState, Resources
+from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
+from gangline_tracker.event_batch import EventBatch, team_of
+from gangline_tracker.runs import Run, evolve
+
+NOW = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+
+
+def received(event: Event, offset: int = 0, topic: str = "gangline.steps") -> Received:
+    return Received(Envelope(f"id-{offset}", "test", NOW, "job-1", event), topic, 2, offset)
+
+
+def steps(**changes: object) -> WorkerStep:
+    fields: dict[str, object] = {
+        "run_id": "run-1",
+        "team": "nlp",
+        "attempt": 2,
+        "rank": 3,
+        "step": (10, 11),
+        "time_ms": (1_000, 2_000),
+        "metrics": {"loss": (1.5, 1.25), "lr": (None, 0.1)},
+    }
+    return WorkerStep.model_validate(fields | changes)
+
+
+def test_steps_become_one_row_per_value() -> None:
+    batch = StepBatch()
+    batch.add(received(steps(), offset=7))
+    batch.add(received(steps(run_id="run-2", rank=0, metrics={"loss": (3.0, 2.0)}), offset=8))
+    (insert,) = batch.inserts(NOW)
+    rows = insert.rows.select(["run_id", "rank", "name", "step", "value", "offset"]).to_pylist()
+    assert insert.table == "steps"
+    assert [tuple(row.values()) for row in rows] == [
+        ("run-1", 3, "loss", 10, 1.5, 7),
+        ("run-1", 3, "loss", 11, 1.25, 7),
+        ("run-1", 3, "lr", 11, 0.1, 7),
+        ("run-2", 0, "loss", 10, 3.0, 8),
+        ("run-2", 0, "loss", 11, 2.0, 8),
+    ]
+    assert set(insert.rows.column("ingested").to_pylist()) == {NOW}  # one partition
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"step": (-1, 0)}, {"step": (0, 2**64)}, {"time_ms": (0, 2**60)}, {"attempt": 2**32}],
+)
+def test_numbers_that_do_not_fit_refuse_the_record_and_leave_the_batch_alone(
+    changes: dict[str, object],
+) -> None:
+    batch = StepBatch()
+    batch.add(received(steps(), offset=1))
+    with pytest.raises(ValueError, match="whole number"):
+        batch.add(received(steps(**changes), offset=2))
+    assert set(batch.inserts(NOW)[0].rows.column("offset").to_pylist()) == {1}
+
+
+def test_a_record_of_another_type_is_refused() -> None:
+    for batch in (StepBatch(), LogBatch(), HeartbeatBatch()):
+        with pytest.raises(TypeError):
+            batch.add(received(JobWaiting(job_id="job-1", code="capacity", message="")))
+        assert batch.inserts(NOW) == []
+
+
+def test_logs_and_heartbeats() -> None:
+    logs = LogBatch()
+    lines = (
+        LogLine(time_ms=5, stream="stdout", text="a"),
+        LogLine(time_ms=6, stream="stderr", text="é\n"),
+    )
+    logs.add(
+        received(
+            WorkerLog(
+                job_id="job-1",
+                team="nlp",
+                attempt=1,
+                rank=0,
+                node_id="n",
+                first_line=40,
+                lines=lines,
+            )
+        )
+    )
+    rows = logs.inserts(NOW)[0].rows.to_pylist()
+    assert [(row["line"], row["stream"], row["text"]) for row in rows] == [
+        (40, "stdout", "a"),
+        (41, "stderr", "é\n"),
+    ]
+    beats = HeartbeatBatch()
+    beats.add(
+        received(
+            WorkerHeartbeat(
+                node_id="n",
+                incarnation="i",
+                sequence=1,
+                sent_at=NOW,
+                gpus=(GpuStatus(index=0, utilization=50.0),),
+            )
+        )
+    )
+    (row,) = beats.inserts(NOW)[0].rows.to_pylist()
+    assert (row["gpu_index"], row["gpu_utilization"], row["jobs"]) == ([0], [50.0], [])
+
+
+class Rows:
+    """What the table holds, as a dict."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
+        return {job: self.runs[job] for job in jobs if job in self.runs}
+
+    def keep(self, runs: Iterable[Run]) -> None:
+        self.runs |= {run.job_id: run for run in runs}
+
+
+SPEC = JobSpec(
+    name="sft",
+    team="nlp",
+    run="true",
+    resources=Resources(gpus=4),
+    hyperparameters={"lr": 3e-4, "opt": "adamw"},
+    seed=7,
+    code_diff="x" * 1000,
+)
+STORY = (
+    JobQueued(job_id="job-1", spec=SPEC, user="ann", submitted_at=NOW),
+    JobWaiting(job_id="job-1", code="capacity", message="4 GPUs wanted, 2 free"),
+    JobStateChanged(
+        job_id="job-1", attempt=1, previous=JobState.INITIALIZING, state=JobState.RUNNING
+    ),
+    GangReleased(
+        job_id="job-1",
+        attempt=1,
+        reason=ReleaseReason.SUCCEEDED,
+        allocated_at=NOW,
+        gpu_seconds=40.0,
+    ),
+    JobStateChanged(job_id="job-1", attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED),
+)
+
+
+def test_a_run_is_the_fold_of_the_scheduling_log_however_often_it_is_read() -> None:
+    run = Run("job-1")
+    for offset, event in enumerate(STORY):
+        run = evolve(run, event, offset, NOW + timedelta(seconds=offset))
+    again = run
+    for offset, event in enumerate(STORY):
+        again = evolve(again, event, offset, NOW + timedelta(hours=1))
+    assert again == run
+    assert (run.state, run.gpu_seconds, run.version) == ("succeeded", 40.0, 5)
+    assert run.started_at == NOW + timedelta(seconds=2)
+    assert run.ended_at == NOW + timedelta(seconds=4)
+    assert run.hyperparameters == {"lr": "0.0003", "opt": "adamw", "seed": "7"}
+    assert "code_diff" not in run.spec
+
+
+def test_events_come_last_and_derived_rows_are_the_same_each_time() -> None:
+    rows = Rows()
+
+    def write(first: int, last: int) -> list[str]:
+        batch = EventBatch(rows, "lab-")
+        for offset in range(first, last):
+            batch.add(received(STORY[offset], offset, "lab-gangline.scheduling"))
+        inserts = batch.inserts(NOW)
+        assert inserts[-1].rows.column("topic").to_pylist() == ["gangline.scheduling"] * (
+            last - first
+        )
+        return [insert.table for insert in inserts]
+
+    assert write(0, 3) == ["runs", "events"]
+    before = rows.runs["job-1"]
+    assert write(1, 3) == ["events"]  # read again after a crash: nothing new for runs
+    assert rows.runs["job-1"] == before
+    write(3, 5)
+    assert rows.runs["job-1"].gpu_seconds == 40.0
+
+
+def test_a_rejected_job_has_a_row_but_never_hides_a_queued_one() -> None:
+    rejected = JobRejected(job_id="job-1", reason="no such team", team="nlp", submitted_at=NOW)
+    run = evolve(Run("job-1"), rejected, 9, NOW)
+    assert (run.state, run.reason, run.version) == ("rejected", "no such team", 0)
+    queued = evolve(run, STORY[0], 0, NOW)
+    assert (queued.state, queued.ended_at) == ("pending", None)
+    assert evolve(queued, rejected, 10, NOW) == queued
+
+
+def test_the_team_of_an_event_is_the_one_it_names() -> None:
+    assert team_of(STORY[0]) == "nlp"
+    assert team_of(steps()) == "nlp"
+    assert team_of(STORY[1]) == ""

@@ -1,0 +1,207 @@
+"""Saving and loading one rank's state in one process: contents, damage, failure."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gangline_schemas.rank_protocol import ShardReady
+from gangline_worker import Restored, restore, save
+from gangline_worker.checkpoint.commit import commit_local, committed, keep_latest
+from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified, write_synced
+from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.public import identity
+from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.checkpoint.tree import flatten, rebuild
+from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
+
+
+def saver_of(
+    directory: Path, announced: list[ShardReady], rank: int = 0, world_size: int = 1
+) -> AsyncSaver:
+    identity = SaverIdentity(directory, "job-1", 1, rank, world_size)
+    return AsyncSaver(identity, announced.append)
+
+
+def state(seed: int = 0) -> dict[str, torch.Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return {
+        "a": torch.randn(5, 3, generator=made),
+        "b": torch.randn(4, generator=made).to(torch.bfloat16),
+        "n": torch.tensor(7.0),
+        "flags": torch.tensor([True, False, True]),
+    }
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(1, 1), (3, 1), (2, 5)])
+def test_what_replicas_saved_any_rank_can_load(tmp_path: Path, saved: int, loaded: int) -> None:
+    announced: list[ShardReady] = []
+    for rank in range(saved):
+        saver = saver_of(tmp_path, announced, rank, saved)
+        saver.begin(20, state(), {}, {"loss": 1.5})
+        saver.wait()
+        assert saver.results()[0].error is None
+    folder = tmp_path / "attempt-0001" / "step-0000000020"
+    assert commit_local(folder, saved)
+    assert committed(tmp_path) == [folder]
+    for message in announced:
+        for digest in (message.shard, message.manifest):
+            read_verified(tmp_path / digest.key, digest)
+    for rank in range(loaded):
+        filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
+        Checkpoint(folder).fill(holdings(filled, rank, loaded))
+        assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
+
+
+def test_the_copy_is_of_the_step_that_began_it(tmp_path: Path) -> None:
+    tensors, saver = state(), saver_of(tmp_path, [])
+    saver.begin(1, tensors, {}, {})
+    saver.wait_copied()
+    for tensor in tensors.values():
+        tensor.zero_()
+    saver.begin(2, tensors, {}, {})  # waits for the first
+    saver.wait()
+    first, second = (tmp_path / "attempt-0001" / f"step-{step:010d}" for step in (1, 2))
+    filled = {name: torch.ones_like(tensor) for name, tensor in tensors.items()}
+    assert commit_local(first, 1)
+    Checkpoint(first).fill(holdings(filled, 0, 1))
+    assert torch.equal(filled["a"], state()["a"])
+    assert commit_local(second, 1)
+    Checkpoint(second).fill(holdings(filled, 0, 1))
+    assert not filled["a"].any()
+
+
+def test_a_failed_save_is_a_result_and_the_next_one_works(tmp_path: Path) -> None:
+    announced: list[ShardReady] = []
+    saver = saver_of(tmp_path, announced)
+    (tmp_path / "attempt-0001").write_text("in the way")
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    [failed] = saver.results()
+    assert failed.error is not None
+    assert not announced
+    (tmp_path / "attempt-0001").unlink()
+    saver.begin(2, state(), {}, {})
+    saver.wait()
+    assert [result.error for result in saver.results()] == [None]
+    assert [message.step for message in announced] == [2]
+
+
+def test_a_full_disk_is_seen_before_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    saver = saver_of(tmp_path, [])
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    [failed] = saver.results()
+    assert failed.error is not None
+    assert "1,000 bytes free" in failed.error
+    assert not list(tmp_path.rglob("rank-*"))
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    saver = saver_of(tmp_path, [])
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    folder = tmp_path / "attempt-0001" / "step-0000000001"
+    assert commit_local(folder, 1)
+    wider = {"a": torch.zeros(6, 3)}
+    with pytest.raises(WrongCheckpoint, match=r"a is float32 \(5, 3\) in the checkpoint"):
+        Checkpoint(folder).fill(holdings(wider, 0, 1))
+    with pytest.raises(WrongCheckpoint, match="0 of the 2 elements of other"):
+        Checkpoint(folder).fill(holdings({"other": torch.zeros(2)}, 0, 1))
+
+
+def test_a_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    digest = write_synced(path, memoryview(b"12345"), "x.bin")
+    assert bytes(read_verified(path, digest)) == b"12345"
+    for content, reason in ((b"12345x", "6 bytes, 5"), (b"12355", "xxh3"), (b"1234", "4 bytes")):
+        path.write_bytes(content)
+        with pytest.raises(CorruptCheckpoint, match=reason) as caught:
+            read_verified(path, digest)
+        assert caught.value.path == path
+    assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
+
+
+def test_only_the_latest_committed_are_kept(tmp_path: Path) -> None:
+    saver = saver_of(tmp_path, [])
+    for step in range(1, 6):
+        saver.begin(step, state(), {}, {})
+        saver.wait()
+        if step not in {2, 5}:
+            commit_local(tmp_path / "attempt-0001" / f"step-{step:010d}", 1)
+    keep_latest(tmp_path, 2)
+    left = sorted(int(f.name[5:]) for f in (tmp_path / "attempt-0001").iterdir())
+    assert left == [3, 4, 5], "5 may still be committed"
+
+
+def test_a_users_state_comes_back_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    given = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "history": [1.5, None, ("a", True)],
+    }
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
+    assert restore() is None
+    assert save(given, 9)
+    assert save(given, 10), "waits for the save of step 9"
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(committed(tmp_path)[0]))
+    found = restore()
+    assert isinstance(found, Restored)
+    assert found.step == 9
+    tensors, skeleton = flatten(found.state)
+    wanted, wanted_skeleton = flatten(given)
+    assert skeleton == wanted_skeleton
+    assert tensors.keys() == wanted.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
+    torch.optim.AdamW(model.parameters()).load_state_dict(found.state["optimizer"])
+    other = torch.nn.Linear(3, 2)
+    again = restore({"model": other.state_dict()})
+    assert again is not None
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_what_cannot_be_saved_is_named() -> None:
+    with pytest.raises(TypeError, match=r"extra\.0: cannot save a set"):
+        flatten({"extra": [{1, 2}]})
+    assert rebuild(flatten({1: (2, "x"), "y": {}})[1], {}) == {1: (2, "x"), "y": {}}
+
+
+def test_random_generators_go_on_where_they_were() -> None:
+    def draw() -> tuple[float, ...]:
+        return (random.gauss(), np.random.standard_normal(), float(torch.randn(1)), random.random())  # noqa: NPY002
+
+    seed_everything(5, rank=1)
+    draw()
+    before = capture_rng(torch.device("cpu"))
+    expected = draw(), draw()
+    seed_everything(6, rank=1)
+    restore_rng(before, torch.device("cpu"))
+    assert (draw(), draw()) == expected
+
+
+def test_launches_without_an_agent_count_their_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GANGLINE_ATTEMPT", raising=False)
+    assert identity(tmp_path).attempt == 1
+    (tmp_path / "attempt-0009" / "step-0000000001").mkdir(parents=True)
+    assert identity(tmp_path).attempt == 10
+    monkeypatch.setenv("GANGLINE_ATTEMPT", "4")
+    assert identity(tmp_path).attempt == 4

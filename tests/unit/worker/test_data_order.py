@@ -1,0 +1,89 @@
+"""The order of samples: every sample once an epoch, alike for every world size."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline_worker.data.order import BatchError, SampleOrder, permute
+from gangline_worker.data.text import DataError, TextData, load_text
+
+SEEDS = st.integers(0, 2**63 - 1)
+
+
+@given(n=st.integers(1, 700), seed=SEEDS, epoch=st.integers(0, 2**40))
+def test_an_epoch_visits_each_sample_once(n: int, seed: int, epoch: int) -> None:
+    seen = permute(np.arange(n, dtype=np.uint64), n, seed=seed, epoch=epoch)
+    assert sorted(seen.tolist()) == list(range(n))
+
+
+@given(
+    n=st.integers(1, 300),
+    seed=SEEDS,
+    position=st.integers(0, 10_000),
+    share=st.integers(1, 5),
+    worlds=st.tuples(st.integers(1, 6), st.integers(1, 6)),
+)
+def test_every_world_size_sees_the_same_global_order(
+    n: int, seed: int, position: int, share: int, worlds: tuple[int, int]
+) -> None:
+    order = SampleOrder(n, seed)
+    batch = share * worlds[0] * worlds[1]
+    whole = order.at(position, batch).tolist()
+    for world in worlds:
+        parts = [order.of_rank(position, batch, rank, world).tolist() for rank in range(world)]
+        assert [sample for part in parts for sample in part] == whole
+
+
+@given(n=st.integers(2, 300), seed=SEEDS, batch=st.integers(1, 50), cut=st.integers(0, 400))
+def test_any_cut_of_the_stream_is_the_same_stream(n: int, seed: int, batch: int, cut: int) -> None:
+    order = SampleOrder(n, seed)
+    stream = order.at(0, cut + batch).tolist()
+    assert order.at(cut, batch).tolist() == stream[cut:]
+    epochs = [stream[i : i + n] for i in range(0, len(stream) - n + 1, n)]
+    assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
+
+
+def test_seeds_and_epochs_shuffle_differently() -> None:
+    indices = np.arange(1000, dtype=np.uint64)
+    orders = {
+        tuple(permute(indices, 1000, seed=seed, epoch=epoch).tolist())
+        for seed in range(5)
+        for epoch in range(5)
+    }
+    assert len(orders) == 25
+    for order in orders:  # far from sorted: about a half of all steps go down
+        falls = sum(a > b for a, b in itertools.pairwise(order))
+        assert 400 < falls < 600
+
+
+def test_a_batch_must_divide_by_the_world() -> None:
+    with pytest.raises(BatchError, match=r"batch_size \(7\) does not divide by .* \(2\)"):
+        SampleOrder(10, 1).of_rank(0, 7, 0, 2)
+
+
+def test_targets_are_the_next_bytes_and_windows_cover_the_text(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "two.py").write_bytes(bytes(range(100, 200)))
+    (tmp_path / "a.py").write_bytes(bytes(range(100)))
+    (tmp_path / "c.txt").write_bytes(b"not asked for")
+    text = load_text(str(tmp_path))
+    assert text.tolist() == list(range(200))
+    data = TextData.of(text, seq_len=10, seed=3)
+    batch = data.batch(0, data.order.n, 0, 1)
+    assert (batch.targets == batch.inputs + 1).all()
+    assert sorted(batch.inputs[:, 0].tolist()) == list(range(0, 190, 10))
+    assert load_text(str(tmp_path), max_bytes=150).tolist() == list(range(150))
+    assert load_text(str(tmp_path / "c.txt")).tobytes() == b"not asked for"
+
+
+def test_no_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no text in"):
+        load_text(str(tmp_path))
+    with pytest.raises(ValueError, match="give more text"):
+        TextData.of(np.zeros(5, dtype=np.uint8), seq_len=10, seed=1)

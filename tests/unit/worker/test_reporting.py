@@ -1,0 +1,154 @@
+"""What a rank reports, and what it hears, over a real socket."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_fixture import AgentEnd, until
+from gangline_schemas.events.workers import ObjectDigest
+from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+from gangline_worker.reporting import AGENT_LOST, DROPPED_METRIC, Reporter, to_columns
+
+DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
+SHARD = ShardReady(step=3, rank=0, world_size=1, manifest=DIGEST, shard=DIGEST)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentEnd]:
+    end = AgentEnd(tmp_path)
+    yield end
+    end.hang_up()
+
+
+def reports(said: object) -> list[Report]:
+    assert isinstance(said, list)
+    return [message for message in said if isinstance(message, Report)]
+
+
+def test_rows_become_columns_with_gaps() -> None:
+    joined = to_columns([(1, 10, {"loss": 2.5}), (2, 20, {"loss": math.nan, "lr": 1})], dropped=4)
+    assert joined.step == (1, 2)
+    assert joined.time_ms == (10, 20)
+    assert joined.metrics == {
+        "loss": (2.5, None),
+        "lr": (None, 1.0),
+        DROPPED_METRIC: (None, 4.0),
+    }
+
+
+def test_a_slip_in_one_metric_costs_that_metric_alone() -> None:
+    rows = [(1, 10, {"loss": 2.5, "note": "text", **{f"m{i}": 1.0 for i in range(2000)}})]
+    joined = to_columns(rows, dropped=1)  # type: ignore[arg-type]
+    assert joined.metrics["loss"] == (2.5,)
+    assert joined.metrics["note"] == (None,)
+    assert joined.metrics[DROPPED_METRIC] == (1.0,)
+    assert len(joined.metrics) == 1000
+
+
+def test_many_metrics_are_sent_in_lines_that_the_agent_takes(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    for step in range(300):
+        reporter.report({f"layer.{i}.grad_norm": i / 7 for i in range(200)}, step)
+    assert reporter.flush()
+    said = reports(agent.wait_for(lambda said: sum(len(r.step) for r in reports(said)) == 300))
+    assert [step for one in said for step in one.step] == list(range(300))
+    assert max(len(one.encode()) for one in said) < 1024 * 1024
+
+
+def test_hello_comes_first_and_many_steps_share_a_message(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, token="t0k", rank=3, flush_period_s=3600)
+    for step in range(100):
+        reporter.report({"loss": float(step)}, step)
+    assert reporter.flush()
+    said = agent.wait_for(lambda said: len(reports(said)) > 0)
+    assert said[0] == Hello(rank=3, token="t0k")
+    [only] = reports(said)
+    assert only.step == tuple(range(100))
+    assert only.metrics["loss"] == tuple(float(step) for step in range(100))
+
+
+def test_steps_go_out_by_themselves_and_before_their_shard(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=0.01)
+    reporter.report({"loss": 1.0}, 3)
+    agent.wait_for(lambda said: len(reports(said)) == 1)
+    reporter.report({"loss": 1.0}, 4)
+    reporter.shard_ready(SHARD)
+    said = agent.wait_for(lambda said: SHARD in said)
+    assert [step for one in reports(said[: said.index(SHARD)]) for step in one.step] == [3, 4]
+
+
+def test_a_full_queue_sheds_the_oldest_and_says_so(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600, queue_limit=10)
+    for step in range(25):
+        reporter.report({"loss": 0.0}, step)
+    assert reporter.dropped == 15
+    assert reporter.flush()
+    [only] = reports(agent.wait_for(lambda said: len(reports(said)) > 0))
+    assert only.step == tuple(range(15, 25))
+    assert only.metrics[DROPPED_METRIC][-1] == 15
+
+
+def test_what_the_agent_asks_is_heard(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path)
+    agent.wait_for(lambda said: len(said) == 1)
+    assert not reporter.should_checkpoint()
+    assert reporter.should_stop() is None
+    agent.ask(Control(checkpoint_request=1))
+    until(reporter.should_checkpoint)
+    assert not reporter.should_checkpoint()
+    agent.ask(Control(stop="preempted", checkpoint_request=1))
+    until(lambda: reporter.should_stop() == "preempted")
+    assert not reporter.should_checkpoint()
+
+
+def test_an_agent_that_is_gone_stops_the_rank(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path)
+    agent.wait_for(lambda said: len(said) == 1)
+    agent.hang_up()
+    until(lambda: reporter.should_stop() == AGENT_LOST)
+    assert not reporter.connected
+    assert reporter.flush(), "there was nothing to send"
+    reporter.report({"loss": 1.0}, 1)
+    assert not reporter.flush()
+
+
+def test_without_an_agent_everything_goes_nowhere() -> None:
+    reporter = Reporter(None)
+    reporter.report({"loss": 1.0}, 1)
+    reporter.shard_ready(SHARD)
+    assert reporter.flush()
+    assert reporter.should_stop() is None
+    assert not reporter.should_checkpoint()
+
+
+def test_the_agent_side_imports_no_torch() -> None:
+    code = (
+        "import sys, gangline_worker\n"
+        "from gangline_worker import report, should_stop\n"
+        "report({'loss': 1.0}, 1); assert should_stop() is None\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PATH": ""})
+
+
+def test_a_forked_child_does_not_speak_on_the_ranks_line(agent: AgentEnd) -> None:
+    code = (
+        "import os\n"
+        "from gangline_worker import report, flush\n"
+        "report({'loss': 1.0}, 1); assert flush()\n"
+        "child = os.fork()\n"
+        "report({'loss': 2.0}, 2); assert flush()\n"
+        "if child == 0: os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "5"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, env=env)
+    said = agent.wait_for(lambda said: len(reports(said)) == 2)
+    assert [message.step for message in reports(said)] == [(1,), (2,)]
+    assert [message for message in said if isinstance(message, Hello)] == [Hello(rank=5, token="t")]

@@ -1,0 +1,91 @@
+"""Settings, their sources and messages, the learning rate and what ranks agree on."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from gangline_worker.training.agreement import StepNews, summarize
+from gangline_worker.training.config import ConfigError, TrainConfig, read_settings
+from gangline_worker.training.saving import CheckpointSchedule
+from gangline_worker.training.schedule import lr_at
+
+
+def test_the_later_source_wins(tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text("lr: 0.1\nsteps: 7\nseed: 1\n")
+    found = read_settings(file, {"lr": 0.2, "seed": 2}, ["lr=3e-1", "recompute=true"])
+    assert (found.lr, found.steps, found.seed, found.recompute) == (0.3, 7, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["lr=fast"], r"lr: .*number"),
+        (["lr"], r"--set lr: write it as name=value"),
+        (["learning_rate=1"], r"learning_rate: .*known are .*\blr\b"),
+        (["heads=3"], r"dim \(128\) must divide by 2 \* heads \(6\)"),
+        (["steps=0"], r"steps: "),
+        (["lr=.nan"], r"lr: "),
+    ],
+)
+def test_a_wrong_setting_is_named(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(None, {}, overrides)
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "list.yaml").write_text("- 1")
+    with pytest.raises(ConfigError, match=r"list\.yaml: must be a mapping"):
+        read_settings(tmp_path / "list.yaml", {}, [])
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        read_settings(tmp_path / "none.yaml", {}, [])
+
+
+def test_the_digest_tells_settings_apart() -> None:
+    assert TrainConfig().digest() == TrainConfig().digest()
+    assert TrainConfig().digest() != TrainConfig(lr=1e-3).digest()
+
+
+def test_the_rate_warms_up_and_falls_to_its_minimum() -> None:
+    config = TrainConfig(lr=1.0, min_lr_ratio=0.1, warmup_steps=10, steps=110)
+    rates = [lr_at(step, config) for step in range(1, 111)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == max(rates) == 1.0
+    assert rates[59] == pytest.approx(0.55)
+    assert rates[-1] == pytest.approx(0.1)
+    assert all(a > b for a, b in itertools.pairwise(rates[9:]))
+    assert lr_at(200, config) == pytest.approx(0.1)
+    assert lr_at(1, TrainConfig(lr=1.0, warmup_steps=0, steps=1)) == pytest.approx(0.1)
+
+
+def test_a_save_is_due_by_time_on_rank_0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_INTERVAL_S", "30")
+    now = [100.0]
+    schedule = CheckpointSchedule(TrainConfig(), clock=lambda: now[0])
+    assert not schedule.wanted(1, rank=0)
+    now[0] += 30
+    assert schedule.wanted(2, rank=0)
+    assert not schedule.wanted(2, rank=1)
+    schedule.saved()
+    assert not schedule.wanted(3, rank=0)
+    schedule.ask()
+    assert schedule.wanted(3, rank=1), "what was asked for holds on every rank"
+    assert schedule.wanted(4, rank=1), "and until it is met"
+    schedule.saved()
+    assert not schedule.wanted(5, rank=1)
+
+
+def test_one_rank_is_enough_to_stop_all() -> None:
+    news = [StepNews(1.0, 0.1), StepNews(2.0, 0.3, stop=True), StepNews(6.0, 0.2, saving=True)]
+    found = summarize(news)
+    assert found.loss == 3.0
+    assert found.data_wait_s == 0.3
+    assert (found.stop, found.lost, found.wants_checkpoint, found.saving) == (
+        True,
+        False,
+        False,
+        True,
+    )

@@ -1,0 +1,46 @@
+"""Node agent, trainer and checkpoint engine; the names here are for users' training scripts.
+
+Nothing below imports torch until `save` or `restore` is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gangline_worker.checkpoint.public import Restored, restore, save
+    from gangline_worker.reporting import (
+        flush,
+        hyperparameters,
+        report,
+        should_checkpoint,
+        should_stop,
+        stop_on_sigterm,
+    )
+
+__all__ = [
+    "Restored",
+    "flush",
+    "hyperparameters",
+    "report",
+    "restore",
+    "save",
+    "should_checkpoint",
+    "should_stop",
+    "stop_on_sigterm",
+]
+
+_CHECKPOINT = {"Restored", "restore", "save"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = (
+        "gangline_worker.checkpoint.public" if name in _CHECKPOINT else "gangline_worker.reporting"
+    )
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,48 @@
+"""`python -m gangline_worker.agent`: the node agent of one machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import Bus
+from gangline_service.lifecycle import Context, run
+
+from .app import Agent, DataFolderTaken
+from .config import AgentSettings
+
+
+def _arguments() -> dict[str, object]:
+    parser = argparse.ArgumentParser(
+        prog="python -m gangline_worker.agent",
+        description="Offers this machine's GPUs and runs the ranks that are placed on it.",
+    )
+    parser.add_argument("--data-dir", type=Path, help="work, spool and checkpoint copies")
+    parser.add_argument("--node-id", help="its name in the cluster; default: the host's")
+    parser.add_argument("--slots", type=int, help="offer so many CPU slots instead of GPUs")
+    given = vars(parser.parse_args())
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _main(context: Context[AgentSettings]) -> int | None:
+    settings = context.settings
+
+    def connect(purpose: str) -> Bus:
+        kafka = dict(settings.kafka)
+        if purpose == "heartbeats":
+            # A late sign of life says nothing; old ones must not hold up the next.
+            kafka["message.timeout.ms"] = str(int(max(1000, settings.lease * 1000)))
+        client = f"gangline.agent.{settings.node_id}.{purpose}"
+        return KafkaBus(settings.bootstrap_servers, client=client, settings=kafka)
+
+    context.health.expect("bus")
+    try:
+        Agent(settings, connect, context.health, context.stopping).run()
+    except DataFolderTaken as error:
+        raise SystemExit(str(error)) from None
+    return None
+
+
+if __name__ == "__main__":
+    run("agent", AgentSettings.load(**_arguments()), _main)

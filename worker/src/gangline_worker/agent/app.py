@@ -1,0 +1,259 @@
+"""The agent's process: folders, threads, and the loop of the one thread that owns the core.
+
+1. Take the data folder, kill what an earlier agent left behind.
+2. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
+3. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
+4. Told to stop: leave, let ranks save and exit, send what is left, end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+
+import structlog
+
+from gangline_bus.codec import UndecodableError, receive
+from gangline_bus.ports import Bus, BusError, TopicPartition
+from gangline_bus.topics import TopicNames
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.faults import CheckpointRequested
+from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, GangReleased
+from gangline_service.health import Health
+from gangline_storage.open import open_store
+
+from .checkpoints import Checkpoints
+from .config import AgentSettings
+from .core import AgentCore, AgentLimits
+from .effects import Effects, Parts
+from .inbox import Inbox
+from .inventory import Labels, take_inventory
+from .launcher import become_subreaper
+from .lease_guard import LeaseGuard
+from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
+from .outgoing import Outgoing
+from .prepare import Folders, Preparer
+from .rendezvous_ports import PortBlock
+from .store_host import StoreHost
+from .sweep import kill_agent
+
+log = structlog.get_logger(__name__)
+
+TICK_S = 0.2
+_BUS_RETRY_S = 0.5
+_SOCKET_FOLDER_LIMIT = 36
+_MIB = 1024 * 1024
+_CONCERNS = (GangAllocated, GangPreempting, GangReleased, CheckpointRequested)
+
+
+def now() -> Moment:
+    """The present."""
+    return Moment(time.monotonic(), datetime.now(UTC))
+
+
+class DataFolderTaken(Exception):
+    """Another agent uses the data folder."""
+
+
+class Agent:
+    """One node agent. `connect(purpose)` gives a connection to the bus for one thread."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        connect: Callable[[str], Bus],
+        health: Health,
+        stopping: threading.Event,
+    ) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._health = health
+        self._stopping = stopping
+        self._names = TopicNames(settings.topic_prefix)
+        self._inbox = Inbox()
+        self._ended = threading.Event()
+        data = settings.data_dir.absolute()
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = _take_folder(data)
+        sockets = _socket_folder(data)
+        kill_agent(str(sockets))
+        self._folders = Folders(data, sockets, settings.secrets_dir or data / "secrets")
+        self._ports = None if settings.ports else PortBlock(settings.node_id, settings.address)
+        self._node = take_inventory(
+            Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
+            slots=settings.slots,
+            ports=self._ports.ports if self._ports is not None else settings.ports,
+        )
+        limits = AgentLimits(settings.heartbeat_interval_s, settings.lease)
+        self._core = AgentCore(self._node, limits)
+
+    def run(self) -> None:
+        """Live until `stopping` is set and the ranks are gone."""
+        become_subreaper()
+        guard = LeaseGuard(str(self._folders.sockets), self._lock)
+        guard.start()
+        stores = StoreHost(self._inbox.put)
+        stores.start()
+        positions = self._wait_for_logs()
+        if positions is None:
+            stores.stop()
+            guard.stop()
+            return
+        outgoing = self._outgoing()
+        effects = Effects(self._parts(outgoing, stores))
+        outgoing.start()
+        reader = threading.Thread(target=self._read, args=(positions,), name="bus-reader")
+        reader.start()
+        log.info("agent.joins", node=self._node.node_id, gpus=len(self._node.gpus))
+        try:
+            self._turn(effects, stores, guard)
+        finally:
+            self._ended.set()
+            effects.stop()
+            outgoing.close(3.0)
+            stores.stop()
+            guard.stop()
+            reader.join(2.0)
+
+    def _outgoing(self) -> Outgoing:
+        return Outgoing(
+            self._folders.data / "spool",
+            self._node.node_id,
+            self._names,
+            self._connect,
+            limit_bytes=self._settings.spool_limit_mb * _MIB,
+            gpus=sum(gpu.model != "cpu" for gpu in self._node.gpus),
+        )
+
+    def _parts(self, outgoing: Outgoing, stores: StoreHost) -> Parts:
+        store = open_store(self._settings.store_url)
+        checkpoints = Checkpoints(
+            self._folders.data / "checkpoints",
+            store,
+            node_id=self._node.node_id,
+            link=self._settings.link_uploads,
+        )
+        preparer = Preparer(self._folders, store, checkpoints)
+        return Parts(self._inbox, outgoing, preparer, checkpoints, stores, self._node.gpus)
+
+    def _turn(self, effects: Effects, stores: StoreHost, guard: LeaseGuard) -> None:
+        at = now()
+        self._act(effects, self._core.start(at), at)
+        tick_due_s = at.mono_s
+        grace_s = max(1.0, self._settings.stop_grace_s - 6.0)
+        leaving = False
+        while not self._core.gone:
+            for item in self._inbox.take(TICK_S):
+                self._handle(effects, item)
+                if isinstance(item, HeartbeatAcked):
+                    guard.extend(self._core.lease_ends_s)
+            if self._stopping.is_set() and not leaving:
+                leaving = True
+                self._handle(effects, Leave("the agent was told to stop", grace_s))
+            if time.monotonic() >= tick_due_s:
+                tick_due_s = time.monotonic() + TICK_S
+                self._handle(effects, Tick())
+                effects.launcher.not_orphans.update(filter(None, (stores.pid, guard.pid)))
+                effects.launcher.reap()
+                stores.tick()
+                self._health.beat()
+                lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
+                self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
+
+    def _handle(self, effects: Effects, item: Input) -> None:
+        at = now()
+        self._act(effects, self._core.handle(item, at), at)
+
+    def _act(self, effects: Effects, actions: list[Action], at: Moment) -> None:
+        """Do all of an input's actions, then those that follow from what they led to."""
+        waiting = deque(actions)
+        while waiting:
+            for followed in effects.perform(waiting.popleft(), at):
+                waiting.extend(self._core.handle(followed, at))
+
+    def _wait_for_logs(self) -> dict[TopicPartition, int] | None:
+        """The ends of the logs that are read; None when the agent was stopped before."""
+        bus = self._connect("agent")
+        while not self._stopping.is_set():
+            self._health.beat()
+            try:
+                places = [
+                    place
+                    for topic in (Topic.SCHEDULING, Topic.FAULTS)
+                    for place in self._names.places(bus, topic)
+                ]
+                return bus.end_offsets(places)
+            except BusError as error:
+                self._health.set("bus", ok=False, detail=str(error))
+                log.warning("agent.waits_for_bus", error=str(error), retry_in_s=_BUS_RETRY_S)
+                self._stopping.wait(_BUS_RETRY_S)
+        return None
+
+    def _read(self, positions: dict[TopicPartition, int]) -> None:
+        """Pass on what concerns gangs, from `positions` on, until the agent ends."""
+        bus = self._connect("reader")
+        while not self._ended.is_set():
+            reader = bus.reader(f"agent-{self._node.node_id}")
+            reader.assign(positions)
+            try:
+                while not self._ended.is_set():
+                    records = reader.poll(1000, 0.25)
+                    for record in records:
+                        try:
+                            received = receive(record)
+                        except UndecodableError as error:
+                            log.warning(
+                                "agent.skips_record", offset=record.offset, error=str(error)
+                            )
+                            continue
+                        if isinstance(received.envelope.data, _CONCERNS):
+                            self._inbox.put(received)
+                    positions = {**positions, **reader.positions()}
+                    if not records:
+                        self._ended.wait(0.02)
+            except BusError as error:
+                log.warning("agent.reader_failed", error=str(error))
+                self._ended.wait(_BUS_RETRY_S)
+            finally:
+                reader.close()
+
+
+def _take_folder(data: Path) -> int:
+    """Lock the data folder for this process's life; an earlier agent may be just ending."""
+    descriptor = os.open(data / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(50):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.2)
+        else:
+            return descriptor
+    os.close(descriptor)
+    raise DataFolderTaken(
+        f"another agent uses {data}; stop it, or set GANGLINE_DATA_DIR to a folder of its own"
+    )
+
+
+def _socket_folder(data: Path) -> Path:
+    """A folder of this user alone with a path short enough for sockets; the same each time."""
+    folder = data / "sockets"
+    if len(os.fsencode(folder)) > _SOCKET_FOLDER_LIMIT:
+        name = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
+        folder = Path("/tmp") / f"gangline-{os.getuid()}-{name}"  # noqa: S108 -- checked below
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    if not private or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} is not a folder of this user alone; remove it")
+    for old in folder.iterdir():
+        old.unlink()
+    return folder

@@ -1,0 +1,79 @@
+"""Settings of the node agent: GANGLINE_ variables, the [agent] table, the command line."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from gangline_schemas.base import Identifier
+from gangline_service.settings import ServiceSettings
+
+from .inventory import node_name
+
+_LEASE_SHARE = 0.75
+
+
+class AgentSettings(ServiceSettings):
+    """What a node agent can be told."""
+
+    section: ClassVar[str] = "agent"
+
+    node_id: Identifier = Field(default_factory=lambda: node_name(socket.gethostname()))
+    """Unique in the cluster, the same over restarts."""
+    data_dir: Path = Path(".gangline/agent")
+    """Work, spool and checkpoint copies of this node; one agent each."""
+    store_url: str = Field(default="", validate_default=True)
+    """The object store (file:///path or s3://bucket/prefix?endpoint=...)."""
+    link_uploads: bool = False
+    """Hard-link shards into a store on the same file system instead of copying them."""
+    secrets_dir: Path | None = None
+    """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
+    slots: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Offer so many CPU slots instead of GPUs."""
+    address: str = "127.0.0.1"
+    """Where ranks on other nodes reach this one; its rendezvous listen there alone."""
+    rack: str = "rack-0"
+    block: str = "block-0"
+    rendezvous_ports: str | None = None
+    """FIRST-LAST; default: 64 free ports below the ephemeral range."""
+    heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    """After this silence the fault manager counts the node as failed: set both alike."""
+    lease_s: Annotated[float, Field(gt=0)] | None = None
+    """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout."""
+    spool_limit_mb: Annotated[int, Field(ge=8)] = 512
+    """Disk for logs and metrics while the bus is away; the oldest go first."""
+    stop_grace_s: Annotated[float, Field(gt=0)] = 18.0
+
+    @field_validator("store_url")
+    @classmethod
+    def _store_is_named(cls, value: str) -> str:
+        if not value:
+            raise ValueError("must name the object store, for example file:///var/lib/gangline")
+        return value
+
+    @field_validator("rendezvous_ports")
+    @classmethod
+    def _ports_are_a_range(cls, value: str | None) -> str | None:
+        if value is not None:
+            found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", value)
+            if found is None or not 1024 <= int(found[1]) <= int(found[2]) <= 65535:
+                raise ValueError("must be FIRST-LAST, for example 21000-21063, from 1024 on")
+        return value
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The rendezvous ports that were given."""
+        if self.rendezvous_ports is None:
+            return ()
+        first, last = self.rendezvous_ports.split("-")
+        return tuple(range(int(first), int(last) + 1))
+
+    @property
+    def lease(self) -> float:
+        """The lease in seconds."""
+        return self.lease_s if self.lease_s is not None else _LEASE_SHARE * self.heartbeat_timeout_s

@@ -1,0 +1,589 @@
+"""The agent's decisions: one input in, the actions that follow out. No I/O, no clock, no random.
+
+Life of a gang on this node
+1. `gang.allocated` names this node and incarnation: Prepare, and OpenStore where rank 0 is.
+2. Both done, no process of an older attempt and none on its GPUs left: Spawn each rank.
+3. Ranks report steps and shards; shards are uploaded and announced.
+4. They exit: reported with the reason that the agent knows, orderly exits after their uploads.
+5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
+
+The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
+seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
+and the node joins again as a new incarnation once the bus answers and the last rank is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangline_bus.codec import Received
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import CheckpointRequested
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangPreempting,
+    GangReleased,
+    ReleaseReason,
+)
+from gangline_schemas.events.workers import (
+    ExitReason,
+    GangStatus,
+    NodeInfo,
+    NodeJoined,
+    NodeLeaving,
+    RankStatus,
+    WorkerExited,
+    WorkerHeartbeat,
+    WorkerStarted,
+    WorkerStep,
+)
+from gangline_schemas.rank_protocol import Hello, Report, ShardReady
+
+from .model import (
+    EXIT_CONFIG,
+    MESSAGE_LIMIT,
+    Action,
+    CloseGang,
+    Gang,
+    GangKey,
+    HeartbeatAcked,
+    Input,
+    KillRank,
+    Leave,
+    Moment,
+    Note,
+    OpenStore,
+    Phase,
+    Prepare,
+    Prepared,
+    PrepareFailed,
+    Publish,
+    Rank,
+    RankExited,
+    RankKey,
+    RankMessage,
+    RankSpawned,
+    SendControl,
+    SendHeartbeat,
+    Spawn,
+    SpawnFailed,
+    StoreFailed,
+    StoreOpened,
+    TerminateRank,
+    Tick,
+    Upload,
+    Uploaded,
+    UploadFailed,
+)
+
+_KILL_AGAIN_S = 1.0
+_JOBS_REMEMBERED = 10_000
+_ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
+_HELD_FOR_UPLOADS = {ExitReason.FINISHED, ExitReason.STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimits:
+    """How often heartbeats go out, and how long ranks may run without one acknowledged."""
+
+    heartbeat_interval_s: float = 1.0
+    lease_s: float = 45.0
+
+
+class AgentCore:
+    """The state machine of one agent process. `start` once, then `handle` each input in order.
+
+    `node.incarnation` is that of the process; after a lost lease a counter is appended to it.
+    """
+
+    def __init__(self, node: NodeInfo, limits: AgentLimits) -> None:
+        self._node = node
+        self._boot = node.incarnation
+        self._limits = limits
+        self._gangs: dict[GangKey, Gang] = {}
+        self._fences: dict[str, int] = {}  # by job: no attempt up to this one starts any more
+        self._rejoins = 0
+        self._joined = False
+        self._leaving: str | None = None
+        self._acked_mono_s = 0.0
+        self._heartbeats = 0
+        self._heartbeat_due_s = 0.0
+        self._reports = 0
+
+    # What the shell and the tests may look at.
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation that allocations must name now."""
+        return self._node.incarnation
+
+    @property
+    def gangs(self) -> tuple[Gang, ...]:
+        """All gangs with anything on this node, by key; to be read only."""
+        return tuple(self._gangs[key] for key in sorted(self._gangs))
+
+    @property
+    def joined(self) -> bool:
+        """Whether the node has offered its GPUs as this incarnation."""
+        return self._joined
+
+    @property
+    def gone(self) -> bool:
+        """Whether the agent was told to leave and nothing is left to end or report."""
+        return self._leaving is not None and not any(
+            gang.alive or any(rank.held_exit for rank in gang.ranks.values())
+            for gang in self._gangs.values()
+        )
+
+    @property
+    def lease_ends_s(self) -> float:
+        """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
+        return self._acked_mono_s + self._limits.lease_s
+
+    def start(self, at: Moment) -> list[Action]:
+        """Join. No process of an earlier agent on this node may run any more."""
+        self._acked_mono_s = at.mono_s
+        self._joined = True
+        self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
+        return [self._join(), self._heartbeat(at)]
+
+    def handle(self, item: Input, at: Moment) -> list[Action]:
+        """What follows from an input. Inputs that come twice or too late lead to nothing."""
+        if isinstance(item, HeartbeatAcked) and item.incarnation == self._node.incarnation:
+            self._acked_mono_s = max(self._acked_mono_s, item.sent_mono_s)
+        out = self._check_lease(at)
+        out += self._react(item, at)
+        out += self._advance()
+        return out
+
+    def _react(  # noqa: C901, PLR0911 -- one case for each input
+        self, item: Input, at: Moment
+    ) -> list[Action]:
+        match item:
+            case Received():
+                return self._on_event(item.envelope.data, item.envelope.id, at)
+            case Tick():
+                return self._on_tick(at)
+            case HeartbeatAcked():
+                return self._on_acked(item)
+            case Prepared() | StoreOpened():
+                return self._on_ready(item)
+            case PrepareFailed():
+                return self._launch_failed(
+                    item.gang,
+                    item.message,
+                    user_fault=item.user_fault,
+                    damaged_object=item.damaged_object,
+                )
+            case StoreFailed():
+                return self._launch_failed(item.gang, item.message, user_fault=False)
+            case RankSpawned():
+                return self._on_spawned(item, at)
+            case SpawnFailed():
+                return self._on_spawn_failed(item)
+            case RankExited():
+                return self._on_exited(item)
+            case RankMessage():
+                return self._on_message(item)
+            case Uploaded() | UploadFailed():
+                return self._on_upload(item)
+            case Leave():
+                return self._on_leave(item, at)
+
+    # Events of the scheduler and the fault manager.
+
+    def _on_event(self, event: Event, event_id: str, at: Moment) -> list[Action]:
+        match event:
+            case GangAllocated():
+                return self._on_allocated(event, at)
+            case GangPreempting():
+                gang = self._gangs.get(GangKey(event.job_id, event.attempt))
+                left_s = (event.deadline - at.utc).total_seconds()
+                return self._stop(gang, event.reason.value, left_s, at) if gang else []
+            case GangReleased():
+                key = GangKey(event.job_id, event.attempt)
+                return self._fence(key, at, final=event.reason in _ENDED)
+            case CheckpointRequested():
+                gang = self._gangs.get(GangKey(event.job_id, event.attempt))
+                return self._request_checkpoint(gang, event_id) if gang else []
+            case _:
+                return []
+
+    def _on_allocated(self, event: GangAllocated, at: Moment) -> list[Action]:
+        if event.attempt <= self._fences.get(event.job_id, 0):
+            return []
+        key = GangKey(event.job_id, event.attempt)
+        out = self._fence(GangKey(event.job_id, event.attempt - 1), at, final=False)
+        mine = [
+            node
+            for node in event.nodes
+            if node.node_id == self._node.node_id and node.incarnation == self._node.incarnation
+        ]
+        if not mine or key in self._gangs or self._leaving is not None or not self._joined:
+            return out
+        assignment = mine[0]
+        ranks = {
+            assignment.first_rank + local: Rank(RankKey(key, assignment.first_rank + local), local)
+            for local in range(len(assignment.gpus))
+        }
+        self._gangs[key] = Gang(key, event, assignment, self._node.incarnation, ranks)
+        return [*out, Prepare(key, event, assignment)]
+
+    def _fence(self, key: GangKey, at: Moment, *, final: bool) -> list[Action]:
+        """End this attempt and all older ones of the job, here and for ever."""
+        self._fences[key.job_id] = max(key.attempt, self._fences.pop(key.job_id, 0))
+        if len(self._fences) > _JOBS_REMEMBERED:
+            del self._fences[next(iter(self._fences))]
+        out: list[Action] = []
+        for gang in self.gangs:
+            if gang.key.job_id == key.job_id and gang.key.attempt <= key.attempt:
+                gang.final = gang.final or final
+                out += self._end(gang, ExitReason.FENCED, at)
+        return out
+
+    def _end(self, gang: Gang, reason: ExitReason, at: Moment) -> list[Action]:
+        """Kill what is left of a gang that is over."""
+        out: list[Action] = []
+        if not gang.over:
+            gang.over = True
+            for rank in gang.ranks.values():
+                if rank.alive:
+                    rank.ending = reason
+                    out += self._kill(rank, at)
+        return out
+
+    def _kill(self, rank: Rank, at: Moment) -> list[Action]:
+        rank.killed_at_s = at.mono_s
+        return [KillRank(rank.key)] if rank.phase is Phase.RUNNING else []
+
+    def _stop(self, gang: Gang, reason: str, left_s: float, at: Moment) -> list[Action]:
+        """Ask all ranks to save and exit; they are killed when `left_s` seconds have passed."""
+        if gang.over:
+            return []
+        # Bounded by the spec: the scheduler's clock may be off.
+        left_s = min(max(left_s, 0.0), gang.allocation.spec.stop_grace_seconds)
+        first = gang.stop is None
+        by_s = at.mono_s + left_s
+        gang.stop_by_s = by_s if gang.stop_by_s is None else min(by_s, gang.stop_by_s)
+        if gang.stop == reason:
+            return []
+        gang.stop = reason
+        out: list[Action] = []
+        for rank in gang.ranks.values():
+            if rank.phase is Phase.WAITING:
+                rank.phase = Phase.GONE
+                exited = self._exit_event(gang, rank, ExitReason.STOPPED)
+                out += self._report_exit(
+                    rank, exited.model_copy(update={"message": "it was stopped before it started"})
+                )
+            elif rank.alive:
+                rank.ending = rank.ending or ExitReason.STOPPED
+                if rank.connected:
+                    out.append(SendControl(rank.key, gang.control))
+                if first and rank.phase is Phase.RUNNING:
+                    out.append(TerminateRank(rank.key))
+        return out
+
+    def _request_checkpoint(self, gang: Gang, event_id: str) -> list[Action]:
+        if event_id in gang.requests_seen or gang.over:
+            return []
+        gang.requests_seen.add(event_id)
+        gang.checkpoint_requests += 1
+        return [
+            SendControl(rank.key, gang.control)
+            for rank in gang.ranks.values()
+            if rank.connected and rank.alive
+        ]
+
+    # Getting ready and starting.
+
+    def _on_ready(self, item: Prepared | StoreOpened) -> list[Action]:
+        gang = self._gangs.get(item.gang)
+        if gang is None:
+            return [CloseGang(item.gang, final=False)]
+        if isinstance(item, Prepared):
+            gang.prepared = True
+            if gang.hosts_store and not gang.over and not gang.store_open:
+                rendezvous = gang.allocation.rendezvous
+                return [OpenStore(gang.key, rendezvous.address, rendezvous.port)]
+        else:
+            gang.store_open = True
+        return []
+
+    def _launch_failed(
+        self, key: GangKey, message: str, *, user_fault: bool, damaged_object: str | None = None
+    ) -> list[Action]:
+        gang = self._gangs.get(key)
+        if gang is None:
+            return [CloseGang(key, final=False)]
+        if gang.over:
+            return []
+        gang.failed = True
+        out: list[Action] = []
+        for rank in gang.ranks.values():
+            if rank.phase is Phase.WAITING:
+                code = EXIT_CONFIG if user_fault else None
+                out += self._never_ran(gang, rank, message, code, damaged_object)
+        return out
+
+    def _never_ran(
+        self,
+        gang: Gang,
+        rank: Rank,
+        message: str,
+        exit_code: int | None,
+        damaged_object: str | None = None,
+    ) -> list[Action]:
+        rank.phase = Phase.GONE
+        reason = rank.ending or ExitReason.LAUNCH_FAILED
+        event = self._exit_event(gang, rank, reason)
+        return self._report_exit(
+            rank,
+            event.model_copy(
+                update={
+                    "exit_code": exit_code,
+                    "message": message[:MESSAGE_LIMIT],
+                    "damaged_object": damaged_object,
+                }
+            ),
+        )
+
+    def _may_spawn(self, gang: Gang) -> bool:
+        if gang.over or gang.failed or gang.stop is not None or not gang.prepared:
+            return False
+        if gang.hosts_store and not gang.store_open:
+            return False
+        return not any(
+            other.alive and (other.key.job_id == gang.key.job_id or other.gpus & gang.gpus)
+            for other in self._gangs.values()
+            if other is not gang
+        )
+
+    def _on_spawned(self, item: RankSpawned, at: Moment) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        if gang is None or rank is None or rank.phase is not Phase.STARTING:
+            return []
+        rank.phase = Phase.RUNNING
+        rank.pid = item.pid
+        out: list[Action] = [
+            Publish(
+                item.rank.gang.job_id,
+                WorkerStarted(
+                    job_id=item.rank.gang.job_id,
+                    attempt=item.rank.gang.attempt,
+                    rank=item.rank.rank,
+                    node_id=self._node.node_id,
+                    incarnation=gang.incarnation,
+                    pid=item.pid,
+                ),
+                self._identity(gang, rank),
+            )
+        ]
+        if rank.killed_at_s is not None:
+            out += self._kill(rank, at)
+        elif gang.stop is not None:
+            out.append(TerminateRank(rank.key))
+        return out
+
+    def _on_spawn_failed(self, item: SpawnFailed) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        if gang is None or rank is None or rank.phase is not Phase.STARTING:
+            return []
+        gang.failed = True
+        return self._never_ran(gang, rank, item.message, None)
+
+    # What ranks say and how they end.
+
+    def _on_message(self, item: RankMessage) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        if gang is None or rank is None or gang.over or not rank.alive:
+            return []
+        match item.message:
+            case Hello():
+                rank.connected = True
+                asked = gang.stop is not None or gang.checkpoint_requests > 0
+                return [SendControl(rank.key, gang.control)] if asked else []
+            case Report() as report if report.step:
+                rank.step = max(report.step[-1], rank.step or 0)
+                return [self._steps(gang, rank, report)]
+            case ShardReady() as ready if ready.step not in rank.uploads:
+                wrong = ready.rank != rank.key.rank
+                if wrong or ready.world_size != gang.allocation.world_size:
+                    return [Note("shard.refused", gang.key, "it names another rank or world size")]
+                rank.uploads.add(ready.step)
+                return [Upload(rank.key, ready)]
+            case _:
+                return []
+
+    def _steps(self, gang: Gang, rank: Rank, report: Report) -> Publish:
+        self._reports += 1
+        return Publish(
+            gang.key.job_id,
+            WorkerStep(
+                run_id=gang.key.job_id,
+                team=gang.allocation.team,
+                attempt=gang.key.attempt,
+                rank=rank.key.rank,
+                step=report.step,
+                time_ms=report.time_ms,
+                metrics=report.metrics,
+            ),
+            (*self._identity(gang, rank), self._reports),
+        )
+
+    def _on_upload(self, item: Uploaded | UploadFailed) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        if gang is None or rank is None:
+            return []
+        out: list[Action] = []
+        if isinstance(item, Uploaded):
+            step = item.written.step
+            if not gang.over and step in rank.uploads:
+                identity = (*self._identity(gang, rank), step)
+                out.append(Publish(gang.key.job_id, item.written, identity))
+        else:
+            step = item.step
+            out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
+        rank.uploads.discard(step)
+        if rank.held_exit is not None and not rank.uploads:
+            out += self._report_exit(rank, rank.held_exit)
+        return out
+
+    def _on_exited(self, item: RankExited) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        if gang is None or rank is None or not rank.alive:
+            return []
+        rank.phase = Phase.GONE
+        rank.connected = False
+        reason = rank.ending or ExitReason.FAILED
+        if item.code == 0 and reason is not ExitReason.STOPPED:
+            reason = ExitReason.FINISHED
+        event = self._exit_event(gang, rank, reason).model_copy(
+            update={
+                "exit_code": item.code,
+                "signal": item.signal,
+                "out_of_memory": item.out_of_memory and reason is ExitReason.FAILED,
+                "message": item.last_words[-MESSAGE_LIMIT:],
+            }
+        )
+        if rank.uploads and reason in _HELD_FOR_UPLOADS and not gang.over:
+            rank.held_exit = event
+            return []
+        return self._report_exit(rank, event)
+
+    def _exit_event(self, gang: Gang, rank: Rank, reason: ExitReason) -> WorkerExited:
+        return WorkerExited(
+            job_id=gang.key.job_id,
+            attempt=gang.key.attempt,
+            rank=rank.key.rank,
+            node_id=self._node.node_id,
+            incarnation=gang.incarnation,
+            reason=reason,
+            last_step=rank.step,
+        )
+
+    def _report_exit(self, rank: Rank, event: WorkerExited) -> list[Action]:
+        rank.held_exit = None
+        key = rank.key
+        identity = (event.incarnation, key.gang.job_id, key.gang.attempt, key.rank)
+        return [Publish(key.gang.job_id, event, identity)]
+
+    # Time, lease, leaving.
+
+    def _on_tick(self, at: Moment) -> list[Action]:
+        out: list[Action] = []
+        if at.mono_s >= self._heartbeat_due_s:
+            self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
+            out.append(self._heartbeat(at))
+        for gang in self.gangs:
+            for rank in gang.ranks.values():
+                late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
+                killed = rank.killed_at_s
+                again = killed is not None and at.mono_s - killed >= _KILL_AGAIN_S
+                if rank.alive and (again or (late and killed is None)):
+                    out += self._kill(rank, at)
+        return out
+
+    def _check_lease(self, at: Moment) -> list[Action]:
+        if not self._joined or at.mono_s < self.lease_ends_s:
+            return []
+        self._joined = False
+        self._rejoins += 1
+        renewed = f"{self._boot}.{self._rejoins}"
+        self._node = self._node.model_copy(update={"incarnation": renewed})
+        out: list[Action] = [Note("lease.lost", detail=f"rejoining as {renewed}")]
+        for gang in self.gangs:
+            out += self._end(gang, ExitReason.LEASE_LOST, at)
+        return out
+
+    def _on_acked(self, item: HeartbeatAcked) -> list[Action]:
+        fresh = item.incarnation == self._node.incarnation
+        busy = any(gang.alive for gang in self._gangs.values())
+        if self._joined or not fresh or busy or self._leaving is not None:
+            return []
+        self._joined = True
+        return [self._join()]
+
+    def _on_leave(self, item: Leave, at: Moment) -> list[Action]:
+        if self._leaving is not None:
+            return []
+        self._leaving = item.reason
+        event = NodeLeaving(
+            node_id=self._node.node_id, incarnation=self._node.incarnation, reason=item.reason
+        )
+        out: list[Action] = [Publish(self._node.node_id, event, (self._node.incarnation,))]
+        for gang in self.gangs:
+            out += self._stop(gang, "drain", item.grace_s, at)
+        return out
+
+    def _advance(self) -> list[Action]:
+        """Start what may start now, let go of what is over."""
+        out: list[Action] = []
+        for gang in self.gangs:
+            if gang.over and not gang.alive:
+                for rank in gang.ranks.values():
+                    if rank.held_exit is not None:
+                        out += self._report_exit(rank, rank.held_exit)
+                del self._gangs[gang.key]
+                out.append(CloseGang(gang.key, gang.final))
+            elif self._may_spawn(gang):
+                for rank in gang.ranks.values():
+                    if rank.phase is Phase.WAITING:
+                        rank.phase = Phase.STARTING
+                        out.append(Spawn(rank.key, rank.local_rank))
+        return out
+
+    def _join(self) -> Publish:
+        return Publish(self._node.node_id, NodeJoined(node=self._node), (self._node.incarnation,))
+
+    def _heartbeat(self, at: Moment) -> SendHeartbeat:
+        self._heartbeats += 1
+        gangs = tuple(
+            GangStatus(
+                job_id=gang.key.job_id,
+                attempt=gang.key.attempt,
+                ranks=tuple(
+                    RankStatus(rank=rank.key.rank, pid=rank.pid, step=rank.step)
+                    for rank in gang.ranks.values()
+                    if rank.phase is Phase.RUNNING
+                ),
+            )
+            for gang in self.gangs
+            if gang.alive
+        )
+        return SendHeartbeat(
+            WorkerHeartbeat(
+                node_id=self._node.node_id,
+                incarnation=self._node.incarnation,
+                sequence=self._heartbeats,
+                sent_at=at.utc,
+                gangs=gangs,
+            )
+        )
+
+    def _find(self, key: RankKey) -> tuple[Gang | None, Rank | None]:
+        gang = self._gangs.get(key.gang)
+        return gang, gang.ranks.get(key.rank) if gang is not None else None
+
+    def _identity(self, gang: Gang, rank: Rank) -> tuple[str | int, ...]:
+        return (gang.incarnation, gang.key.job_id, gang.key.attempt, rank.key.rank)

@@ -1,0 +1,205 @@
+"""Carries out what the core decided. `perform` is called by the thread that owns the core."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import structlog
+
+from gangline_schemas.events.workers import GpuInfo
+from gangline_storage.errors import StoreError
+
+from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .environment import rank_command, rank_environment
+from .inbox import Inbox
+from .launcher import Launch, Launcher
+from .log_lines import LogBatcher, without_secrets
+from .model import (
+    Action,
+    CloseGang,
+    GangKey,
+    Input,
+    KillRank,
+    Moment,
+    Note,
+    OpenStore,
+    Prepare,
+    PrepareFailed,
+    Publish,
+    RankExited,
+    RankKey,
+    RankMessage,
+    RankSpawned,
+    SendControl,
+    SendHeartbeat,
+    Spawn,
+    SpawnFailed,
+    TerminateRank,
+    Upload,
+    Uploaded,
+    UploadFailed,
+)
+from .outgoing import Outgoing
+from .prepare import GangGround, Preparer
+from .rank_socket import RankServer
+from .store_host import StoreHost
+
+log = structlog.get_logger(__name__)
+
+_DRAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that acts."""
+
+    inbox: Inbox
+    outgoing: Outgoing
+    preparer: Preparer
+    checkpoints: Checkpoints
+    stores: StoreHost
+    gpus: tuple[GpuInfo, ...]
+
+
+class Effects:
+    """The hands of an agent."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._inbox = parts.inbox
+        self.launcher = Launcher(self._rank_exited)
+        self._ranks = RankServer(self.launcher.owns, self._said)
+        self._grounds: dict[GangKey, GangGround] = {}
+        self._logs: dict[RankKey, LogBatcher] = {}
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
+        self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
+
+    def perform(  # noqa: C901 -- one case for each action
+        self, action: Action, at: Moment
+    ) -> list[Input]:
+        """Do it, or start to; what is known at once comes back, the rest by the inbox."""
+        match action:
+            case Publish():
+                self._parts.outgoing.publish(action, at.utc)
+            case SendHeartbeat():
+                self._parts.outgoing.heartbeat(action.heartbeat, at.mono_s, self._inbox.put)
+            case Prepare():
+                self._submit(self._pool, lambda: self._prepare(action))
+            case OpenStore():
+                self._parts.stores.open(action.gang, action.address, action.port)
+            case Spawn():
+                return [self._spawn(action)]
+            case TerminateRank():
+                self.launcher.terminate(action.rank)
+            case KillRank():
+                self.launcher.kill(action.rank)
+            case SendControl():
+                self._ranks.send(action.rank, action.control)
+            case Upload():
+                ground = self._grounds[action.rank.gang]
+                self._submit(self._uploads, lambda: self._upload(action, ground))
+            case CloseGang():
+                self._close(action)
+            case Note():
+                job = action.gang.job_id if action.gang else None
+                attempt = action.gang.attempt if action.gang else None
+                log.warning(action.event, job=job, attempt=attempt, detail=action.detail)
+        return []
+
+    def stop(self) -> None:
+        """Take on nothing more."""
+        self._parts.preparer.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._uploads.shutdown(wait=False, cancel_futures=True)
+        for key in list(self._grounds):
+            self._close(CloseGang(key, final=False))
+
+    def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
+        def ended(future: Future[None]) -> None:
+            if not future.cancelled() and (error := future.exception()) is not None:
+                self._inbox.put(error)
+
+        pool.submit(work).add_done_callback(ended)
+
+    def _prepare(self, action: Prepare) -> None:
+        ground, outcome = self._parts.preparer.prepare(
+            action.gang, action.allocation, action.assignment
+        )
+        if ground is not None:
+            try:
+                self._ranks.open(action.gang, ground.places.socket, ground.tokens)
+            except OSError as error:
+                outcome = PrepareFailed(
+                    action.gang, user_fault=False, message=f"no socket for ranks: {error.strerror}"
+                )
+            else:
+                self._grounds[action.gang] = ground
+        self._inbox.put(outcome)
+
+    def _spawn(self, action: Spawn) -> Input:
+        rank = action.rank
+        ground = self._grounds[rank.gang]
+        allocation = ground.allocation
+        indexes = {gpu.index for gpu in self._parts.gpus if gpu.model != "cpu"}
+        visible = [str(index) for index in ground.assignment.gpus if index in indexes]
+        environment = rank_environment(
+            allocation,
+            ground.assignment,
+            action.local_rank,
+            ground.places,
+            gpus=",".join(visible),
+            token=ground.tokens[rank.rank],
+            secrets=ground.secrets,
+        )
+        logs = LogBatcher(
+            ground.redacted,
+            lambda first, lines: self._parts.outgoing.publish_log(
+                rank, allocation.team, first, lines
+            ),
+            lambda: time.time_ns() // 1_000_000,
+        )
+        self._logs[rank] = logs
+        launch = Launch(rank, rank_command(allocation), environment, ground.places.code)
+        try:
+            return RankSpawned(rank, self.launcher.spawn(launch, logs))
+        except OSError as error:
+            return SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
+
+    def _said(self, item: RankMessage) -> None:
+        ground = self._grounds.get(item.rank.gang)
+        if ground is not None:
+            item = replace(item, message=without_secrets(item.message, ground.redacted))
+        self._inbox.put_when_room(item)
+
+    def _rank_exited(self, exited: RankExited) -> None:
+        self._ranks.drain(exited.rank, _DRAIN_S)
+        self._inbox.put(exited)
+
+    def _upload(self, action: Upload, ground: GangGround) -> None:
+        job_id = ground.allocation.job_id
+        outcome: Input
+        try:
+            written = self._parts.checkpoints.upload(action.rank, ground.allocation, action.ready)
+            outcome = Uploaded(action.rank, written)
+        except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
+            message = f"{type(error).__name__}: {error}"
+            outcome = UploadFailed(action.rank, action.ready.step, message)
+            if (logs := self._logs.get(action.rank)) is not None:
+                logs.note(
+                    f"the checkpoint of step {action.ready.step} could not be stored: {message}"
+                )
+        self._inbox.put(outcome)
+        self._parts.checkpoints.prune(job_id)
+
+    def _close(self, action: CloseGang) -> None:
+        self._parts.stores.close(action.gang)
+        self._ranks.close(action.gang)
+        ground = self._grounds.pop(action.gang, None)
+        for rank in [rank for rank in self._logs if rank.gang == action.gang]:
+            del self._logs[rank]
+        self._parts.preparer.clear(action.gang)
+        if action.final and ground is not None:
+            self._parts.checkpoints.forget(action.gang.job_id)

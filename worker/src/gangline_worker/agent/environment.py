@@ -1,0 +1,115 @@
+"""The environment of a rank: torchrun's variables, Gangline's, the job's, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a gang's things are on this node. All belong to the agent's user alone."""
+
+    code: Path
+    home: Path
+    temporary: Path
+    checkpoints: Path
+    socket: Path
+    resume: Path | None = None
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def base_environment(places: Places) -> dict[str, str]:
+    """What any program needs; this interpreter's folder is first on PATH."""
+    path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
+    found = {
+        "PATH": os.pathsep.join(path),
+        "HOME": str(places.home),
+        "TMPDIR": str(places.temporary),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+    }
+    for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES"):
+        if name in os.environ:  # where this machine's drivers are
+            found[name] = os.environ[name]
+    return found
+
+
+def rank_environment(
+    allocation: GangAllocated,
+    assignment: NodeAssignment,
+    local_rank: int,
+    places: Places,
+    *,
+    gpus: str,
+    token: str,
+    secrets: Mapping[str, str],
+) -> dict[str, str]:
+    """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" on CPU slots."""
+    spec = allocation.spec
+    nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
+    node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
+    network = (
+        {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+        if all(_is_loopback(node.address) for node in nodes)
+        else {}
+    )
+    found = {
+        **base_environment(places),
+        **network,
+        "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
+        **spec.env,
+        **secrets,
+        "RANK": str(assignment.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "WORLD_SIZE": str(allocation.world_size),
+        "LOCAL_WORLD_SIZE": str(len(assignment.gpus)),
+        "GROUP_RANK": str(node_rank),
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "ROLE_RANK": str(assignment.first_rank + local_rank),
+        "ROLE_WORLD_SIZE": str(allocation.world_size),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": allocation.rendezvous.address,
+        "MASTER_PORT": str(allocation.rendezvous.port),
+        "TORCHELASTIC_RUN_ID": allocation.job_id,
+        "TORCHELASTIC_RESTART_COUNT": str(allocation.attempt - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.restart.max),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "GANGLINE_JOB_ID": allocation.job_id,
+        "GANGLINE_RUN_ID": allocation.job_id,
+        "GANGLINE_ATTEMPT": str(allocation.attempt),
+        "GANGLINE_NODE_RANK": str(node_rank),
+        "GANGLINE_NUM_NODES": str(len(nodes)),
+        "GANGLINE_CHECKPOINT_DIR": str(places.checkpoints),
+        "GANGLINE_CHECKPOINT_INTERVAL_S": str(spec.checkpoint.interval_minutes * 60),
+        "GANGLINE_AGENT_SOCKET": str(places.socket),
+        "GANGLINE_RANK_TOKEN": token,
+        "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),
+    }
+    if places.resume is not None:
+        found["GANGLINE_RESUME_FROM"] = str(places.resume)
+    if spec.seed is not None:
+        found["GANGLINE_SEED"] = str(spec.seed)
+    if spec.code_ref is not None:
+        found["GANGLINE_CODE_REF"] = spec.code_ref
+    return found
+
+
+def rank_command(allocation: GangAllocated) -> tuple[str, ...]:
+    """What is run: the job's command, or its shell line."""
+    spec = allocation.spec
+    return ("/bin/sh", "-c", spec.run) if spec.run is not None else spec.command

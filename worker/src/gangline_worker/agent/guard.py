@@ -1,0 +1,46 @@
+"""Kills the ranks when their agent cannot: it died, or it was stopped beyond its lease.
+
+Ranks die with the agent by the kernel's hand (PDEATHSIG), but not what they started themselves.
+This small process reads the end of the lease (monotonic seconds, one a line) from its standard
+input; at the end of the input, or of the lease, it kills everything that belongs to the agent's
+socket folder.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+from .sweep import kill_agent
+
+
+def main() -> None:
+    """Watch until the agent is gone; `argv[1]` is its socket folder."""
+    folder = sys.argv[1]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    lease_ends_s = float("inf")
+    pending = b""
+    while True:
+        left_s = min(max(0.0, lease_ends_s - time.monotonic()), 3600.0)
+        if not select.select([0], [], [], left_s)[0]:
+            if time.monotonic() >= lease_ends_s:
+                kill_agent(folder)
+                lease_ends_s = float("inf")
+            continue
+        received = os.read(0, 65536)
+        if not received:
+            break  # the agent is gone
+        *lines, pending = (pending + received).split(b"\n")
+        if lines:
+            lease_ends_s = float(lines[-1])
+    kill_agent(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What this node has: GPUs by NVML, or CPU slots that stand in for them, memory and ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from dataclasses import dataclass
+
+import psutil
+
+from gangline_schemas.events.workers import GpuInfo, GpuStatus, NodeInfo
+
+_GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """How the node is named and where it stands."""
+
+    node_id: str
+    incarnation: str
+    address: str
+    rack: str
+    block: str
+
+
+def node_name(hostname: str) -> str:
+    """A hostname as an identifier: lower case, at most 63 of a-z, 0-9 and '-'."""
+    name = (
+        re.sub(r"[^a-z0-9-]+", "-", hostname.split(".", maxsplit=1)[0].lower())
+        .strip("-")[:63]
+        .strip("-")
+    )
+    return name or "node"
+
+
+def find_gpus() -> tuple[GpuInfo, ...]:
+    """The GPUs that NVML sees; () where there is no NVIDIA driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        name = pynvml.nvmlDeviceGetName(handle)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        found.append(
+            GpuInfo(index=index, model=gpu_model(str(name)), memory_gb=memory.total / _GIB)
+        )
+    return tuple(found)
+
+
+def gpu_model(name: str) -> str:
+    """NVML's product name as job files say it: "NVIDIA H100 80GB HBM3" is h100."""
+    words = re.sub(r"nvidia|geforce|tesla|quadro", "", name.lower()).replace("-", " ").split()
+    return words[0] if words else "gpu"
+
+
+def gpu_statuses(count: int) -> tuple[GpuStatus, ...]:
+    """What the first `count` GPUs are doing; a value that cannot be read is left out."""
+    if not count:
+        return ()
+    import pynvml
+
+    found = []
+    for index in range(count):
+        utilization = used = temperature = None
+        with contextlib.suppress(pynvml.NVMLError):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            utilization = float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            used = pynvml.nvmlDeviceGetMemoryInfo(handle).used / _GIB
+            temperature = float(
+                pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+            )
+        found.append(
+            GpuStatus(
+                index=index,
+                utilization=utilization,
+                memory_used_gb=used,
+                temperature_c=temperature,
+            )
+        )
+    return tuple(found)
+
+
+def take_inventory(labels: Labels, *, slots: int | None, ports: tuple[int, ...]) -> NodeInfo:
+    """The node as it offers itself. `slots` CPU slots are offered instead of GPUs when given.
+
+    Without both, one slot for each CPU. `ports` are its rendezvous ports.
+    """
+    memory_gb = psutil.virtual_memory().total / _GIB
+    cpus = len(os.sched_getaffinity(0))
+    gpus = find_gpus() if slots is None else ()
+    if not gpus:
+        count = slots if slots is not None else cpus
+        gpus = tuple(
+            GpuInfo(index=index, model="cpu", memory_gb=memory_gb / count) for index in range(count)
+        )
+    return NodeInfo(
+        node_id=labels.node_id,
+        incarnation=labels.incarnation,
+        address=labels.address,
+        hostname=socket.gethostname(),
+        rack=labels.rack,
+        block=labels.block,
+        gpus=gpus,
+        cpus=float(cpus),
+        memory_gb=memory_gb,
+        rendezvous_ports=ports,
+    )

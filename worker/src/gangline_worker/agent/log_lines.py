@@ -1,0 +1,153 @@
+"""Bytes of a rank's stdout and stderr into numbered, redacted lines of bounded length.
+
+Also here: the same redaction for what a rank says over its socket.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Literal
+
+from gangline_schemas.events.workers import LogLine
+from gangline_schemas.rank_protocol import FromRank, Hello
+from gangline_schemas.secrets import redact
+
+LINE_LIMIT: Final = 16_384
+LAST_WORDS: Final = 20
+_BATCH_LINES: Final = 500
+_BATCH_CHARS: Final = 256 * 1024
+_NOTES: Final = 100
+_SECRET_LINE_MIN: Final = 6
+_Decoder = codecs.getincrementaldecoder("utf-8")
+
+Stream = Literal["stdout", "stderr"]
+
+
+def secret_texts(values: Iterable[str]) -> frozenset[str]:
+    """Secret values, and each longer line of those that span lines: what may stand in a line."""
+    found: set[str] = set()
+    for value in values:
+        lines = value.splitlines()
+        found.update(line for line in lines if len(line) >= _SECRET_LINE_MIN or len(lines) == 1)
+    found.discard("")
+    return frozenset(found)
+
+
+def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
+    """What a rank said, with secrets blacked out of the names of its metrics."""
+    if isinstance(message, Hello):
+        return message
+    names = {name: _clean_name(name, secrets) for name in message.metrics}
+    if all(name == clean for name, clean in names.items()):
+        return message
+    cleaned = {names[name]: values for name, values in message.metrics.items()}
+    return message.model_copy(update={"metrics": cleaned})
+
+
+@lru_cache(maxsize=4096)  # each step reports the same names
+def _clean_name(name: str, secrets: frozenset[str]) -> str:
+    return redact(name, secrets)
+
+
+@dataclass(slots=True)
+class LineSplitter:
+    """One stream's bytes into texts; a line above LINE_LIMIT is cut into several."""
+
+    secrets: frozenset[str]
+    _buffer: bytes = b""
+    _hold: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Keep back so much of a long line that no secret is cut in two."""
+        longest = max((len(secret.encode()) for secret in self.secrets), default=0)
+        self._hold = min(max(1024, longest), LINE_LIMIT // 2)
+
+    def feed(self, data: bytes) -> list[str]:
+        """The lines that are complete now."""
+        *lines, rest = (self._buffer + data).split(b"\n")
+        found = [piece for line in lines for piece in self._pieces(line)]
+        while len(rest) > LINE_LIMIT:
+            # A character, and with it a secret, may have arrived by half.
+            decoder = _Decoder("replace")
+            text = redact(decoder.decode(rest), self.secrets)
+            half = decoder.getstate()[0]
+            if len(text) <= self._hold:
+                rest = text.encode() + half
+                break
+            found.append(text[: LINE_LIMIT - self._hold])
+            rest = text[LINE_LIMIT - self._hold :].encode() + half
+        self._buffer = rest
+        return found
+
+    def end(self) -> list[str]:
+        """What stood after the last newline."""
+        rest, self._buffer = self._buffer, b""
+        return self._pieces(rest) if rest else []
+
+    def _pieces(self, line: bytes) -> list[str]:
+        text = self._clean(line.removesuffix(b"\r"))
+        return [text[at : at + LINE_LIMIT] for at in range(0, len(text), LINE_LIMIT)] or [""]
+
+    def _clean(self, line: bytes) -> str:
+        return redact(line.decode(errors="replace"), self.secrets)
+
+
+class LogBatcher:
+    """Collects lines of both streams in order of arrival and numbers them from 0.
+
+    `publish(first_line, lines)` is called with each batch, from the caller's thread.
+    """
+
+    def __init__(
+        self,
+        secrets: frozenset[str],
+        publish: Callable[[int, tuple[LogLine, ...]], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._splitters: dict[Stream, LineSplitter] = {
+            "stdout": LineSplitter(secrets),
+            "stderr": LineSplitter(secrets),
+        }
+        self._publish = publish
+        self._now_ms = now_ms
+        self._lines: list[LogLine] = []
+        self._chars = 0
+        self._next = 0
+        self._last: deque[str] = deque(maxlen=LAST_WORDS)
+        self._notes: deque[str] = deque(maxlen=_NOTES)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what was written to stderr."""
+        return "\n".join(self._last)
+
+    def feed(self, stream: Stream, data: bytes) -> None:
+        """Take in what was read of a stream; b"" is its end."""
+        splitter = self._splitters[stream]
+        time_ms = self._now_ms()
+        for text in splitter.feed(data) if data else splitter.end():
+            self._lines.append(LogLine(time_ms=time_ms, stream=stream, text=text))
+            self._chars += len(text)
+            if stream == "stderr" and text.strip():
+                self._last.append(text)
+            if len(self._lines) >= _BATCH_LINES or self._chars >= _BATCH_CHARS:
+                self.flush()
+
+    def note(self, text: str) -> None:
+        """Put a line of our own among the rank's. May be called from any thread."""
+        self._notes.append(text)
+
+    def flush(self) -> None:
+        """Publish what was collected."""
+        while self._notes:
+            text = f"gangline: {self._notes.popleft()}"[:LINE_LIMIT]
+            self._lines.append(LogLine(time_ms=self._now_ms(), stream="stderr", text=text))
+        if self._lines:
+            lines = tuple(self._lines)
+            self._lines, self._chars = [], 0
+            self._publish(self._next, lines)
+            self._next += len(lines)

@@ -1,0 +1,357 @@
+"""What the agent's decisions are about: keys, inputs, actions, and the state of its gangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from gangline_bus.codec import Received
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.events.workers import (
+    CheckpointShardWritten,
+    ExitReason,
+    WorkerExited,
+    WorkerHeartbeat,
+)
+from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: the job as submitted cannot start
+MESSAGE_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time: `mono_s` for durations, `utc` for what others wrote."""
+
+    mono_s: float
+    utc: datetime
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GangKey:
+    """One attempt of a job."""
+
+    job_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RankKey:
+    """One rank of one attempt."""
+
+    gang: GangKey
+    rank: int
+
+
+# Inputs: what happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time went on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The agent shall stop: its ranks get `grace_s` seconds to save and exit."""
+
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAcked:
+    """The bus has the heartbeat that was sent at `sent_mono_s` by this incarnation."""
+
+    incarnation: str
+    sent_mono_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Code, secrets and the checkpoint to resume from are on the node."""
+
+    gang: GangKey
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareFailed:
+    """The gang cannot start here. `user_fault`: it never will, as it was submitted.
+
+    `damaged_object`: the key of what is wrong with the checkpoint to start from.
+    """
+
+    gang: GangKey
+    user_fault: bool
+    message: str
+    damaged_object: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOpened:
+    """The gang's TCPStore listens."""
+
+    gang: GangKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """The gang's TCPStore could not be opened."""
+
+    gang: GangKey
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpawned:
+    """The rank's process runs."""
+
+    rank: RankKey
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """The system refused to start the rank's process."""
+
+    rank: RankKey
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """The process and all it started are gone, and all it wrote was read.
+
+    Exactly one of `code` and `signal` is given. `last_words` are redacted.
+    """
+
+    rank: RankKey
+    code: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    last_words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMessage:
+    """What a rank said; its identity was checked."""
+
+    rank: RankKey
+    message: Hello | Report | ShardReady
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A rank's part of a checkpoint is in the store."""
+
+    rank: RankKey
+    written: CheckpointShardWritten
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFailed:
+    """A rank's part of a checkpoint did not get into the store."""
+
+    rank: RankKey
+    step: int
+    message: str
+
+
+Input = (
+    Received
+    | Tick
+    | Leave
+    | HeartbeatAcked
+    | Prepared
+    | PrepareFailed
+    | StoreOpened
+    | StoreFailed
+    | RankSpawned
+    | SpawnFailed
+    | RankExited
+    | RankMessage
+    | Uploaded
+    | UploadFailed
+)
+
+
+# Actions: what the shell shall do, in this order.
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send an event, at least once. `identity` makes its id: equal for a repeated decision."""
+
+    subject: str
+    event: Event
+    identity: tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    """Send it now or not at all; its acknowledgement is a `HeartbeatAcked`."""
+
+    heartbeat: WorkerHeartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Fetch what the gang needs: answered by Prepared or PrepareFailed."""
+
+    gang: GangKey
+    allocation: GangAllocated
+    assignment: NodeAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """Open a fresh TCPStore there: answered by StoreOpened or StoreFailed."""
+
+    gang: GangKey
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start a rank: answered by RankSpawned or SpawnFailed, later by RankExited."""
+
+    rank: RankKey
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateRank:
+    """Send SIGTERM to the rank's process group."""
+
+    rank: RankKey
+
+
+@dataclass(frozen=True, slots=True)
+class KillRank:
+    """SIGKILL the rank's process and all it started."""
+
+    rank: RankKey
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Tell the rank."""
+
+    rank: RankKey
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Put a rank's shard and manifest into the store: answered by Uploaded or UploadFailed."""
+
+    rank: RankKey
+    ready: ShardReady
+
+
+@dataclass(frozen=True, slots=True)
+class CloseGang:
+    """Let go of all that belongs to the gang. `final`: its job will not come back here."""
+
+    gang: GangKey
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to log."""
+
+    event: str
+    gang: GangKey | None = None
+    detail: str = ""
+
+
+Action = (
+    Publish
+    | SendHeartbeat
+    | Prepare
+    | OpenStore
+    | Spawn
+    | TerminateRank
+    | KillRank
+    | SendControl
+    | Upload
+    | CloseGang
+    | Note
+)
+
+
+# State.
+
+
+class Phase(Enum):
+    """Where a rank's process is in its life."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    GONE = "gone"
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank on this node."""
+
+    key: RankKey
+    local_rank: int
+    phase: Phase = Phase.WAITING
+    pid: int = 0
+    step: int | None = None
+    connected: bool = False
+    ending: ExitReason | None = None  # why the agent ends it, if it does
+    killed_at_s: float | None = None
+    uploads: set[int] = field(default_factory=set)
+    held_exit: WorkerExited | None = None  # reported when its uploads are done
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of this rank may run."""
+        return self.phase in {Phase.STARTING, Phase.RUNNING}
+
+
+@dataclass(slots=True)
+class Gang:
+    """The part of one attempt that is on this node."""
+
+    key: GangKey
+    allocation: GangAllocated
+    assignment: NodeAssignment
+    incarnation: str
+    ranks: dict[int, Rank]
+    prepared: bool = False
+    store_open: bool = False
+    failed: bool = False  # its launch failed: nothing of it starts any more
+    stop: str | None = None
+    stop_by_s: float | None = None
+    checkpoint_requests: int = 0
+    requests_seen: set[str] = field(default_factory=set)
+    over: bool = False  # released, superseded or its lease lost
+    final: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of its processes may run."""
+        return any(rank.alive for rank in self.ranks.values())
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """The GPUs that it holds on this node."""
+        return frozenset(self.assignment.gpus)
+
+    @property
+    def hosts_store(self) -> bool:
+        """Whether its rendezvous is on this node."""
+        return self.assignment.first_rank == 0
+
+    @property
+    def control(self) -> Control:
+        """What its ranks are told at present."""
+        return Control(stop=self.stop, checkpoint_request=self.checkpoint_requests)

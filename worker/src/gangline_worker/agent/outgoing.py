@@ -1,0 +1,171 @@
+"""What leaves the agent: events by two spools, heartbeats directly."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import structlog
+
+from gangline_bus.codec import encode
+from gangline_bus.ports import Bus, BusError, OutRecord, Writer
+from gangline_bus.topics import TopicNames
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic, topic_of
+from gangline_schemas.envelope import Envelope, derived_id
+from gangline_schemas.events.workers import LogLine, WorkerHeartbeat, WorkerLog
+
+from .inventory import gpu_statuses
+from .model import GangKey, HeartbeatAcked, Publish, RankKey
+from .sender import Sender
+from .spool import Spool
+
+log = structlog.get_logger(__name__)
+
+_TELEMETRY = {Topic.STEPS, Topic.LOGS}
+_STATUS_AGE_S = 5.0
+_GIB = 1024**3
+
+
+class Outgoing:
+    """Publishes events at least once, with ids that are the same each time.
+
+    Control events (started, exited, shards, joined) are synced to disk and never dropped; steps
+    and logs share `limit_bytes`, the oldest go first. `publish_log` may be called by any thread.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node_id: str,
+        names: TopicNames,
+        connect: Callable[[str], Bus],
+        *,
+        limit_bytes: int,
+        gpus: int,
+    ) -> None:
+        self._node_id = node_id
+        self._names = names
+        self._connect = connect
+        self._gpus = gpus
+        self._control = Spool(folder / "control", sync=True)
+        self._telemetry = Spool(folder / "telemetry", sync=False, limit_bytes=limit_bytes)
+        self._senders = (
+            Sender("control", self._control, lambda: connect("control").writer(), droppable=False),
+            Sender(
+                "telemetry", self._telemetry, lambda: connect("telemetry").writer(), droppable=True
+            ),
+        )
+        self._heartbeats: Writer | None = None
+        self._status: WorkerHeartbeat | None = None
+        self._status_at_s = 0.0
+
+    def start(self) -> None:
+        """Begin to send, first what an earlier agent left in the spools."""
+        for sender in self._senders:
+            sender.start()
+        self._heartbeats = self._connect("heartbeats").writer()
+
+    def publish(self, item: Publish, at: datetime) -> None:
+        """Spool an event. Raises OSError when a control event cannot be written."""
+        topic = topic_of(item.event.type)
+        self._spool(
+            topic, item.subject, item.event, derived_id(item.event.type, *item.identity), at
+        )
+
+    def publish_log(
+        self, rank: RankKey, team: str, first_line: int, lines: tuple[LogLine, ...]
+    ) -> None:
+        """Spool lines of a rank."""
+        gang: GangKey = rank.gang
+        event = WorkerLog(
+            job_id=gang.job_id,
+            team=team,
+            attempt=gang.attempt,
+            rank=rank.rank,
+            node_id=self._node_id,
+            first_line=first_line,
+            lines=lines,
+        )
+        event_id = derived_id(event.type, gang.job_id, gang.attempt, rank.rank, first_line)
+        self._spool(Topic.LOGS, gang.job_id, event, event_id, datetime.now(UTC))
+
+    def heartbeat(
+        self, event: WorkerHeartbeat, at_s: float, acked: Callable[[HeartbeatAcked], None]
+    ) -> None:
+        """Send a heartbeat once; `acked` is called from another thread when the bus has it."""
+        if self._heartbeats is None:
+            return
+        full = event.model_copy(update=self._load(at_s))
+
+        def delivered(error: BusError | None) -> None:
+            if error is None:
+                acked(HeartbeatAcked(event.incarnation, at_s))
+
+        record = self._record(
+            Topic.HEARTBEATS,
+            self._node_id,
+            full,
+            derived_id(event.type, event.incarnation, event.sequence),
+            event.sent_at,
+        )
+        try:
+            self._heartbeats.send(record, delivered)
+        except BusError as error:
+            log.debug("heartbeat.not_sent", error=str(error))
+
+    def close(self, timeout_s: float) -> None:
+        """Send what is left for a while; the rest stays on disk for the next agent."""
+        ends_s = time.monotonic() + timeout_s
+        for sender in self._senders:
+            sender.drain(max(0.1, ends_s - time.monotonic()))
+        for sender in self._senders:
+            sender.stop()
+        if self._heartbeats is not None:
+            self._heartbeats.flush(0.5)
+        for spool in (self._control, self._telemetry):
+            spool.close()
+
+    def _load(self, at_s: float) -> dict[str, object]:
+        if self._status is None or at_s - self._status_at_s >= _STATUS_AGE_S:
+            self._status_at_s = at_s
+            self._status = WorkerHeartbeat(
+                node_id=self._node_id,
+                incarnation="status",
+                sequence=0,
+                sent_at=datetime.now(UTC),
+                gpus=gpu_statuses(self._gpus),
+                cpu_percent=psutil.cpu_percent(),
+                memory_used_gb=psutil.virtual_memory().used / _GIB,
+            )
+        status = self._status
+        return {
+            "gpus": status.gpus,
+            "cpu_percent": status.cpu_percent,
+            "memory_used_gb": status.memory_used_gb,
+        }
+
+    def _spool(self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime) -> None:
+        record = self._record(topic, subject, event, event_id, at)
+        if topic not in _TELEMETRY:
+            self._control.append(record)
+            return
+        try:
+            self._telemetry.append(record)
+        except OSError as error:  # a full disk must not end the ranks
+            log.warning("spool.not_written", topic=topic.value, error=error.strerror)
+
+    def _record(
+        self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime
+    ) -> OutRecord:
+        envelope = Envelope(
+            id=event_id,
+            source=f"/gangline/agent/{self._node_id}",
+            time=at,
+            subject=subject,
+            data=event,
+        )
+        return encode(envelope, topic=self._names.name(topic))

@@ -1,0 +1,123 @@
+"""Everything a gang needs on this node before its ranks start."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_urlsafe
+
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_storage.errors import NotFound, StoreError
+from gangline_storage.port import ObjectStore
+
+from .bundles import BadBundle, fetch_bundle, unpack
+from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .environment import Places
+from .log_lines import secret_texts
+from .model import GangKey, Prepared, PrepareFailed
+from .named_secrets import SecretMissing, read_secrets
+
+_STORE_ATTEMPTS = 3
+_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class GangGround:
+    """What was prepared for one gang on this node. `secrets` never leave this process."""
+
+    allocation: GangAllocated
+    assignment: NodeAssignment
+    places: Places
+    tokens: Mapping[int, str] = field(repr=False)
+    secrets: Mapping[str, str] = field(repr=False)
+
+    @property
+    def redacted(self) -> frozenset[str]:
+        """What must not stand in a log line."""
+        return secret_texts([*self.secrets.values(), *self.tokens.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The agent's folders. `sockets` has a short path: a socket's name has 107 bytes."""
+
+    data: Path
+    sockets: Path
+    secrets: Path
+
+
+class Preparer:
+    """Makes the ground for gangs, in the threads of its callers."""
+
+    def __init__(self, folders: Folders, store: ObjectStore, checkpoints: Checkpoints) -> None:
+        self._folders = folders
+        self._store = store
+        self._checkpoints = checkpoints
+        self._stopping = threading.Event()
+        shutil.rmtree(folders.data / "work", ignore_errors=True)
+
+    def prepare(
+        self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
+    ) -> tuple[GangGround | None, Prepared | PrepareFailed]:
+        """The ground and Prepared, or why there is none. A store that is away is tried again."""
+        damaged: str | None = None
+        for attempt in range(1, _STORE_ATTEMPTS + 1):
+            try:
+                return self._prepare(key, allocation, assignment), Prepared(key)
+            except (BadBundle, SecretMissing) as error:
+                return None, PrepareFailed(key, user_fault=True, message=str(error))
+            except NotFound as error:
+                return None, PrepareFailed(key, user_fault=False, message=f"not found: {error}")
+            except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
+                message = f"{type(error).__name__}: {error}"
+                damaged = error.key if isinstance(error, CheckpointDamaged) else None
+                if attempt == _STORE_ATTEMPTS or self._stopping.wait(_RETRY_S):
+                    break
+        failed = PrepareFailed(key, user_fault=False, message=message, damaged_object=damaged)
+        return None, failed
+
+    def clear(self, key: GangKey) -> None:
+        """Delete what was prepared for a gang, except its checkpoints."""
+        shutil.rmtree(self._work(key), ignore_errors=True)
+
+    def stop(self) -> None:
+        """Wait for no store any more."""
+        self._stopping.set()
+
+    def _work(self, key: GangKey) -> Path:
+        return self._folders.data / "work" / f"{key.job_id}-{key.attempt:04d}"
+
+    def _prepare(
+        self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
+    ) -> GangGround:
+        spec = allocation.spec
+        secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
+        self.clear(key)
+        work = self._work(key)
+        for name in ("code", "home", "tmp"):
+            (work / name).mkdir(mode=0o700, parents=True)
+        if spec.code_bundle is not None:
+            bundles = self._folders.data / "bundles"
+            packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
+            unpack(packed, work / "code")
+        resume = None
+        if allocation.resume is not None:
+            resume = self._checkpoints.fetch(allocation.resume, allocation.team)
+        ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
+        return GangGround(
+            allocation,
+            assignment,
+            Places(
+                code=work / "code",
+                home=work / "home",
+                temporary=work / "tmp",
+                checkpoints=self._checkpoints.folder(allocation.job_id),
+                socket=self._folders.sockets / f"{key.job_id}-{key.attempt}",
+                resume=resume,
+            ),
+            tokens={rank: token_urlsafe(24) for rank in ranks},
+            secrets=secrets,
+        )

@@ -1,0 +1,226 @@
+"""What ranks say: one Unix socket per gang, all served by one thread.
+
+A connection counts once its peer is known: same user, a process of a rank of this gang, and the
+rank's token in its `Hello`. Frames are lines of JSON (`gangline_schemas.rank_protocol`); one that
+is too long or not understood ends the connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from gangline_schemas.rank_protocol import FROM_RANK, Control, Hello
+
+from .model import GangKey, RankKey, RankMessage
+
+log = structlog.get_logger(__name__)
+
+FRAME_LIMIT_BYTES = 1024 * 1024
+_CONNECTIONS_PER_RANK = 8
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(slots=True)
+class _Connection:
+    gang: GangKey
+    socket: socket.socket
+    rank: RankKey | None = None
+    incoming: bytes = b""
+    outgoing: bytes = b""
+
+
+@dataclass(slots=True)
+class _Listener:
+    gang: GangKey
+    socket: socket.socket
+    path: Path
+    tokens: Mapping[int, str]
+    connections: set[int] = field(default_factory=set)
+
+
+class RankServer:
+    """Serves all gangs of an agent.
+
+    `owns(pid, rank)` says whether a process is the rank's; `receive` is called from the serving
+    thread and may block, which holds back the ranks.
+    """
+
+    def __init__(
+        self, owns: Callable[[int, RankKey], bool], receive: Callable[[RankMessage], None]
+    ) -> None:
+        self._owns = owns
+        self._receive = receive
+        self._selector = selectors.DefaultSelector()
+        self._listeners: dict[GangKey, _Listener] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_r.setblocking(False)
+        self._wake_w.setblocking(False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        threading.Thread(target=self._run, name="rank-socket", daemon=True).start()
+
+    def open(self, gang: GangKey, path: Path, tokens: Mapping[int, str]) -> None:
+        """Listen for a gang's ranks; `tokens` by rank. Raises OSError."""
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # cleaners of /tmp may have removed it
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(str(path))
+        path.chmod(0o600)
+        listening.listen(128)
+        listening.setblocking(False)
+        with self._lock:
+            self._listeners[gang] = _Listener(gang, listening, path, dict(tokens))
+            self._selector.register(listening, selectors.EVENT_READ, gang)
+        self._wake()
+
+    def close(self, gang: GangKey) -> None:
+        """Stop listening and hang up; nothing happens when it is not open."""
+        with self._lock:
+            listener = self._listeners.pop(gang, None)
+            if listener is None:
+                return
+            self._selector.unregister(listener.socket)
+            listener.socket.close()
+            listener.path.unlink(missing_ok=True)
+            for number in list(listener.connections):
+                self._hang_up(number, listener)
+        self._wake()
+
+    def send(self, rank: RankKey, control: Control) -> None:
+        """Tell every connection of a rank."""
+        frame = control.encode() + b"\n"
+        with self._lock:
+            for connection in self._connections.values():
+                if connection.rank == rank:
+                    connection.outgoing += frame
+        self._wake()
+
+    def drain(self, rank: RankKey, timeout_s: float) -> None:
+        """Wait until all that an ended rank sent was received."""
+        with self._ended:
+            self._ended.wait_for(
+                lambda: not any(found.rank == rank for found in self._connections.values()),
+                timeout_s,
+            )
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_w.send(b"w")
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                for number, connection in self._connections.items():
+                    mask = selectors.EVENT_READ
+                    mask |= selectors.EVENT_WRITE if connection.outgoing else 0
+                    self._selector.modify(connection.socket, mask, number)
+            for key, mask in self._selector.select():
+                if key.data is None:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_r.recv(4096)
+                elif isinstance(key.data, GangKey):
+                    self._accept(key.data)
+                else:
+                    self._serve(key.data, mask)
+
+    def _accept(self, gang: GangKey) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            listener = self._listeners.get(gang)
+            if listener is None:
+                return
+            accepted, _ = listener.socket.accept()
+            if len(listener.connections) >= _CONNECTIONS_PER_RANK * len(listener.tokens):
+                log.warning("rank_socket.too_many", job=gang.job_id, attempt=gang.attempt)
+                accepted.close()
+                return
+            accepted.setblocking(False)
+            number = accepted.fileno()
+            self._connections[number] = _Connection(gang, accepted)
+            listener.connections.add(number)
+            self._selector.register(accepted, selectors.EVENT_READ, number)
+
+    def _serve(self, number: int, mask: int) -> None:
+        with self._lock:
+            connection = self._connections.get(number)
+            if connection is None:
+                return
+            data: bytes | None = None
+            try:
+                if mask & selectors.EVENT_WRITE and connection.outgoing:
+                    sent = connection.socket.send(connection.outgoing)
+                    connection.outgoing = connection.outgoing[sent:]
+                if mask & selectors.EVENT_READ:
+                    data = connection.socket.recv(65_536)
+            except BlockingIOError:
+                pass
+            except OSError:
+                data = data or b""
+        # Messages are passed on outside of the lock: `receive` may wait.
+        if data is not None and not (data and self._take(connection, data)):
+            with self._lock:
+                self._hang_up(number, self._listeners.get(connection.gang))
+
+    def _take(self, connection: _Connection, data: bytes) -> bool:
+        """Pass on the whole frames; False when the connection must end."""
+        *frames, connection.incoming = (connection.incoming + data).split(b"\n")
+        if any(len(frame) > FRAME_LIMIT_BYTES for frame in (*frames, connection.incoming)):
+            return self._refuse(connection, "a frame is above 1 MiB")
+        for frame in filter(None, frames):
+            try:
+                message = FROM_RANK.validate_json(frame)
+            except ValidationError:
+                return self._refuse(connection, "a frame is no message of the rank protocol")
+            if isinstance(message, Hello) and not self._admit(connection, message):
+                return self._refuse(connection, "the peer is not the rank that it names")
+            if connection.rank is None:
+                return self._refuse(connection, "no hello came first")
+            self._receive(RankMessage(connection.rank, message))
+        return True
+
+    def _admit(self, connection: _Connection, hello: Hello) -> bool:
+        raw = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, _ = _CREDENTIALS.unpack(raw)
+        with self._lock:
+            listener = self._listeners.get(connection.gang)
+            token = listener.tokens.get(hello.rank, "") if listener is not None else ""
+        rank = RankKey(connection.gang, hello.rank)
+        if connection.rank not in {None, rank} or uid != os.getuid() or not token:
+            return False
+        if not compare_digest(token.encode(), hello.token.encode()) or not self._owns(pid, rank):
+            return False
+        connection.rank = rank
+        return True
+
+    def _refuse(self, connection: _Connection, reason: str) -> bool:
+        log.warning(
+            "rank_socket.refused",
+            job=connection.gang.job_id,
+            attempt=connection.gang.attempt,
+            reason=reason,
+        )
+        return False
+
+    def _hang_up(self, number: int, listener: _Listener | None) -> None:
+        connection = self._connections.pop(number, None)
+        if connection is None:
+            return
+        if listener is not None:
+            listener.connections.discard(number)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection.socket)
+        connection.socket.close()
+        self._ended.notify_all()

@@ -1,0 +1,59 @@
+"""The ports that a node opens rendezvous on: a block of its own among all agents of the machine.
+
+A block is claimed by binding an abstract Unix socket of its name, which the kernel frees when the
+agent ends, however it ends. Two agents, of one platform or of two, never offer the same port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import zlib
+
+PORTS = 64
+_FIRST, _LAST = 20_000, 32_000  # below the kernel's usual range for outgoing connections
+
+
+class PortBlock:
+    """A claimed block; it is given back by `close` or with the process."""
+
+    def __init__(self, node_id: str, address: str) -> None:
+        self.ports: tuple[int, ...] = ()
+        blocks = (_LAST - _FIRST) // PORTS
+        start = zlib.crc32(f"{node_id}/{os.getpid()}".encode()) % blocks
+        for step in range(blocks):
+            first = _FIRST + (start + step) % blocks * PORTS
+            claim = _claim(first)
+            if claim is None:
+                continue
+            self._claim = claim
+            self.ports = _free_of(range(first, first + PORTS), address)
+            if len(self.ports) > PORTS // 2:
+                return
+            claim.close()
+        raise OSError(f"no {PORTS} free ports between {_FIRST} and {_LAST} on {address}")
+
+    def close(self) -> None:
+        """Give the block back."""
+        self._claim.close()
+
+
+def _claim(first: int) -> socket.socket | None:
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0gangline-rendezvous-{first}")
+    except OSError:
+        claim.close()
+        return None
+    return claim
+
+
+def _free_of(ports: range, address: str) -> tuple[int, ...]:
+    found: list[int] = []
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in ports:
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
+            probe.bind((address, port))
+            found.append(port)
+    return tuple(found)

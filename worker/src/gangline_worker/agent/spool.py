@@ -1,0 +1,236 @@
+"""Records that wait on disk for the bus: they survive its absence and the agent's death.
+
+A spool is a folder of segments, each a run of framed records (length, CRC-32, payload), and a
+`released` file: everything before that position is safe on the bus. Records are read in the order
+in which they were appended; after a crash those after `released` are read again (at least once,
+with the same event ids). A torn record at a segment's end is left out.
+
+With a limit, the oldest segments go first when the disk share is used up; `dropped` counts them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline_bus.ports import OutRecord
+
+_FRAME = struct.Struct(">II")
+_SEGMENT_BYTES = 4 * 1024 * 1024
+_SUFFIX = ".spool"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """After a record: its segment, and the offset of its end in it."""
+
+    segment: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A record, and the position after it."""
+
+    record: OutRecord
+    end: Position
+
+
+class Spool:
+    """One queue on disk. All methods may be called from any thread.
+
+    `sync`: an append is on the disk when it returns (control events). `limit_bytes` None: nothing
+    is ever dropped.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sync: bool,
+        limit_bytes: int | None = None,
+        segment_bytes: int = _SEGMENT_BYTES,
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._sync = sync
+        self._limit = limit_bytes
+        self._segment_bytes = segment_bytes
+        self._changed = threading.Condition()
+        self._sizes = {
+            int(path.name.removesuffix(_SUFFIX)): path.stat().st_size
+            for path in folder.glob(f"*{_SUFFIX}")
+        }
+        self._released = self._read_released()
+        self._next = self._released
+        self._current = max([*self._sizes, self._released.segment, 0]) + 1
+        self._sizes[self._current] = 0
+        self._file = os.open(self._path(self._current), os.O_WRONLY | os.O_CREAT, 0o600)
+        self._dropped = 0
+        self._delete_before(self._released.segment)
+
+    @property
+    def dropped(self) -> int:
+        """How many records were given up for the limit since the start."""
+        return self._dropped
+
+    @property
+    def waiting(self) -> bool:
+        """Whether records are not yet safe on the bus."""
+        with self._changed:
+            return any(
+                size > (self._released.offset if segment == self._released.segment else 0)
+                for segment, size in self._sizes.items()
+                if segment >= self._released.segment
+            )
+
+    def append(self, record: OutRecord) -> None:
+        """Add a record. Raises OSError when it cannot be written."""
+        payload = _pack(record)
+        frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+        with self._changed:
+            if self._sizes[self._current] >= self._segment_bytes:
+                self._roll()
+            self._write(frame)
+            self._changed.notify_all()
+
+    def take(self, max_records: int, timeout_s: float) -> list[Spooled]:
+        """The next records, waiting up to `timeout_s` for the first one."""
+        with self._changed:
+            self._changed.wait_for(self._has_next, timeout_s)
+            found: list[Spooled] = []
+            while len(found) < max_records and self._has_next():
+                more = self._read(self._next, max_records - len(found))
+                if more:
+                    found += more
+                    self._next = more[-1].end
+                elif self._next.segment < self._current:
+                    self._next = Position(self._next.segment + 1, 0)
+                else:
+                    break
+            return found
+
+    def release(self, position: Position) -> None:
+        """Everything up to this position is safe on the bus."""
+        with self._changed:
+            if position <= self._released:
+                return
+            self._released = position
+            self._write_released()
+            self._delete_before(position.segment)
+
+    def rewind(self) -> None:
+        """Give out again what was taken and not released."""
+        with self._changed:
+            self._next = self._released
+
+    def close(self) -> None:
+        """Let go; what waits is read by the next spool in this folder."""
+        with self._changed:
+            self._write_released()
+            os.close(self._file)
+
+    def _has_next(self) -> bool:
+        return self._next.segment < self._current or (
+            self._next.offset < self._sizes[self._current]
+        )
+
+    def _write(self, frame: bytes) -> None:
+        start = self._sizes[self._current]
+        view = memoryview(frame)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+            if self._sync:
+                os.fdatasync(self._file)
+        except OSError:
+            # Half a frame must not stand in the way of what comes after it.
+            os.ftruncate(self._file, start)
+            os.lseek(self._file, start, os.SEEK_SET)
+            raise
+        self._sizes[self._current] = start + len(frame)
+
+    def _roll(self) -> None:
+        os.close(self._file)
+        self._current += 1
+        self._sizes[self._current] = 0
+        self._file = os.open(self._path(self._current), os.O_WRONLY | os.O_CREAT, 0o600)
+        if self._limit is None:
+            return
+        while sum(self._sizes.values()) > self._limit and min(self._sizes) < self._current:
+            self._drop(min(self._sizes))
+
+    def _drop(self, segment: int) -> None:
+        start = self._released if self._released.segment == segment else Position(segment, 0)
+        self._dropped += len(self._read(start, None))
+        after = Position(segment + 1, 0)
+        self._released = max(self._released, after)
+        self._next = max(self._next, after)
+        self._delete_before(segment + 1)
+
+    def _delete_before(self, segment: int) -> None:
+        for old in [index for index in self._sizes if index < segment]:
+            self._path(old).unlink(missing_ok=True)
+            del self._sizes[old]
+
+    def _read(self, start: Position, max_records: int | None) -> list[Spooled]:
+        """Whole records of one segment from `start` on."""
+        found: list[Spooled] = []
+        try:
+            file = self._path(start.segment).open("rb")
+        except FileNotFoundError:
+            return found
+        with file:
+            file.seek(start.offset)
+            offset = start.offset
+            while max_records is None or len(found) < max_records:
+                head = file.read(_FRAME.size)
+                if len(head) < _FRAME.size:
+                    break
+                length, checksum = _FRAME.unpack(head)
+                payload = file.read(length)
+                if len(payload) < length or zlib.crc32(payload) != checksum:
+                    break
+                offset += _FRAME.size + length
+                found.append(Spooled(_unpack(payload), Position(start.segment, offset)))
+        return found
+
+    def _path(self, segment: int) -> Path:
+        return self._folder / f"{segment:012d}{_SUFFIX}"
+
+    def _read_released(self) -> Position:
+        try:
+            segment, offset = (self._folder / "released").read_text().split()
+            return Position(int(segment), int(offset))
+        except (FileNotFoundError, ValueError):
+            return Position(min(self._sizes, default=0), 0)
+
+    def _write_released(self) -> None:
+        temporary = self._folder / "released.new"
+        temporary.write_text(f"{self._released.segment} {self._released.offset}")
+        temporary.replace(self._folder / "released")
+
+
+def _pack(record: OutRecord) -> bytes:
+    head = [
+        record.topic,
+        record.key.decode() if record.key is not None else None,
+        [[name, value.decode()] for name, value in record.headers],
+    ]
+    return json.dumps(head, separators=(",", ":")).encode() + b"\n" + record.value
+
+
+def _unpack(payload: bytes) -> OutRecord:
+    head, _, value = payload.partition(b"\n")
+    topic, key, headers = json.loads(head)
+    return OutRecord(
+        topic,
+        key.encode() if key is not None else None,
+        value,
+        tuple((name, text.encode()) for name, text in headers),
+    )

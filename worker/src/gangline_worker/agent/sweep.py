@@ -1,0 +1,81 @@
+"""Find and kill everything that a rank left behind, also what left its process group.
+
+A process belongs to a rank when it is in the rank's session, or when its environment, which
+children inherit, holds the rank's token; it belongs to an agent when its environment names a
+socket in the agent's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    session: int
+
+
+def processes() -> Iterator[_Process]:
+    """All processes of the system that are not zombies."""
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = Path(entry.path, "stat").read_bytes()
+        except OSError:
+            continue
+        # The name in parentheses may hold anything, also ')'.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        state = fields[0].decode()
+        if state not in "ZXx":
+            yield _Process(int(entry.name), int(fields[3]))
+
+
+def _has_variable(pid: int, start: bytes) -> bool:
+    """Whether the process was started with a variable that begins so (NAME=value)."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return environment.startswith(start) or b"\0" + start in environment
+
+
+def kill_rank(session: int, token: str) -> int:
+    """SIGKILL what is left of a rank, given its session and its token; how many processes."""
+    variable = f"GANGLINE_RANK_TOKEN={token}".encode()
+    return _kill(lambda found: found.session == session or _has_variable(found.pid, variable))
+
+
+def kill_agent(socket_folder: str) -> int:
+    """SIGKILL everything that agents with this socket folder started as ranks; how many."""
+    variable = os.fsencode(f"GANGLINE_AGENT_SOCKET={socket_folder.rstrip('/')}/")
+    return _kill(lambda found: _has_variable(found.pid, variable))
+
+
+def _kill(chosen: Callable[[_Process], bool]) -> int:
+    killed = 0
+    for _ in range(5):  # what was just being forked is found in the next round
+        found = [item.pid for item in processes() if item.pid != os.getpid() and chosen(item)]
+        if not found:
+            break
+        killed += len(found)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+    return killed
+
+
+def reap_orphans(own: frozenset[int]) -> None:
+    """Collect ended children that this process inherited as a subreaper, but none of `own`."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for pid in (int(item) for item in children):
+            if pid not in own:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,96 @@
+"""Writing and reading files of which every byte is hashed on its way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+
+from gangline_schemas.events.workers import ObjectDigest
+
+CHUNK_BYTES = 4 << 20
+
+
+class CorruptCheckpoint(Exception):
+    """A checkpoint does not hold what its commit record promises; `path` says which file."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        """Name the file and what is wrong with it."""
+        super().__init__(f"corrupt checkpoint: {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def _chunks(data: memoryview) -> Iterator[memoryview]:
+    for start in range(0, len(data), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES]
+
+
+def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
+    """Write a file so that under its name it is whole and on disk, or not there at all.
+
+    The folder's entry is synced too. Raises OSError (no space, ...) and leaves nothing behind.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    digest = xxhash.xxh3_128()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        target = os.open(partial, flags, 0o600)
+        try:
+            for part in _chunks(data):
+                digest.update(part)
+                rest = part
+                while rest:
+                    rest = rest[os.write(target, rest) :]
+            os.fsync(target)
+        finally:
+            os.close(target)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+    return ObjectDigest(key=key, size_bytes=len(data), xxh3=digest.hexdigest())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_verified(path: Path, expected: ObjectDigest, into: memoryview | None = None) -> memoryview:
+    """Read a whole file, hashing what is read; `into` must have `expected.size_bytes` bytes.
+
+    Raises:
+        CorruptCheckpoint: the file is missing, shorter, longer, or its bytes are others.
+    """
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb", buffering=0) as source:
+            size = os.fstat(source.fileno()).st_size
+            if size != expected.size_bytes:
+                raise CorruptCheckpoint(
+                    path, f"holds {size:,} bytes, {expected.size_bytes:,} were committed"
+                )
+            data = memoryview(bytearray(size)) if into is None else into
+            for part in _chunks(data):
+                rest = part
+                while rest:
+                    count = source.readinto(rest)
+                    if not count:
+                        raise CorruptCheckpoint(path, "ends while it is being read")
+                    rest = rest[count:]
+                digest.update(part)
+    except OSError as error:
+        raise CorruptCheckpoint(path, f"cannot be read: {error.strerror or error}") from error
+    if digest.hexdigest() != expected.xxh3:
+        raise CorruptCheckpoint(
+            path, f"its xxh3-128 is {digest.hexdigest()}, {expected.xxh3} was committed"
+        )
+    return data

@@ -1,0 +1,83 @@
+"""Which block of a tensor this rank holds, and which of it the rank writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from gangline_worker.checkpoint.layout import ITEM_BYTES, Block, owned
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor's local data and where it lies in the whole; `replicas` ranks hold the same."""
+
+    block: Block
+    data: torch.Tensor
+    replica: int
+    replicas: int
+
+    def owned(self) -> tuple[Block, torch.Tensor]:
+        """The part that this rank writes (it may be empty)."""
+        part = owned(self.block, self.replica, self.replicas)
+        if part == self.block:
+            return part, self.data
+        if not self.block.shape:
+            return part, self.data.new_empty(0)
+        first = part.start[0] - self.block.start[0]
+        return part, self.data[first : first + part.shape[0]]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as manifests name it.
+
+    Raises:
+        TypeError: checkpoints do not hold this dtype.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in ITEM_BYTES:
+        raise TypeError(f"cannot save dtype {name}; known are {', '.join(ITEM_BYTES)}")
+    return name
+
+
+def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
+    """What this rank holds of `tensor`: a DTensor's shard, or a plain tensor as a replica.
+
+    Raises:
+        TypeError: a placement other than Shard or Replicate, or an unknown dtype.
+    """
+    dtype = dtype_name(tensor.dtype)
+    shape = tuple(tensor.shape)
+    if not isinstance(tensor, DTensor):
+        block = Block(name, dtype, shape, (0,) * len(shape), shape)
+        return Held(block, tensor.detach(), rank, world_size)
+    start, local = [0] * len(shape), list(shape)
+    replica, replicas = 0, 1
+    coordinate = tensor.device_mesh.get_coordinate()
+    if coordinate is None:
+        raise TypeError(f"{name}: this rank is not part of the tensor's device mesh")
+    for index, size, placement in zip(
+        coordinate, tensor.device_mesh.shape, tensor.placements, strict=True
+    ):
+        if type(placement) is Shard:
+            rows = -(-local[placement.dim] // size)
+            first = min(local[placement.dim], index * rows)
+            count = min(local[placement.dim], first + rows) - first
+            start[placement.dim] += first
+            local[placement.dim] = count
+        elif type(placement) is Replicate:
+            replica, replicas = replica * size + index, replicas * size
+        else:
+            raise TypeError(f"{name}: cannot save a tensor placed as {placement}")
+    data = tensor.to_local().detach()
+    if tuple(data.shape) != tuple(local):
+        raise TypeError(f"{name}: its local shape is {tuple(data.shape)}, expected {tuple(local)}")
+    return Held(Block(name, dtype, shape, tuple(start), tuple(local)), data, replica, replicas)
+
+
+def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
+    """What this rank holds of each tensor, by name."""
+    return {name: held(name, tensor, rank, world_size) for name, tensor in tensors.items()}

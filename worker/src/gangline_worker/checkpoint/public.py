@@ -1,0 +1,149 @@
+"""`save` and `restore` for users' own training scripts."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gangline_schemas.rank_protocol import ShardReady
+from gangline_worker.checkpoint.commit import commit_local, keep_latest
+from gangline_worker.checkpoint.loader import Checkpoint
+from gangline_worker.checkpoint.local import Held, holdings
+from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.checkpoint.tree import flatten, rebuild
+from gangline_worker.reporting import flush, reporter
+
+DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
+RESUME_ENV = "GANGLINE_RESUME_FROM"
+KEPT_WITHOUT_AGENT = 2
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was saved: `state` is as it was given to `save`."""
+
+    step: int
+    state: Any
+
+
+def identity(directory: Path) -> SaverIdentity:
+    """Who this rank is, from its environment. All ranks must call it together.
+
+    Outside of the platform nobody counts attempts, so rank 0 takes the next that is free: files
+    of an earlier launch must never complete a checkpoint of this one.
+    """
+    named = os.environ.get("GANGLINE_ATTEMPT")
+    return SaverIdentity(
+        directory=directory,
+        job_id=os.environ.get("GANGLINE_JOB_ID", "local"),
+        attempt=int(named) if named else _free_attempt(directory),
+        rank=int(os.environ.get("RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+    )
+
+
+def _free_attempt(directory: Path) -> int:
+    used = [int(path.name[8:]) for path in directory.glob("attempt-[0-9]*")]
+    attempt = max(used, default=0) + 1
+    if dist.is_available() and dist.is_initialized():
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        agreed = torch.tensor([attempt], device=device)
+        dist.broadcast(agreed, src=0)
+        attempt = int(agreed.item())
+    return attempt
+
+
+def announcer(directory: Path) -> Callable[[ShardReady], None]:
+    """Where finished shards are told: the agent, or a local commit by whoever is last."""
+
+    def announce(message: ShardReady) -> None:
+        if reporter().connected:
+            reporter().shard_ready(message)
+        elif commit_local((directory / message.shard.key).parent, message.world_size):
+            keep_latest(directory, KEPT_WITHOUT_AGENT)
+
+    return announce
+
+
+_savers: dict[Path, AsyncSaver] = {}
+
+
+def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | None = None) -> bool:
+    """Save a nested dict of tensors, numbers and strings; every rank must call it at one step.
+
+    Returns as soon as the tensors are copied; files are written in the background, and one save
+    waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
+    which every rank must hold alike, each rank writes a part. Gives False, with a warning, when
+    the environment names no GANGLINE_CHECKPOINT_DIR or the last save failed (a full disk).
+
+    Raises:
+        TypeError: the state holds something else; the message names where.
+    """
+    named = os.environ.get(DIRECTORY_ENV)
+    if not named:
+        warnings.warn(f"not saved: {DIRECTORY_ENV} is not set", stacklevel=2)
+        return False
+    directory = Path(named)
+    saver = _savers.get(directory)
+    if saver is None:
+        saver = _savers[directory] = AsyncSaver(identity(directory), announcer(directory))
+        atexit.register(_finish, saver)
+    tensors, skeleton = flatten(state)
+    saver.wait()
+    failed = [result for result in saver.results() if result.error]
+    for result in failed:
+        warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
+    saver.begin(step, tensors, {"skeleton": skeleton}, metrics or {})
+    saver.wait_copied()
+    return not failed
+
+
+def _finish(saver: AsyncSaver) -> None:
+    saver.wait()
+    for result in saver.results():
+        if result.error:
+            warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=1)
+    flush()
+
+
+def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
+    """The checkpoint to go on from, or None on a first start. Every byte read is verified.
+
+    With `into`, a state like the one that was saved, its tensors are filled in place (sharded
+    ones by their shard, at any world size) and are those of the result. Without it, whole tensors
+    are made in CPU memory.
+
+    Raises:
+        CorruptCheckpoint: a file is not what was committed; the message names it.
+        WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike.
+    """
+    folder = os.environ.get(RESUME_ENV)
+    if not folder:
+        return None
+    checkpoint = Checkpoint(Path(folder))
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    skeleton = checkpoint.manifest_for(rank).state.get("skeleton")
+    if into is not None:
+        tensors, _ = flatten(into)
+        checkpoint.fill(holdings(tensors, rank, world_size))
+    else:
+        tensors = {}
+    missing = {
+        name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
+        for name, piece in checkpoint.tensors().items()
+        if name not in tensors
+    }
+    checkpoint.fill({name: _whole(name, tensor) for name, tensor in missing.items()})
+    return Restored(checkpoint.step, rebuild(skeleton, {**missing, **tensors}))
+
+
+def _whole(name: str, tensor: torch.Tensor) -> Held:
+    return holdings({name: tensor}, 0, 1)[name]

@@ -1,0 +1,1 @@
+"""What the trainer reads: text, and the order in which it is read."""

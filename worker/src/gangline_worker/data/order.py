@@ -1,0 +1,103 @@
+"""The order of samples: a pure function of the position, the same for every world size.
+
+An epoch visits each of `n` windows once, in the order of a keyed permutation (a Feistel network
+with cycle walking, as in format-preserving encryption: Black and Rogaway, 2002), so no shuffled
+list is kept and the state of the data is one integer: how many samples were used so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.uint64]
+
+_ROUNDS = 4
+_M1 = np.uint64(0xBF58476D1CE4E5B9)  # the mixing constants of splitmix64 (Steele et al., 2014)
+_M2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK64 = (1 << 64) - 1
+
+
+def _mix(x: Indices) -> Indices:
+    """Scramble 64 bits (splitmix64's finalizer, a bijection)."""
+    x = (x ^ (x >> np.uint64(30))) * _M1
+    x = (x ^ (x >> np.uint64(27))) * _M2
+    return x ^ (x >> np.uint64(31))
+
+
+def _round_keys(seed: int, epoch: int) -> list[np.uint64]:
+    start = np.array([(seed * _GOLDEN) & _MASK64, epoch & _MASK64], dtype=np.uint64)
+    mixed = _mix(start)
+    base = int(mixed[0]) ^ (int(mixed[1]) * 3 & _MASK64)
+    keys = np.array([(base + (i + 1) * _GOLDEN) & _MASK64 for i in range(_ROUNDS)], dtype=np.uint64)
+    return list(_mix(keys))
+
+
+def permute(indices: Indices, n: int, *, seed: int, epoch: int) -> Indices:
+    """Map indices in [0, n) by the permutation of (seed, epoch); a bijection on [0, n)."""
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    low_bits, shift = np.uint64((1 << half) - 1), np.uint64(half)
+    keys = _round_keys(seed, epoch)
+    result = indices.astype(np.uint64)
+    todo = np.ones(len(result), dtype=bool)
+    while todo.any():  # a walk ends after 4 steps on average: the domain is below 4 n
+        value = result[todo]
+        left, right = value >> shift, value & low_bits
+        for key in keys:
+            left, right = right, left ^ (_mix(right ^ key) & low_bits)
+        result[todo] = (left << shift) | right
+        todo = result >= np.uint64(n)
+    return result
+
+
+@dataclass(frozen=True)
+class SampleOrder:
+    """Which window is the sample at each position of the endless, shuffled stream."""
+
+    n: int  # windows in an epoch
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Raises ValueError when there is nothing to order."""
+        if self.n < 1:
+            raise ValueError("the data holds no window of seq_len + 1 bytes; give more text")
+
+    def at(self, position: int, count: int) -> Indices:
+        """Windows of the `count` samples from `position` on."""
+        positions = np.arange(position, position + count, dtype=np.uint64)
+        epochs = positions // np.uint64(self.n)
+        within = positions % np.uint64(self.n)
+        result = np.empty_like(within)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            result[here] = permute(within[here], self.n, seed=self.seed, epoch=int(epoch))
+        return result
+
+    def of_rank(self, position: int, batch: int, rank: int, world_size: int) -> Indices:
+        """The part of one rank in the global batch of `batch` samples at `position`.
+
+        Concatenated by rank, the parts are `at(position, batch)`, whatever the world size.
+        """
+        share = rank_share(batch, world_size)
+        return self.at(position + rank * share, share)
+
+
+class BatchError(ValueError):
+    """The batch cannot be shared out; the message says the way out."""
+
+
+def rank_share(batch: int, world_size: int) -> int:
+    """Samples of each rank in a global batch.
+
+    Raises:
+        BatchError: `batch` does not divide by `world_size`.
+    """
+    if batch % world_size:
+        raise BatchError(
+            f"batch_size ({batch}) does not divide by the world size ({world_size}); "
+            f"choose a multiple of {world_size}"
+        )
+    return batch // world_size

@@ -1,0 +1,332 @@
+"""What a training script tells Gangline, and what Gangline asks of it. Imports no torch.
+
+```python
+from gangline_worker import report, should_stop
+
+for step in range(1, steps + 1):
+    loss = train_step()
+    report({"loss": loss}, step)          # about a microsecond; never blocks
+    if reason := should_stop():           # preempted, cancelled, ...: save and leave
+        break
+```
+
+A background thread talks to the node agent over the Unix socket that the agent names in the
+environment (`gangline_schemas.rank_protocol`). Its loop, until the process ends:
+
+1. wait until the agent says something, a flush is asked for, or the period is over;
+2. read what the agent asks (stop, checkpoint);
+3. when all that was written before is sent: take what is queued and write it as one message.
+
+Without an agent (plain torchrun, a notebook) everything here works and goes nowhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Final
+
+from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+
+SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
+TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
+AGENT_LOST: Final = "agent_lost"
+DROPPED_METRIC: Final = "report_dropped"
+
+FLUSH_PERIOD_S: Final = 0.25
+QUEUE_LIMIT: Final = 20_000
+MESSAGE_VALUES: Final = 10_000  # about; the agent takes lines of up to 1 MiB
+METRICS_LIMIT: Final = 1_000  # names a message; those beyond are left out
+
+_Entry = tuple[int, int, Mapping[str, float]]
+
+
+def to_columns(entries: Sequence[_Entry], dropped: int = 0) -> Report:
+    """Turn rows of (step, Unix ms, metrics) into one columnar message.
+
+    A metric that a step did not report, or that is no finite number, is None there. `dropped` > 0
+    is added to the last row as the metric `report_dropped`. Names beyond the limit are left out.
+    """
+    every_name = dict.fromkeys(name for _, _, metrics in entries for name in metrics)
+    names = list(every_name)[: METRICS_LIMIT - 1]
+    columns: dict[str, tuple[float | None, ...]] = {}
+    for name in names:
+        columns[name] = tuple(_finite(metrics.get(name)) for _, _, metrics in entries)
+    if dropped:
+        columns[DROPPED_METRIC] = (*(None for _ in entries[1:]), float(dropped))
+    return Report(
+        step=tuple(step for step, _, _ in entries),
+        time_ms=tuple(time_ms for _, time_ms, _ in entries),
+        metrics=columns,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):  # a script's slip must not cost it its line to the agent
+        return None
+    return number if math.isfinite(number) else None
+
+
+class Reporter:
+    """One rank's line to its agent. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        socket_path: str | None,
+        *,
+        token: str = "",
+        rank: int = 0,
+        flush_period_s: float = FLUSH_PERIOD_S,
+        queue_limit: int = QUEUE_LIMIT,
+    ) -> None:
+        """Connect to the agent and start the background thread; do nothing without a path.
+
+        Raises:
+            OSError: the agent's socket cannot be connected to.
+        """
+        self._entries: deque[_Entry] = deque(maxlen=queue_limit)
+        self._limit = queue_limit
+        self._dropped = 0
+        self._dropped_sent = 0
+        self._shards: deque[ShardReady] = deque()
+        self._period_s = flush_period_s
+        self._stop_reason: str | None = None
+        self._requests_seen = 0
+        self._requests_answered = 0
+        self._sent = threading.Condition()
+        self._flushes_wanted = 0
+        self._flushes_done = 0
+        self._lost = False
+        self._socket: socket.socket | None = None
+        if socket_path is None:
+            return
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.connect(socket_path)
+        self._socket.sendall(Hello(rank=rank, token=token).encode() + b"\n")
+        self._socket.setblocking(False)
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_w.setblocking(False)
+        threading.Thread(
+            target=self._run, args=(self._socket,), name="gangline-report", daemon=True
+        ).start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is an agent that hears us."""
+        return self._socket is not None and not self._lost
+
+    @property
+    def dropped(self) -> int:
+        """Steps whose metrics were shed because the agent did not take them in time."""
+        return self._dropped
+
+    def report(self, metrics: Mapping[str, float], step: int) -> None:
+        """Queue the metrics of one finished step; the oldest go first when the queue is full."""
+        if self._socket is None:
+            return
+        if len(self._entries) == self._limit:
+            self._dropped += 1
+        self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
+
+    def shard_ready(self, message: ShardReady) -> None:
+        """Tell the agent of a finished shard. Never shed: at most one is made per save."""
+        if self.connected:
+            self._shards.append(message)
+            self._wake()
+
+    def should_stop(self) -> str | None:
+        """Why to save and leave, or None. Once set it stays, and it is free to ask."""
+        return self._stop_reason
+
+    def request_stop(self, reason: str) -> None:
+        """Make `should_stop` answer `reason`, unless it already has one."""
+        if self._stop_reason is None:
+            self._stop_reason = reason
+
+    def should_checkpoint(self) -> bool:
+        """True once for each time that a checkpoint was asked for since the last call."""
+        seen = self._requests_seen
+        if seen == self._requests_answered:
+            return False
+        self._requests_answered = seen
+        return True
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Send all that was reported before; False when the agent did not take it in time."""
+        if not self.connected:
+            return not self._entries and not self._shards
+        with self._sent:
+            self._flushes_wanted += 1
+            wanted = self._flushes_wanted
+        self._wake()
+        with self._sent:
+            self._sent.wait_for(lambda: self._lost or self._flushes_done >= wanted, timeout_s)
+            return self._flushes_done >= wanted
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full of wake-ups already, or closed
+            self._wake_w.send(b"w")
+
+    def _run(self, agent: socket.socket) -> None:
+        try:
+            self._converse(agent)
+        except OSError:
+            pass
+        finally:
+            self._lost = True
+            self.request_stop(AGENT_LOST)
+            with self._sent:
+                self._sent.notify_all()
+            for line in (agent, self._wake_r, self._wake_w):
+                line.close()
+
+    def _converse(self, agent: socket.socket) -> None:
+        """The loop of the module's docstring; returns when the agent has hung up."""
+        incoming, outgoing = b"", b""
+        due = time.monotonic() + self._period_s
+        while True:
+            writers = [agent] if outgoing else []
+            wait_s = max(0.0, due - time.monotonic())
+            readable, writable, _ = select.select([agent, self._wake_r], writers, [], wait_s)
+            if self._wake_r in readable:
+                self._wake_r.recv(4096)
+            if agent in readable:
+                received = agent.recv(65536)
+                if not received:
+                    return
+                *lines, incoming = (incoming + received).split(b"\n")
+                for line in lines:
+                    self._obey(line)
+            if writable:
+                outgoing = outgoing[agent.send(outgoing) :]
+            is_due = time.monotonic() >= due
+            if is_due:
+                due = time.monotonic() + self._period_s
+            if not outgoing:
+                outgoing = self._next_message(is_due=is_due)
+
+    def _obey(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        control = Control.decode(line)
+        if control.stop is not None:
+            self.request_stop(control.stop)
+        self._requests_seen = max(self._requests_seen, control.checkpoint_request)
+
+    def _next_message(self, *, is_due: bool) -> bytes:
+        """What to send now, or nothing; ends the flushes that have nothing left to wait for.
+
+        Steps go before shards, so that the agent knows a step when its shard arrives.
+        """
+        wanted = self._flushes_wanted  # read first: what was reported before it, is queued
+        if not self._entries and not self._shards:
+            if wanted > self._flushes_done:
+                with self._sent:
+                    self._flushes_done = wanted
+                    self._sent.notify_all()
+            return b""
+        if not (is_due or self._shards or wanted > self._flushes_done):
+            return b""
+        entries: list[_Entry] = []
+        values = 0
+        while self._entries and values < MESSAGE_VALUES:
+            entries.append(self._entries.popleft())
+            values += 2 + len(entries[-1][2])
+        parts = []
+        if entries:
+            dropped = self._dropped
+            parts.append(to_columns(entries, dropped - self._dropped_sent).encode())
+            self._dropped_sent = dropped
+        while self._shards:
+            parts.append(self._shards.popleft().encode())
+        return b"".join(part + b"\n" for part in parts)
+
+
+_reporter: Reporter | None = None
+_reporter_lock = threading.Lock()
+
+
+def reporter() -> Reporter:
+    """This process's reporter, connected as the environment says, made at the first use."""
+    global _reporter  # noqa: PLW0603 -- one line to the agent per process
+    if _reporter is None:
+        with _reporter_lock:
+            if _reporter is None:
+                _reporter = Reporter(
+                    os.environ.get(SOCKET_ENV),
+                    token=os.environ.get(TOKEN_ENV, ""),
+                    rank=int(os.environ.get("RANK", "0")),
+                )
+    return _reporter
+
+
+def _after_fork_in_child() -> None:
+    """A child (a data loader's worker) is no rank: it must not speak on its parent's line."""
+    global _reporter, _reporter_lock  # noqa: PLW0603
+    _reporter_lock = threading.Lock()
+    if _reporter is not None:
+        _reporter = Reporter(None)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def report(metrics: Mapping[str, float], step: int) -> None:
+    """Report the metrics of one finished step. Costs about a microsecond and never blocks.
+
+    Every rank may report; curves are kept by rank. Values that are not finite show as gaps.
+    """
+    reporter().report(metrics, step)
+
+
+def should_checkpoint() -> bool:
+    """True once for each checkpoint that was asked for (before a drain, on a failing GPU).
+
+    Each rank learns of it on its own: agree across ranks before saving together.
+    """
+    return reporter().should_checkpoint()
+
+
+def should_stop() -> str | None:
+    """Why to save and exit 0 (preempted, cancelled, ...), or None to go on.
+
+    Each rank learns of it on its own: agree across ranks before leaving a collective loop.
+    """
+    return reporter().should_stop()
+
+
+def flush(timeout_s: float = 10.0) -> bool:
+    """Wait until the agent has all that was reported; False after `timeout_s` seconds."""
+    return reporter().flush(timeout_s)
+
+
+def stop_on_sigterm() -> None:
+    """Let SIGTERM set what `should_stop` answers instead of ending the process at once."""
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        reporter().request_stop("sigterm")
+
+    reporter()
+    signal.signal(signal.SIGTERM, on_signal)
+
+
+def hyperparameters() -> dict[str, object]:
+    """The job's hyperparameters, as submitted; empty outside of Gangline."""
+    found = json.loads(os.environ.get("GANGLINE_HYPERPARAMETERS") or "{}")
+    if not isinstance(found, dict):
+        raise TypeError("GANGLINE_HYPERPARAMETERS must be a JSON object of names and values")
+    return found

@@ -1,0 +1,110 @@
+"""`python -m gangline_worker.training [--config FILE] [--set name=value ...]`.
+
+Exit codes: 0 trained to the end, or saved and stopped as asked; 1 an error in the program; 2 wrong
+settings or data; 65 a corrupt or foreign checkpoint; 74 the last checkpoint could not be written;
+75 the agent is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from gangline_worker.checkpoint.files import CorruptCheckpoint
+from gangline_worker.checkpoint.loader import WrongCheckpoint
+from gangline_worker.checkpoint.public import RESUME_ENV
+from gangline_worker.reporting import flush, hyperparameters, stop_on_sigterm
+from gangline_worker.training.config import read_settings
+from gangline_worker.training.console import complain, say
+from gangline_worker.training.parallel import join_world
+from gangline_worker.training.trainer import AgentLostError, SaveFailedError, Trainer
+
+EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AGENT = 1, 2, 65, 74, 75
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gangline_worker.training",
+        description="Train a byte-level transformer on text.",
+    )
+    parser.add_argument("--config", type=Path, help="YAML file of settings")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="overrides"
+    )
+    parser.add_argument("--resume-from", type=Path, help="folder of a committed checkpoint")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one rank; gives the exit code."""
+    options = parse(arguments)
+    started = time.perf_counter()
+    try:
+        stop_on_sigterm()
+    except OSError as error:
+        complain(f"error: the agent's socket cannot be reached: {error}")
+        return EXIT_AGENT
+    named = os.environ.get(RESUME_ENV)
+    resume_from = options.resume_from or (Path(named) if named else None)
+    try:
+        config = read_settings(options.config, submitted(), options.overrides)
+        world = join_world(config.collective_timeout_s)
+        trainer = Trainer(config, world, resume_from)
+        if world.rank == 0:
+            say(f"ready after {time.perf_counter() - started:.2f} s")
+        reason = trainer.run()
+    except (CorruptCheckpoint, WrongCheckpoint) as error:
+        return _fail(error, EXIT_CHECKPOINT)
+    except ValueError as error:  # settings and data; torch's own come with a traceback
+        if type(error).__module__.startswith("gangline_worker"):
+            return _fail(error, EXIT_SETTINGS)
+        raise
+    except SaveFailedError as error:
+        return _fail(error, EXIT_SAVE)
+    except AgentLostError as error:
+        return _fail(error, EXIT_AGENT)
+    if reason is not None:
+        say(f"stopped after step {trainer.step}: {reason}")
+    flush()
+    dist.destroy_process_group()
+    return 0
+
+
+def submitted() -> dict[str, object]:
+    """The job's hyperparameters, and its seed when they name none."""
+    seed = os.environ.get("GANGLINE_SEED")
+    return ({"seed": seed} if seed else {}) | hyperparameters()
+
+
+def _fail(error: Exception, code: int) -> int:
+    complain(f"error: {error}")
+    flush()
+    return code
+
+
+def leave(code: int) -> None:
+    """End at once: other ranks may be dead, and tearing groups down would wait for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    try:
+        leave(main())
+    except SystemExit as usage:
+        leave(usage.code if isinstance(usage.code, int) else EXIT_ERROR)
+    except BaseException:  # noqa: BLE001 -- printed, and told by the exit code
+        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            flush()
+        leave(EXIT_ERROR)

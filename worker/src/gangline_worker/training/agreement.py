@@ -1,0 +1,70 @@
+"""One small exchange at the end of each step: what all ranks must know, and do alike."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class StepNews:
+    """What one rank tells the others at the end of a step. All are sent as float64."""
+
+    loss: float
+    data_wait_s: float
+    stop: bool = False  # it was asked to save and leave
+    lost: bool = False  # its agent is gone: nothing it saves can count
+    wants_checkpoint: bool = False
+    saving: bool = False  # its last save is still being written
+    failed_saves: int = 0
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """What every rank concludes from all news; the same on each of them."""
+
+    loss: float  # mean over ranks, summed in the order of ranks
+    data_wait_s: float  # the longest
+    stop: bool
+    lost: bool
+    wants_checkpoint: bool
+    saving: bool
+    failed_saves: int
+
+
+def summarize(news: list[StepNews]) -> StepSummary:
+    """Join the news of all ranks, given by rank."""
+    return StepSummary(
+        loss=sum(one.loss for one in news) / len(news),
+        data_wait_s=max(one.data_wait_s for one in news),
+        stop=any(one.stop for one in news),
+        lost=any(one.lost for one in news),
+        wants_checkpoint=any(one.wants_checkpoint for one in news),
+        saving=any(one.saving for one in news),
+        failed_saves=sum(one.failed_saves for one in news),
+    )
+
+
+def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
+    """Tell all ranks of a group and hear them; one all-gather of some 60 bytes."""
+    size = dist.get_world_size(group)
+    mine = torch.tensor([float(value) for value in astuple(news)], dtype=torch.float64)
+    rows = torch.empty(size * len(mine), dtype=torch.float64)
+    dist.all_gather_into_tensor(rows, mine, group=group)
+    return summarize([_from_row(row) for row in rows.view(size, -1).tolist()])
+
+
+def _from_row(row: list[float]) -> StepNews:
+    loss, data_wait_s, stop, lost, wants, saving, failed = row
+    return StepNews(
+        loss, data_wait_s, bool(stop), bool(lost), bool(wants), bool(saving), int(failed)
+    )
+
+
+def all_agree(group: dist.ProcessGroup, *, ok: bool) -> bool:
+    """Whether every rank says so."""
+    flag = torch.tensor([int(ok)])
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=group)
+    return bool(flag.item())

@@ -1,0 +1,80 @@
+"""Model FLOP utilization: what the model needs over what this machine was seen to do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+_FIRST_S, _AGAIN_S = 0.3, 0.05  # of probing, at each start
+
+
+def flops_per_token(model: nn.Module, *, layers: int, dim: int, seq_len: int) -> float:
+    """6 (N - N_embedding) + 12 L d T FLOP for each token, forward and backward.
+
+    The formula is that of Chowdhery et al., PaLM, 2022, appendix B; recomputation is not counted.
+    """
+    total = sum(parameter.numel() for parameter in model.parameters())
+    embedding = sum(p.numel() for n, p in model.named_parameters() if n.startswith("embedding."))
+    return 6.0 * (total - embedding) + 12.0 * layers * dim * seq_len
+
+
+def measured_peak(device: torch.device, dtype: torch.dtype, budget_s: float) -> float:
+    """FLOP/s of square matrix products on one device, with as many threads as training has."""
+    size = 8192 if device.type == "cuda" else 512
+    a = torch.randn(size, size, device=device).to(dtype)
+    b = torch.randn(size, size, device=device).to(dtype)
+    best, ends = 0.0, time.perf_counter() + budget_s
+    for attempt in range(1000):
+        _synchronize(device)
+        started = time.perf_counter()
+        torch.mm(a, b)
+        _synchronize(device)
+        taken = time.perf_counter() - started
+        if attempt:  # the first one sets things up
+            best = max(best, 2.0 * size**3 / taken)
+        if time.perf_counter() > ends and attempt > 1:
+            break
+    return best
+
+
+def _cache_file() -> Path:
+    """Where peaks are kept. Raises RuntimeError for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(named).expanduser() / "gangline" / "peak-flops.json"
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_of_this_host(device: torch.device, dtype: torch.dtype) -> float:
+    """The best peak ever measured here, in FLOP/s per device.
+
+    A probe on a busy machine sees too little, so each start probes for a moment and the best is
+    kept in the user's cache folder; without a home folder this start's probe counts alone.
+    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    key = f"{platform.node()}/{name}/{dtype}/{torch.get_num_threads()}".replace("torch.", "")
+    known: dict[str, float] = {}
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        known = {str(k): float(v) for k, v in json.loads(_cache_file().read_text()).items()}
+    before = known.get(key, 0.0)
+    seen = measured_peak(device, dtype, _AGAIN_S if before else _FIRST_S)
+    if seen <= before:
+        return before
+    known[key] = seen
+    with contextlib.suppress(OSError, RuntimeError):
+        cache = _cache_file()
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        partial = cache.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(known))
+        partial.replace(cache)
+    return known[key]

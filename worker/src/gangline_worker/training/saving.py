@@ -1,0 +1,104 @@
+"""When the trainer saves, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pydantic import JsonValue
+from torch import Tensor
+
+from gangline_worker.checkpoint.public import DIRECTORY_ENV, announcer, identity
+from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
+from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.console import complain
+
+
+class CheckpointSchedule:
+    """Decides on rank 0 when the next save is due, and keeps a wish until it is met."""
+
+    def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
+        """The interval is the job's, when the agent names it, else that of the settings."""
+        named = os.environ.get("GANGLINE_CHECKPOINT_INTERVAL_S")
+        self._interval_s = float(named) if named else config.checkpoint_interval_s
+        self._every_steps = config.checkpoint_every_steps
+        self._clock = clock
+        self._last = clock()
+        self._asked = False
+
+    def ask(self) -> None:
+        """Somebody wants a checkpoint as soon as can be."""
+        self._asked = True
+
+    def wanted(self, step: int, rank: int) -> bool:
+        """Whether this rank wants to save after `step`; the clock counts on rank 0 alone."""
+        by_steps = self._every_steps > 0 and step % self._every_steps == 0
+        by_time = rank == 0 and self._clock() - self._last >= self._interval_s
+        return self._asked or by_steps or by_time
+
+    def saved(self) -> None:
+        """A save has begun."""
+        self._asked = False
+        self._last = self._clock()
+
+
+class Checkpointer:
+    """The trainer's saver; without a checkpoint directory it does nothing."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """Plan and allocate now, so that the first save does not block training for it."""
+        named = os.environ.get(DIRECTORY_ENV)
+        self._tensors = tensors
+        self._saver: AsyncSaver | None = None
+        self.failures = 0
+        if named:
+            directory = Path(named)
+            self._saver = AsyncSaver(identity(directory), announcer(directory))
+            self._saver.prepare(tensors)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there is somewhere to save to."""
+        return self._saver is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank still writes."""
+        return self._saver is not None and self._saver.busy
+
+    def begin(
+        self, step: int, state: Mapping[str, JsonValue], metrics: Mapping[str, float]
+    ) -> None:
+        """Start a save; the tensors must not change before `before_update`."""
+        if self._saver is not None:
+            self._saver.begin(step, self._tensors, state, metrics)
+
+    def before_update(self) -> None:
+        """Wait until the copy of a save that began is done: the weights change next."""
+        if self._saver is not None:
+            self._saver.wait_copied()
+
+    def finish(self) -> None:
+        """Wait until nothing is being written."""
+        if self._saver is not None:
+            self._saver.wait()
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the saves that ended since the last call; failures go to the log too."""
+        found: dict[str, float] = {}
+        for result in self._saver.results() if self._saver is not None else []:
+            if result.error is None:
+                found["checkpoint_blocked_s"] = result.blocked_s
+                found["checkpoint_write_s"] = result.write_s
+                found["checkpoint_bytes"] = float(result.size_bytes)
+            else:
+                self._tell(result)
+        if self.failures:
+            found["checkpoint_failures"] = float(self.failures)
+        return found
+
+    def _tell(self, result: SaveResult) -> None:
+        self.failures += 1
+        complain(f"checkpoint of step {result.step} failed: {result.error}; training goes on")

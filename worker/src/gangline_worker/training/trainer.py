@@ -1,0 +1,268 @@
+"""The training loop.
+
+`Trainer.train_step` is the step; `Trainer.run` is what happens around it:
+
+1. read this rank's part of the batch (a function of the position in the data alone);
+2. take the step;
+3. tell all ranks how it went and hear whether to save or to stop, in one small exchange;
+4. report the step's metrics;
+5. begin a save when it was agreed on; it runs while the next step computes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pydantic import ValidationError
+from torch.distributed.tensor import DTensor
+
+from gangline_worker.checkpoint.files import CorruptCheckpoint
+from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.local import holdings
+from gangline_worker.data.order import rank_share
+from gangline_worker.data.text import DataError, TextData, load_text
+from gangline_worker.reporting import AGENT_LOST, report, should_checkpoint, should_stop
+from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
+from gangline_worker.training.config import ConfigError, TrainConfig
+from gangline_worker.training.console import say
+from gangline_worker.training.flops import flops_per_token, peak_of_this_host
+from gangline_worker.training.model import loss_of
+from gangline_worker.training.parallel import World, compute_dtype, spread
+from gangline_worker.training.saving import Checkpointer, CheckpointSchedule
+from gangline_worker.training.schedule import lr_at
+from gangline_worker.training.state import (
+    TrainState,
+    build_optimizer,
+    capture_rng,
+    code_ref,
+    restore_rng,
+    seed_everything,
+    tensors_of,
+)
+
+
+class AgentLostError(RuntimeError):
+    """A rank's agent is gone: what is computed from here on could not count."""
+
+
+class SaveFailedError(RuntimeError):
+    """The last checkpoint could not be saved, so the run's result would be lost."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One rank's view of one step."""
+
+    loss: float  # mean over this rank's samples, nats a byte
+    grad_norm: float  # of the whole model, before clipping
+    lr: float
+    data_wait_s: float
+
+
+class Trainer:
+    """One rank of one attempt."""
+
+    def __init__(self, config: TrainConfig, world: World, resume_from: Path | None) -> None:
+        """Build, then start afresh or from a committed checkpoint.
+
+        Raises:
+            ConfigError: batch, accumulation and world size do not fit together.
+            DataError: there is no data, ranks read different data, or it has changed.
+            CorruptCheckpoint, WrongCheckpoint: all ranks raise when one cannot load.
+        """
+        share = rank_share(config.batch_size, world.size)
+        if share % config.accumulation:
+            raise ConfigError(
+                f"batch_size ({config.batch_size}) / world size ({world.size}) = {share} does not "
+                f"divide by accumulation ({config.accumulation})"
+            )
+        self.config, self.world = config, world
+        self.step = 0
+        self.position = 0  # samples used so far, over all ranks
+        text = load_text(config.data, suffix=config.data_suffix, max_bytes=config.data_max_bytes)
+        self.data = TextData.of(text, seq_len=config.seq_len, seed=config.seed)
+        self._data_digest = self.data.digest()
+        self._check_same_data()
+        seed_everything(config.seed, world.rank)
+        self.model = spread(config, world)
+        self.optimizer = build_optimizer(self.model.plain, config)
+        self._tensors = tensors_of(self.model.plain, self.optimizer)
+        if resume_from is None:
+            self.model.plain.reset_weights(config.seed)
+        else:
+            self._resume(resume_from)
+        self.checkpointer = Checkpointer(self._tensors)
+        self.schedule = CheckpointSchedule(config)
+        self._flops_per_token = flops_per_token(
+            self.model.plain, layers=config.layers, dim=config.dim, seq_len=config.seq_len
+        )
+        self._peak = 0.0
+        if world.rank == 0:
+            self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
+
+    def train_step(self) -> StepResult:
+        """One optimizer step over one global batch."""
+        config, lr = self.config, lr_at(self.step + 1, self.config)
+        inputs, targets, data_wait_s = self._next_batch()
+        loss_sum = torch.zeros((), device=self.world.device)
+        micro_batches = list(
+            zip(inputs.chunk(config.accumulation), targets.chunk(config.accumulation), strict=True)
+        )
+        for i, (micro_inputs, micro_targets) in enumerate(micro_batches, start=1):
+            with self.model.micro_step(last=i == config.accumulation):
+                logits = self.model.module(micro_inputs)
+                loss = loss_of(logits, micro_targets) / config.accumulation
+                loss.backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.detach()
+        parameters = list(self.model.plain.parameters())
+        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+        if isinstance(grad_norm, DTensor):
+            grad_norm = grad_norm.full_tensor()
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.checkpointer.before_update()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self.position += config.batch_size
+        return StepResult(loss_sum.item(), grad_norm.item(), lr, data_wait_s)
+
+    def run(self) -> str | None:
+        """Train to the last step, or until asked to stop; gives the reason in that case.
+
+        The state of the last step taken is saved in either case.
+
+        Raises:
+            AgentLostError, SaveFailedError: the run cannot count.
+        """
+        ended = time.perf_counter()
+        while self.step < self.config.steps:
+            result = self.train_step()
+            summary = exchange(self._news(result), self.world.control)
+            now = time.perf_counter()
+            self._report(result, summary, step_s=now - ended)
+            ended = now
+            if summary.lost:
+                raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
+            last = summary.stop or self.step == self.config.steps
+            if self.checkpointer.enabled and (
+                last or (summary.wants_checkpoint and not summary.saving)
+            ):
+                self._save(result, summary)
+            if last:
+                self._finish()
+            if summary.stop:
+                return should_stop() or "another rank was asked to stop"
+        return None
+
+    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
+        started = time.perf_counter()
+        world = self.world
+        batch = self.data.batch(self.position, self.config.batch_size, world.rank, world.size)
+        inputs = torch.from_numpy(batch.inputs).to(world.device)
+        targets = torch.from_numpy(batch.targets).to(world.device)
+        return inputs, targets, time.perf_counter() - started
+
+    def _news(self, result: StepResult) -> StepNews:
+        if should_checkpoint():
+            self.schedule.ask()
+        reason = should_stop()
+        return StepNews(
+            loss=result.loss,
+            data_wait_s=result.data_wait_s,
+            stop=reason is not None,
+            lost=reason == AGENT_LOST,
+            wants_checkpoint=self.schedule.wanted(self.step, self.world.rank),
+            saving=self.checkpointer.busy,
+            failed_saves=self.checkpointer.failures,
+        )
+
+    def _report(self, result: StepResult, summary: StepSummary, step_s: float) -> None:
+        metrics = {"step_s": step_s, "data_wait_s": result.data_wait_s}
+        metrics.update(self.checkpointer.metrics())
+        if self.world.rank == 0:
+            tokens_per_s = self.config.batch_size * self.config.seq_len / step_s
+            peak = self._peak * self.world.size
+            metrics |= {
+                "loss": summary.loss,
+                "lr": result.lr,
+                "grad_norm": result.grad_norm,
+                "tokens_per_s": tokens_per_s,
+                "mfu": tokens_per_s * self._flops_per_token / peak,
+                "data_wait_s": summary.data_wait_s,
+            }
+            if self.step % self.config.log_every_steps == 0 or self.step == self.config.steps:
+                say(
+                    f"step {self.step}/{self.config.steps} loss {summary.loss:.4f} "
+                    f"lr {result.lr:.2e} grad_norm {result.grad_norm:.3f} "
+                    f"{tokens_per_s:,.0f} tokens/s mfu {metrics['mfu']:.1%}"
+                )
+        report(metrics, self.step)
+
+    def _save(self, result: StepResult, summary: StepSummary) -> None:
+        state = TrainState(
+            step=self.step,
+            position=self.position,
+            config_digest=self.config.digest(),
+            data_digest=self._data_digest,
+            code_ref=code_ref(),
+            rng=capture_rng(self.world.device),
+        )
+        metrics = {"loss": summary.loss, "lr": result.lr}
+        self.checkpointer.begin(self.step, state.as_json(), metrics)
+        self.schedule.saved()
+
+    def _finish(self) -> None:
+        """Wait for the last save and see that every rank's is whole."""
+        self.checkpointer.finish()
+        before = self.checkpointer.failures
+        metrics = self.checkpointer.metrics()
+        if metrics:
+            report(metrics, self.step)
+        if not all_agree(self.world.control, ok=self.checkpointer.failures == before):
+            raise SaveFailedError(f"the checkpoint of step {self.step}, the last, is not whole")
+
+    def _check_same_data(self) -> None:
+        """Ranks of one gang must read the same bytes: else samples are doubled and missed."""
+        number = int(self._data_digest[:15], 16)
+        seen = torch.tensor([number, -number])
+        dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self.world.control)
+        if seen.tolist() != [number, -number]:
+            raise DataError(
+                f"data: ranks read different bytes from {self.config.data!r} (another Python, "
+                "another copy?); name a folder that is the same on every node"
+            )
+
+    def _resume(self, folder: Path) -> None:
+        error: Exception | None = None
+        try:
+            self._load(Checkpoint(folder))
+        except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
+            error = found
+        if not all_agree(self.world.control, ok=error is None):
+            raise error or CorruptCheckpoint(folder, "another rank could not load its part")
+        if self.world.rank == 0:
+            say(f"resumed from {folder.parent.name}/{folder.name}")
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        world = self.world
+        checkpoint.fill(holdings(self._tensors, world.rank, world.size))
+        try:
+            state = TrainState.model_validate(checkpoint.manifest_for(world.rank).state)
+        except ValidationError as error:
+            raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error
+        if state.data_digest != self._data_digest:
+            raise DataError(
+                f"data: {self.config.data!r} has changed since step {state.step}; give back what "
+                "the run began with, or start a new run"
+            )
+        self.step, self.position = state.step, state.position
+        if checkpoint.record.world_size == world.size:
+            restore_rng(state.rng, world.device)
+        else:  # there is no state for each new rank: draw anew, but not what was drawn before
+            seed_everything(self.config.seed + state.step, world.rank)
+        self.model.plain.reset_buffers()
