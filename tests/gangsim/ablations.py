@@ -85,7 +85,7 @@ class _OffsetsApartLoop(DeciderLoop[Any]):
         def apart(
             records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
         ) -> None:
-            self._bus.commit_offsets(group, offsets)
+            self._bus.broker._offsets.setdefault(group, {}).update(offsets)
             commit(records, {}, group)
 
         self._writer.commit = apart  # type: ignore[method-assign]

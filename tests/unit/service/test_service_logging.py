@@ -12,6 +12,7 @@ import pytest
 import structlog
 from pydantic import BaseModel
 
+from gangline_bus import tracing
 from gangline_service import logging, telemetry
 from gangline_service.redaction import is_secret_key, redact_text, redact_value
 
@@ -81,7 +82,7 @@ def test_trace_ids_are_those_of_the_current_span(capsys: pytest.CaptureFixture[s
     providers = telemetry.start("quota", "box-1")
     with providers.tracer("test").start_as_current_span("admit"):
         logging.get_logger("gangline_quota").info("inside")
-        _, trace_id, span_id, _ = str(telemetry.inject()).split("-")
+        _, trace_id, span_id, _ = str(tracing.current()).split("-")
     (line,) = _lines(capsys)
     assert (line["trace_id"], line["span_id"]) == (trace_id, span_id)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import http.server
 import threading
 
-import pytest
-from opentelemetry import metrics, trace
+from opentelemetry import metrics
 from prometheus_client import REGISTRY
 
 from gangline_service import telemetry
@@ -21,22 +20,6 @@ def test_metrics_are_in_the_own_registry_alone() -> None:
     assert "gangline_inputs" not in two.exposition()[0].decode()
     assert "gangline_inputs_total" not in {m.name for m in REGISTRY.collect()}
     assert not isinstance(metrics.get_meter_provider(), type(one.meters))
-
-
-def test_context_is_carried_as_one_string() -> None:
-    tracer = telemetry.start("quota", "a").tracer("test")
-    assert telemetry.inject() is None
-    with tracer.start_as_current_span("producer") as producer:
-        carried = telemetry.inject()
-    context = telemetry.extract(carried)
-    with tracer.start_as_current_span("consumer", context=context) as consumer:
-        assert consumer.get_span_context().trace_id == producer.get_span_context().trace_id
-        assert consumer.get_span_context().span_id != producer.get_span_context().span_id
-
-
-@pytest.mark.parametrize("text", [None, "", "garbage", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
-def test_wrong_context_starts_a_new_trace(text: str | None) -> None:
-    assert not trace.get_current_span(telemetry.extract(text)).get_span_context().is_valid
 
 
 def test_spans_and_metrics_go_to_the_collector() -> None:

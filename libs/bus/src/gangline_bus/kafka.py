@@ -127,12 +127,6 @@ class KafkaBus:
             for item in answer
         }
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit synchronously."""
-        consumer = self._probe(group)
-        places = [KafkaPlace(at.topic, at.partition, offset) for at, offset in offsets.items()]
-        self._call(lambda: consumer.commit(offsets=places, asynchronous=False))
-
     def writer(self) -> KafkaWriter:
         """An idempotent writer with a bounded queue."""
         return KafkaWriter({**self.base, **PRODUCER})

@@ -224,12 +224,6 @@ class MemoryBus:
             known = self.broker._offsets.get(group, {})
             return {place: known.get(place) for place in wanted}
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit without a transaction."""
-        self.broker._reachable()
-        with self.broker._lock:
-            self.broker._offsets.setdefault(group, {}).update(offsets)
-
     def writer(self) -> MemoryWriter:
         """A stream writer."""
         return MemoryWriter(self)

@@ -157,9 +157,6 @@ class Bus(Protocol):
     ) -> dict[TopicPartition, int | None]:
         """The group's committed next offsets; waits for open transactions on them to end."""
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit a plain (not transactional) consumer's next offsets."""
-
     def writer(self) -> Writer:
         """A writer for streams."""
 

@@ -9,19 +9,14 @@ import threading
 from dataclasses import dataclass, field
 
 from opentelemetry import metrics, trace
-from opentelemetry.context import Context as TraceContext
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-
-_PROPAGATOR = TraceContextTextMapPropagator()
-_TRACEPARENT = "traceparent"
 
 
 @dataclass(frozen=True)
@@ -102,20 +97,3 @@ def _export(tracers: TracerProvider, endpoint: str) -> MetricReader:
     return PeriodicExportingMetricReader(
         OTLPMetricExporter(endpoint=f"{endpoint}/v1/metrics", timeout=5)
     )
-
-
-def inject() -> str | None:
-    """The current span as a W3C traceparent, to send with a message; None outside of a span."""
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier)
-    return carrier.get(_TRACEPARENT)
-
-
-def extract(traceparent: str | None) -> TraceContext:
-    """The context to start a span in that continues `traceparent`.
-
-    None or malformed text gives a context without a parent: a sender's mistake in tracing must
-    not cost its message. Use: `tracer.start_as_current_span(name, context=extract(text))`.
-    """
-    carrier = {} if traceparent is None else {_TRACEPARENT: traceparent}
-    return _PROPAGATOR.extract(carrier, context=TraceContext())

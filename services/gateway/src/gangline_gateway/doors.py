@@ -23,9 +23,9 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gangline_bus.tracing import context_of
 from gangline_gateway import problems
 from gangline_gateway.problems import ProblemError
-from gangline_service.telemetry import extract
 from gangline_service.tokens import Principal, TokenBook
 
 log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class Doors:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        context = extract(headers.get("traceparent"))
+        context = context_of(headers.get("traceparent"))
         began = time.perf_counter()
         status = 0
 
