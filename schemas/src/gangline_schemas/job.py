@@ -262,8 +262,28 @@ class JobSpec(Model):
         return self
 
 
+def _as_type_limits(value: Any) -> Any:
+    """`[h100, a100]` and `{h100: 32, a100: null}` as people write them in a file."""
+    if isinstance(value, dict):
+        return [{"gpu_type": name, "gpu_limit": limit} for name, limit in value.items()]
+    if isinstance(value, list | tuple):
+        return [{"gpu_type": item} if isinstance(item, str) else item for item in value]
+    return value
+
+
+class GpuTypeLimit(Model):
+    """A GPU model that a team may use, and how many of it at once (None: as its other limits)."""
+
+    gpu_type: Annotated[ShortText, StringConstraints(to_lower=True)]
+    gpu_limit: int | None = Field(default=None, ge=0)
+
+
 class TeamConfig(Model):
-    """What a team may use. GPUs it holds never pass `gpu_limit + borrow_limit`."""
+    """What a team may use. GPUs it holds never pass `gpu_limit + borrow_limit`.
+
+    Teams form a tree by `parent`; what a team holds counts for each team above it, and a job must
+    fit at every level. What holds between teams is checked by `gangline_schemas.teams`.
+    """
 
     team: Identifier
     gpu_limit: int = Field(ge=0, description="GPUs the team may hold at once.")
@@ -273,6 +293,18 @@ class TeamConfig(Model):
     borrow_limit: int = Field(
         default=0, ge=0, description="GPUs above the limit while others idle."
     )
+    parent: Identifier | None = Field(
+        default=None, description="The team above it, whose limits hold too; none: a root."
+    )
+    weight: float = Field(
+        default=1.0, gt=0, le=1e6, description="Its part of what is shared among its siblings."
+    )
+    gpu_types: Annotated[tuple[GpuTypeLimit, ...], BeforeValidator(_as_type_limits)] = Field(
+        default=(), max_length=64, description="GPU models that it may use; empty: its parent's."
+    )
+    gpu_hours_per_month: float | None = Field(
+        default=None, gt=0, le=1e9, description="Budget of each UTC month; none: no budget."
+    )
 
     @model_validator(mode="after")
     def _guarantee_is_within(self) -> Self:
@@ -280,6 +312,14 @@ class TeamConfig(Model):
             raise ValueError(
                 f"gpu_guarantee ({self.gpu_guarantee}) is above gpu_limit ({self.gpu_limit})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _types_are_named_once(self) -> Self:
+        names = [item.gpu_type for item in self.gpu_types]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"gpu_types names {', '.join(twice)} twice; keep one entry of each")
         return self
 
     @property

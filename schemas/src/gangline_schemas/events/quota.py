@@ -18,6 +18,9 @@ class JobAdmitted(Event):
     spec: JobSpec
     user: str
     submitted_at: Timestamp
+    note: str | None = Field(
+        default=None, description="Why it must wait first, as far as quota can tell."
+    )
 
 
 class JobRejected(Event):
@@ -41,6 +44,23 @@ class TeamConfigured(Event):
     config: TeamConfig
     user: str = "unknown"
     request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class TeamBudgetChanged(Event):
+    """A team's budget of the month is spent, or there is room again; written when that flips.
+
+    What its running gangs use counts while they run. Gangs that run go on; the team and those
+    below it start no new ones while `exhausted`.
+    """
+
+    type: ClassVar[str] = "team.budget.changed"
+    team: Identifier
+    month: str = Field(pattern=r"^\d{4}-\d{2}$", description="The UTC month, like 2026-11.")
+    exhausted: bool
+    spent_gpu_hours: float = Field(ge=0, description="By the team and those below it, this month.")
+    gpu_hours_per_month: float | None = Field(
+        default=None, description="The budget; none: it was taken away."
+    )
 
 
 class CancelAdmitted(Event):
@@ -94,7 +114,11 @@ class RequestRefused(Event):
 
 
 class UsageCharged(Event):
-    """GPU time of one attempt, charged when its gang was released."""
+    """GPU time of one attempt, charged when its gang was released.
+
+    Exact is `gpus` times the time from `allocated_at` to `released_at`; `gpu_seconds` is the same
+    as a float, for readers.
+    """
 
     type: ClassVar[str] = "usage.charged"
     job_id: Identifier

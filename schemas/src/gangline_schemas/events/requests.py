@@ -46,10 +46,18 @@ class JobRestoreRequested(Event):
 
 
 class TeamConfigureRequested(Event):
-    """Create or change a team."""
+    """Create or change a team; refused if it would break the tree of teams."""
 
     type: ClassVar[str] = "team.configure.requested"
     config: TeamConfig
+    user: str = Field(default="unknown", max_length=256)
+
+
+class TeamsConfigureRequested(Event):
+    """Create or change many teams at once: all of them, or none if the tree would be broken."""
+
+    type: ClassVar[str] = "teams.configure.requested"
+    teams: tuple[TeamConfig, ...] = Field(min_length=1, max_length=10_000)
     user: str = Field(default="unknown", max_length=256)
 
 
