@@ -33,7 +33,10 @@ def _faults() -> Decider[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The real parts by default. `patches` are (module or class, name, value), undone after."""
+    """The real parts by default. `patches` are (module or class, name, value), undone after.
+
+    `snapshot_every`: leaders write snapshots after so many events and heirs begin with them.
+    """
 
     broker: type[SimBroker] = SimBroker
     loop: type[DeciderLoop[Any]] = DeciderLoop
@@ -43,4 +46,5 @@ class Parts:
     checkpoints: Callable[[], Decider[Any]] = CheckpointDecider
     agent: type[AgentCore] = AgentCore
     limits: AgentLimits = field(default_factory=lambda: AgentLimits(HEARTBEAT_S, LEASE_S))
+    snapshot_every: int | None = None
     patches: tuple[tuple[object, str, object], ...] = ()

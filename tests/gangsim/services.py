@@ -11,6 +11,7 @@ from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decider, EffectDone
 from gangline_bus.memory import MemoryMember
 from gangline_bus.ports import BusError
+from gangline_bus.snapshot import SnapshotCodec
 from gangline_checkpoints.model import Verified
 from gangsim.bus import SimCrash, SimPause
 from gangsim.engine import Violation
@@ -30,6 +31,7 @@ class Service:
     name: str
     decider: Callable[[], Decider[Any]]
     fingerprint: Callable[[Any], str]
+    codec: SnapshotCodec[Any]
     perform: Callable[[str, object], object] | None = None
 
 
@@ -222,8 +224,10 @@ class ServiceProcess:
                 names=self.world.names,
                 settings=LoopSettings(batch=50, tick_interval_s=TICK_S, instance=self.client),
                 performer=self.performer,
+                snapshots=self.world.snapshots.of(self.service, self.world.parts.snapshot_every),
             )
             loop.take_over()
+            self.world.snapshots.check(self.service, loop)
             self.loop = loop
             self._remember_commits(loop)
             self.world.engine.note("leads", self.client, loop.next_seq)

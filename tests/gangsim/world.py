@@ -14,15 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gangline_bus import decider
+from gangline_bus import decider, snapshot
 from gangline_bus.codec import Received, receive
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_checkpoints import perform
+from gangline_checkpoints import snapshot as checkpoints_snapshot
 from gangline_checkpoints import state as checkpoints_state
+from gangline_faults import snapshot as faults_snapshot
 from gangline_faults import state as faults_state
+from gangline_quota import snapshot as quota_snapshot
 from gangline_quota import state as quota_state
 from gangline_scheduler import invariants
+from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler import state as scheduler_state
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_worker.agent.model import GangKey
@@ -33,6 +37,7 @@ from gangsim.node import SimNode
 from gangsim.parts import Parts
 from gangsim.plan import JobPlan, NodePlan, Plan
 from gangsim.services import Service, ServiceProcess
+from gangsim.snapshots import SimSnapshots, Told
 from gangsim.store import SimStore
 from gangsim.training import RankProcess, Training
 from gangsim.users import Users
@@ -73,6 +78,7 @@ class World:
         self.broker = parts.broker(self.engine)
         create_topics(self.broker.connect("setup"), self.names)
         self.store = SimStore(self.engine.stream("store"))
+        self.snapshots = SimSnapshots(self.broker, self.engine)
         self.machines = Machines(self.engine)
         self.trainings: dict[GangKey, Training] = {}
         self.completed: dict[GangKey, int] = {}
@@ -104,14 +110,28 @@ class World:
             pause=lambda seconds: None,
         )
         return [
-            (Service("quota", parts.quota, quota_state.fingerprint), "a"),
-            (Service("scheduler", parts.scheduler, scheduler_state.fingerprint), "ab"),
-            (Service("fault-manager", parts.faults, faults_state.fingerprint), "a"),
+            (Service("quota", parts.quota, quota_state.fingerprint, quota_snapshot.codec()), "a"),
+            (
+                Service(
+                    "scheduler",
+                    parts.scheduler,
+                    scheduler_state.fingerprint,
+                    scheduler_snapshot.codec(),
+                ),
+                "ab",
+            ),
+            (
+                Service(
+                    "fault-manager", parts.faults, faults_state.fingerprint, faults_snapshot.codec()
+                ),
+                "a",
+            ),
             (
                 Service(
                     "checkpoint-service",
                     parts.checkpoints,
                     checkpoints_state.fingerprint,
+                    checkpoints_snapshot.codec(),
                     performer,
                 ),
                 "a",
@@ -216,7 +236,8 @@ class World:
     def run(self) -> Outcome:
         """All phases. What was violated stands in the outcome."""
         violation = ""
-        with _patched(self.parts, (decider, "receive", self.receive)):
+        told = (snapshot, "log", Told(self.engine))
+        with _patched(self.parts, (decider, "receive", self.receive), told):
             try:
                 self._phases()
             except Violation as error:

@@ -2,7 +2,7 @@
 
 Takeover
 1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open.
-2. Fold the own log up to its end.
+2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
 3. Take the committed input offsets; read on from there (a new input: from its start; signals: from
    their end).
 
@@ -12,7 +12,7 @@ Cycle
 2. For each: `decide` -> events -> `evolve` in memory. What cannot be read goes to the DLQ.
 3. `check` the invariants; a violation ends the process before anything is written.
 4. One transaction with the events, the DLQ records and the inputs' next offsets.
-5. Start the effects that the state now asks for.
+5. Write a snapshot if one is due; start the effects that the state now asks for.
 
 The state in memory runs ahead of the log between 2 and 4, so after any error it is worthless: the
 error is raised, the process ends, and a new one folds the log again. There is no repair in place.
@@ -32,8 +32,9 @@ import structlog
 from gangline_bus.codec import Received, UndecodableError, encode, receive
 from gangline_bus.decision import Decider, Decision, EffectDone, Input, Refused, Tick
 from gangline_bus.dlq import DlqLimit, refused_record
-from gangline_bus.fold import Folded, fold_log
+from gangline_bus.fold import Folded, event_name, fold_log
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
+from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling
 from gangline_schemas.catalog import catalog
@@ -81,6 +82,7 @@ class DeciderLoop(Generic[StateT]):
         names: TopicNames | None = None,
         settings: LoopSettings | None = None,
         performer: Performer | None = None,
+        snapshots: Snapshots[StateT] | None = None,
     ) -> None:
         self.decider = decider
         self.names = names or TopicNames()
@@ -88,6 +90,7 @@ class DeciderLoop(Generic[StateT]):
         self._bus = bus
         self._clock = clock
         self._performer = performer
+        self._snapshots = snapshots
         self._log_topic = self.names.name(decider.log)
         self._place = TopicPartition(self._log_topic, self.settings.shard)
         self._group = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}.inputs"
@@ -114,7 +117,7 @@ class DeciderLoop(Generic[StateT]):
         """Become the shard's only writer and rebuild its state. Raises BusError, LogBroken."""
         transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
         self._writer = self._bus.transactional_writer(transactional_id)
-        self._folded = fold_log(self._bus, self.decider, self._place)
+        self._folded = self._restored() or fold_log(self._bus, self.decider, self._place)
         self._epoch = self._folded.writer_epoch + 1
         self._reader = self._bus.reader(self.decider.name)
         self._reader.assign(self._start_positions())
@@ -126,6 +129,11 @@ class DeciderLoop(Generic[StateT]):
             seq=self._folded.next_seq,
             epoch=self._epoch,
         )
+
+    def _restored(self) -> Folded[StateT] | None:
+        if self._snapshots is None:
+            return None
+        return self._snapshots.restore(self._bus, self.decider, self._place)
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
@@ -148,6 +156,8 @@ class DeciderLoop(Generic[StateT]):
             if violations:
                 raise InvariantViolated("; ".join(violations[:5]))
         self._save(out, now)
+        if out and self._snapshots is not None:
+            self._snapshots.committed(self._bus, self.decider.name, self._place, self._folded)
         self._start_effects()
         return len(out)
 
@@ -257,6 +267,7 @@ class DeciderLoop(Generic[StateT]):
         self._folded.state = self.decider.evolve(self._folded.state, decision, now)
         self._folded.next_seq = seq + 1
         self._folded.writer_epoch = self._epoch
+        self._folded.last = event_name(envelope)
 
     def _event_id(self, item: Input, ordinal: int, seq: int) -> str:
         if isinstance(item, Received):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.decision import Decider, Decision
 from gangline_bus.ports import Bus, Record, TopicPartition
+from gangline_schemas.envelope import Envelope, LogPosition
 
 StateT = TypeVar("StateT")
 _BATCH = 5000
@@ -19,33 +22,34 @@ class LogBroken(Exception):
 
 @dataclass(slots=True)
 class Folded(Generic[StateT]):
-    """A state and where in its log it stands."""
+    """A state and where in its log it stands. `last` names the event before `next_seq`."""
 
     state: StateT
     next_seq: int = 0
     writer_epoch: int = 0
+    last: str = ""
 
 
 def fold_record(decider: Decider[StateT], folded: Folded[StateT], record: Record) -> None:
     """Apply one record of the decider's own log. Raises LogBroken."""
-    where = f"{record.topic}[{record.partition}]@{record.offset}"
-    try:
-        envelope = decode(record)
-    except UndecodableError as error:
-        raise LogBroken(f"{where}: {error.reason}") from error
-    position = envelope.position
-    if position is None or position.shard != record.partition:
-        raise LogBroken(f"{where}: no position of this shard")
+    envelope, position = _read(record)
     if position.seq != folded.next_seq:
-        raise LogBroken(f"{where}: seq is {position.seq}, expected {folded.next_seq}")
+        raise LogBroken(f"{_where(record)}: seq is {position.seq}, expected {folded.next_seq}")
     if position.writer_epoch < folded.writer_epoch:
         raise LogBroken(
-            f"{where}: written by epoch {position.writer_epoch} after {folded.writer_epoch}"
+            f"{_where(record)}: written by epoch {position.writer_epoch} "
+            f"after {folded.writer_epoch}"
         )
     decision = Decision(envelope.subject, envelope.data)
     folded.state = decider.evolve(folded.state, decision, envelope.time)
     folded.next_seq += 1
     folded.writer_epoch = position.writer_epoch
+    folded.last = event_name(envelope)
+
+
+def event_name(envelope: Envelope) -> str:
+    """Tells an event from all others: an id is derived, so another log may hold the same."""
+    return f"{envelope.id} {envelope.time.astimezone(UTC).isoformat()}"
 
 
 def fold_log(
@@ -57,10 +61,52 @@ def fold_log(
     control records may follow it. Raises LogBroken after `timeout_s` without progress.
     """
     folded = Folded(decider.initial())
+    start = bus.start_offsets([place])[place]
+    for record in _records(bus, f"fold-{decider.name}", place, start, timeout_s):
+        fold_record(decider, folded, record)
+    return folded
+
+
+def fold_tail(
+    bus: Bus,
+    decider: Decider[StateT],
+    place: TopicPartition,
+    folded: Folded[StateT],
+    offset: int,
+    *,
+    timeout_s: float = 60.0,
+) -> None:
+    """Go on with a state that was taken from a snapshot of this log, to the end of the log.
+
+    `offset` is that of the event `folded.last` or an earlier one. Raises LogBroken, also when
+    that event is not there: then it is the state of another log.
+    """
+    start, end = bus.start_offsets([place])[place], bus.end_offsets([place])[place]
+    if not start <= offset < end:
+        raise LogBroken(f"{place.topic}: offset {offset} is not within {start} to {end}")
+    found = False
+    for record in _records(bus, f"fold-{decider.name}", place, offset, timeout_s):
+        if found:
+            fold_record(decider, folded, record)
+            continue
+        envelope, position = _read(record)
+        if position.seq >= folded.next_seq:
+            break
+        found = position.seq == folded.next_seq - 1
+        if found and event_name(envelope) != folded.last:
+            raise LogBroken(f"{_where(record)}: is another event than the state was told of")
+    if not found:
+        raise LogBroken(f"{place.topic}: no event {folded.next_seq - 1} from offset {offset} on")
+
+
+def _records(
+    bus: Bus, name: str, place: TopicPartition, start: int, timeout_s: float
+) -> Iterator[Record]:
+    """What stands from `start` up to the end as it is now."""
     end = bus.end_offsets([place])[place]
-    reader = bus.reader(f"fold-{decider.name}")
+    reader = bus.reader(name)
     try:
-        reader.assign(bus.start_offsets([place]))
+        reader.assign({place: start})
         idle_s = 0.0
         while reader.positions()[place] < end:
             records = reader.poll(_BATCH, 0.5)
@@ -68,8 +114,21 @@ def fold_log(
             if idle_s > timeout_s:
                 at = reader.positions()[place]
                 raise LogBroken(f"{place.topic}: stuck at {at} of {end} for {timeout_s:.0f} s")
-            for record in records:
-                fold_record(decider, folded, record)
+            yield from records
     finally:
         reader.close()
-    return folded
+
+
+def _read(record: Record) -> tuple[Envelope, LogPosition]:
+    try:
+        envelope = decode(record)
+    except UndecodableError as error:
+        raise LogBroken(f"{_where(record)}: {error.reason}") from error
+    position = envelope.position
+    if position is None or position.shard != record.partition:
+        raise LogBroken(f"{_where(record)}: no position of this shard")
+    return envelope, position
+
+
+def _where(record: Record) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"

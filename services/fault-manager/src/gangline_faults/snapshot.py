@@ -1,0 +1,15 @@
+"""How the fault manager's state is kept in a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_faults.state import FaultState
+
+
+def codec() -> DataclassCodec[FaultState]:
+    """Implements `SnapshotCodec[FaultState]`; what was heard is soft and lost with the process."""
+    return DataclassCodec(
+        FaultState, left_out={"listening"}, mutable={"nodes": replace, "gangs": replace}
+    )

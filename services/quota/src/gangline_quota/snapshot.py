@@ -1,0 +1,17 @@
+"""How quota's state is kept in a snapshot, and its canonical form for golden logs."""
+
+from __future__ import annotations
+
+from gangline_bus.canonical import Fields, canonical_json
+from gangline_bus.state_json import DataclassCodec
+from gangline_quota.state import State
+
+
+def codec() -> DataclassCodec[State]:
+    """Implements `SnapshotCodec[State]`; all of the state is facts."""
+    return DataclassCodec(State)
+
+
+def canonical(state: State, known: Fields | None = None) -> bytes:
+    """The facts, as later versions with more fields write them too; see `canonical_json`."""
+    return canonical_json(state, known=known)

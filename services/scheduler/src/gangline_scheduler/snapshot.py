@@ -1,0 +1,37 @@
+"""How the scheduler's state is kept in a snapshot, and its canonical form for golden logs.
+
+Facts are stored, and the orders in which jobs wait and gangs were started, since decisions follow
+them. What is free and used is derived from the nodes and jobs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gangline_bus.canonical import Fields, canonical_json
+from gangline_bus.state_json import DataclassCodec
+from gangline_scheduler.evolve import _put_node
+from gangline_scheduler.state import State
+
+DERIVED = frozenset({"free", "used", "free_gpus"})
+ORDERS = frozenset({"pending", "live"})
+
+
+def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
+    """Implements `SnapshotCodec[State]`; `initial` is the decider's."""
+    return DataclassCodec(initial, left_out=DERIVED, rebuild=rebuild)
+
+
+def rebuild(state: State) -> None:
+    """Derive what is left out of a snapshot, in place. O(nodes + live jobs)."""
+    for node in list(state.nodes.values()):
+        _put_node(state, node)
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.gang is not None:
+            state.used[job.team] = state.used.get(job.team, 0) + job.gang.world_size
+
+
+def canonical(state: State, known: Fields | None = None) -> bytes:
+    """The facts alone, as later versions with more fields write them too; see `canonical_json`."""
+    return canonical_json(state, left_out=DERIVED | ORDERS, known=known)
