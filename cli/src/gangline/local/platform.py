@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ SERVICES: Mapping[str, str] = {
 }
 KAFKA_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
+NODES_TIMEOUT_S = 20.0
 _PRIVATE = 0o600
 
 
@@ -111,6 +113,8 @@ class Platform:
         on_phase("services")
         self.supervisor.start([*self._services(environment), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
+        on_phase("nodes")
+        _wait_for_nodes(client, self.settings.nodes)
         return client
 
     def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
@@ -248,6 +252,27 @@ def default_data_dir() -> Path:
     """GANGLINE_DATA_DIR, or .gangline in the home directory."""
     chosen = os.environ.get("GANGLINE_DATA_DIR", "")
     return Path(chosen) if chosen else Path.home() / ".gangline"
+
+
+def _wait_for_nodes(client: Client, wanted: int) -> None:
+    """Until the gateway shows that the nodes are admitted, or for `NODES_TIMEOUT_S`.
+
+    Then the first job's plan is right. A node that is late joins later: nothing depends on it.
+    """
+    from gangline.errors import CliError
+    from gangline.sdk import Gangline
+    from gangline.transport import Transport
+
+    deadline = time.monotonic() + NODES_TIMEOUT_S
+    with Gangline(Transport(client.url, client.token)) as gateway:
+        while time.monotonic() < deadline:
+            try:
+                known = [node.status in {"ready", "draining"} for node in gateway.nodes()]
+                if sum(known) >= wanted:
+                    return
+            except CliError:
+                pass  # it is just starting
+            time.sleep(0.1)
 
 
 def _is_ready(health_file: Path) -> bool:
