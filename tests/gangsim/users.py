@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gangline_bus.codec import encode
 from gangline_bus.ports import OutRecord
-from gangline_quota.app import team_request
+from gangline_quota.app import teams_request
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
@@ -38,7 +38,7 @@ class Users:
     def begin(self) -> None:
         """Configure the teams; submit each job at its time."""
         for team in TEAMS:
-            request = team_request(team, self._world.engine.utc)
+            request = teams_request((team,), self._world.engine.utc)
             self.send(team.team, request.data, request.id)
         for job in self._world.plan.jobs:
             self._world.engine.after(job.submit_s, self._submission(job))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders_deciding import Drive, only, spec, team
+from gangline_quota import evolve
 from gangline_quota.decide import Quota
+from gangline_quota.invariants import ledger_broken
 from gangline_quota.state import State, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import GangMetered, UsageCharged
@@ -18,6 +20,7 @@ from gangline_schemas.events.requests import (
     JobPriorityRequested,
     JobSubmitted,
     TeamConfigureRequested,
+    TeamsConfigureRequested,
 )
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -27,21 +30,24 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.job import JobState
+from gangline_schemas.job import JobState, TeamConfig
+from gangline_schemas.teams import line, rolled_up
 
 
-def allocated(drive: Drive[State], job_id: str, gpus: int, attempt: int = 1) -> GangAllocated:
+def allocated(
+    drive: Drive[State], job_id: str, gpus: int, attempt: int = 1, team_name: str = "nlp"
+) -> GangAllocated:
     node = NodeAssignment(
         node_id="n", incarnation="i", address="::1", gpus=tuple(range(gpus)), first_rank=0
     )
     return GangAllocated(
         job_id=job_id,
         attempt=attempt,
-        team="nlp",
+        team=team_name,
         world_size=gpus,
         nodes=(node,),
         rendezvous=Rendezvous(address="::1", port=1),
-        spec=spec(gpus=gpus),
+        spec=spec(team_name, gpus=gpus),
     )
 
 
@@ -55,22 +61,26 @@ def released(drive: Drive[State], job_id: str, attempt: int = 1) -> GangReleased
     )
 
 
-def chosen(drive: Drive[State], kind: str, job_id: str, number: int) -> Event:
+def ended(job_id: str) -> JobStateChanged:
+    return JobStateChanged(
+        job_id=job_id, attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED
+    )
+
+
+def chosen(drive: Drive[State], kind: str, job_id: str, number: int, team_name: str) -> Event:
     match kind:
         case "submit":
-            return JobSubmitted(job_id=job_id, spec=spec(gpus=number))
+            return JobSubmitted(job_id=job_id, spec=spec(team_name, gpus=number))
         case "cancel":
             return JobCancelRequested(job_id=job_id)
         case "priority":
             return JobPriorityRequested(job_id=job_id, priority=number)
         case "allocate":
-            return allocated(drive, job_id, gpus=2, attempt=number)
+            return allocated(drive, job_id, gpus=number, attempt=number, team_name=team_name)
         case "release":
             return released(drive, job_id, number)
         case _:
-            return JobStateChanged(
-                job_id=job_id, attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED
-            )
+            return ended(job_id)
 
 
 @pytest.fixture
@@ -88,7 +98,7 @@ def test_usage_is_gpus_times_seconds_between_the_two_events(quota: Drive[State])
     charged = only(quota.give(released(quota, "a")), UsageCharged)
 
     assert charged.gpu_seconds == 4 * 90.5
-    assert quota.state.teams["nlp"].gpu_seconds == 4 * 90.5
+    assert quota.state.spent_us == {("nlp", "2026-11"): 4 * 90_500_000}
 
 
 def test_repeated_events_charge_nothing(quota: Drive[State]) -> None:
@@ -105,34 +115,106 @@ def test_repeated_events_charge_nothing(quota: Drive[State]) -> None:
 def test_a_release_after_the_end_is_charged_to_the_team(quota: Drive[State]) -> None:
     quota.give(allocated(quota, "a", gpus=4))
     quota.now += timedelta(seconds=10)
-    quota.give(
-        JobStateChanged(job_id="a", attempt=1, previous=JobState.RUNNING, state=JobState.SUCCEEDED)
-    )
+    quota.give(ended("a"))
 
     assert only(quota.give(released(quota, "a")), UsageCharged).gpu_seconds == 40
     assert quota.state.meters == {}
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["submit", "cancel", "priority", "allocate", "release", "end"]),
-            st.integers(0, 3),
-            st.integers(1, 3),
+def test_a_gang_over_a_months_end_is_split_exactly(quota: Drive[State]) -> None:
+    quota.now = datetime(2026, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    quota.give(allocated(quota, "a", gpus=3))
+    quota.now = datetime(2027, 2, 1, 0, 0, 0, 1, tzinfo=UTC)
+    quota.give(released(quota, "a"))
+
+    january = 3 * 31 * 24 * 3600 * 1_000_000
+    assert quota.state.spent_us == {
+        ("nlp", "2026-12"): 3,
+        ("nlp", "2027-01"): january,
+        ("nlp", "2027-02"): 3,
+    }
+
+
+def test_a_clock_that_went_back_charges_nothing(quota: Drive[State]) -> None:
+    quota.give(allocated(quota, "a", gpus=4))
+    quota.now -= timedelta(seconds=1)
+
+    assert only(quota.give(released(quota, "a")), UsageCharged).gpu_seconds == 0
+    assert quota.state.spent_us == {}
+
+
+def test_jobs_that_are_forgotten_still_add_up(
+    quota: Drive[State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evolve, "ENDED_JOBS_KEPT", 1)
+    for job_id in ("a", "b", "c"):
+        quota.give(JobSubmitted(job_id=job_id, spec=spec(gpus=4)))
+        quota.give(allocated(quota, job_id, gpus=4))
+        quota.now += timedelta(seconds=1)
+        quota.give(ended(job_id))
+    for job_id in ("a", "b", "c"):
+        quota.give(released(quota, job_id))
+
+    assert list(quota.state.ended) == ["c"]
+    assert quota.state.totals_us["forgotten"] == (3 + 2) * 4 * 1_000_000
+    assert ledger_broken(quota.state) == []
+
+
+PARENTS = {"lab": None, "nlp": "lab", "cv": "lab", "speech": "nlp", "other": None}
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["submit", "cancel", "priority", "allocate", "release", "end", "tick", "restart"]
         ),
-        max_size=40,
-    )
+        st.integers(0, 4),
+        st.integers(1, 3),
+        st.integers(0, 40 * 24 * 3600 * 1_000_000),
+    ),
+    max_size=40,
 )
-def test_the_log_folds_to_the_live_state(steps: list[tuple[str, int, int]]) -> None:
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps=STEPS)
+def test_jobs_teams_and_the_allocated_integral_are_equal(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """Whatever comes, again and in any order, also over restarts: every sum is the same number."""
     drive = Drive(Quota())
-    drive.give(TeamConfigureRequested(config=team()))
-    charged = 0.0
-    for kind, number, attempt in steps:
-        job_id = f"j{number}"
-        drive.now += timedelta(seconds=1)
-        event = chosen(drive, kind, job_id, attempt)
+    drive.give(
+        TeamsConfigureRequested(
+            teams=tuple(
+                TeamConfig(team=name, parent=parent, gpu_limit=64, gpu_hours_per_month=900)
+                for name, parent in PARENTS.items()
+            )
+        )
+    )
+    live: dict[tuple[str, int], tuple[int, datetime]] = {}
+    integral = dict.fromkeys(PARENTS, 0)
+    for kind, number, attempt, later_us in steps:
+        drive.now += timedelta(microseconds=later_us)
+        job_id, team_name = f"j{number}", list(PARENTS)[number]
+        if kind == "restart":
+            drive.state = drive.replayed()
+            continue
+        if kind == "tick":
+            drive.tick()
+            continue
+        event = chosen(drive, kind, job_id, attempt, team_name)
         for decided in drive.give(event, ce_id=f"{kind}-{number}-{attempt}"):
-            charged += decided.gpu_seconds if isinstance(decided, UsageCharged) else 0.0
-    assert drive.state.teams["nlp"].gpu_seconds == charged
+            if isinstance(decided, GangMetered):
+                live[decided.job_id, decided.attempt] = (decided.gpus, drive.now)
+            if isinstance(decided, UsageCharged):
+                gpus, since = live.pop((decided.job_id, decided.attempt))
+                elapsed = (drive.now - since) // timedelta(microseconds=1)
+                for name in (config.team for config in line(drive.state.teams, team_name)):
+                    integral[name] += gpus * elapsed
+        assert ledger_broken(drive.state) == []
+
+    own: dict[str, int] = {}
+    for (name, _), amount in drive.state.spent_us.items():
+        own[name] = own.get(name, 0) + amount
+    assert rolled_up(drive.state.teams, own) == integral
+    assert drive.state.totals_us.get("charged", 0) == integral["lab"] + integral["other"]
+    assert set(drive.state.meters) == set(live)
     assert fingerprint(drive.replayed()) == fingerprint(drive.state)

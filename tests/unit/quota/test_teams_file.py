@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders_deciding import team
-from gangline_quota.app import team_request
+from gangline_quota.app import teams_request
 from gangline_quota.teams_file import TeamsFileError, read_teams
 
 
@@ -58,8 +58,33 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_teams(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("- {team: a, gpu_limit: 1, parent: b}", "team 'a': parent: there is no team 'b'"),
+        (
+            "- {team: a, gpu_limit: 1, parent: b}\n- {team: b, gpu_limit: 1, parent: a}",
+            "team 'a': parent: is below itself: a > b > a",
+        ),
+        (
+            "- {team: a, gpu_limit: 9, parent: b}\n- {team: b, gpu_limit: 8}",
+            "team 'a': gpu_limit: 9 is above the 8 of its parent 'b'",
+        ),
+    ],
+)
+def test_a_broken_tree_is_refused_before_anything_is_sent(
+    tmp_path: Path, text: str, wanted: str
+) -> None:
+    path = write(tmp_path, "teams.yaml", text)
+
+    with pytest.raises(TeamsFileError, match=r"teams\.yaml") as caught:
+        read_teams(path)
+
+    assert wanted in str(caught.value)
+
+
 def test_requests_of_equal_teams_have_equal_ids() -> None:
     early, late = (datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2))
 
-    assert team_request(team("a"), early).id == team_request(team("a"), late).id
-    assert team_request(team("a"), early).id != team_request(team("b"), early).id
+    assert teams_request((team("a"),), early).id == teams_request((team("a"),), late).id
+    assert teams_request((team("a"),), early).id != teams_request((team("b"),), early).id

@@ -10,10 +10,11 @@ from builders_deciding import team
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.app import wait_for_teams
+from gangline_quota.app import teams_request, wait_for_teams
+from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.quota import TeamConfigured
+from gangline_schemas.events.quota import RequestRefused, TeamConfigured
 from gangline_schemas.job import TeamConfig
 
 NAMES = TopicNames()
@@ -27,8 +28,11 @@ def bus() -> MemoryBus:
 
 
 def configured(bus: MemoryBus, config: TeamConfig) -> None:
-    event = TeamConfigured(config=config, user="teams-file")
-    envelope = Envelope(config.team, "/quota", datetime.now(UTC), config.team, event)
+    said(bus, TeamConfigured(config=config, user="teams-file"))
+
+
+def said(bus: MemoryBus, event: Event) -> None:
+    envelope = Envelope("id", "/quota", datetime.now(UTC), "s", event)
     writer = bus.writer()
     writer.send(encode(envelope, topic=NAMES.name(Topic.QUOTA)))
     writer.flush(1)
@@ -42,6 +46,18 @@ def test_all_teams_must_be_there_with_the_limits_of_the_file(bus: MemoryBus) -> 
     assert not wait_for_teams(bus, NAMES, wanted, lambda: next(polls))
     configured(bus, team("cv", limit=4))
     assert wait_for_teams(bus, NAMES, wanted, lambda: False)
+
+
+def test_why_the_file_was_refused_is_heard_and_the_wait_goes_on(bus: MemoryBus) -> None:
+    wanted = (team("nlp", limit=8),)
+    request = teams_request(wanted, datetime.now(UTC))
+    said(bus, RequestRefused(request="r", target="t", reason="not mine", request_id="other"))
+    said(bus, RequestRefused(request="r", target="t", reason="no room", request_id=request.id))
+    polls, heard = iter([False, True]), list[str]()
+    assert not wait_for_teams(bus, NAMES, wanted, lambda: next(polls), heard.append)
+    configured(bus, wanted[0])
+    assert wait_for_teams(bus, NAMES, wanted, lambda: False)
+    assert heard == ["no room"]
 
 
 def test_without_teams_there_is_nothing_to_wait_for(bus: MemoryBus) -> None:

@@ -53,10 +53,15 @@ def _report_teams(
     context: Context[ServiceSettings], names: TopicNames, teams: tuple[TeamConfig, ...]
 ) -> None:
     """Be ready once each team of the file is configured. A bus that is away is tried again."""
+
+    def refused(reason: str) -> None:
+        context.log.warning("teams.refused", reason=reason)
+        context.health.set("teams", ok=False, detail=f"the file of teams was refused: {reason}")
+
     bus = connect(context.settings, "quota.teams")
     while not context.stopping.is_set():
         try:
-            if wait_for_teams(bus, names, teams, context.stopping.is_set):
+            if wait_for_teams(bus, names, teams, context.stopping.is_set, refused):
                 context.health.set("teams", ok=True)
                 break
         except BusError as error:

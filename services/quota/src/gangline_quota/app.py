@@ -11,47 +11,58 @@ from gangline_bus.topics import TopicNames
 from gangline_quota.state import TEAMS_FILE_USER
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.quota import RequestRefused, TeamConfigured
+from gangline_schemas.events.requests import TeamsConfigureRequested
 from gangline_schemas.job import TeamConfig
 
 PUBLISH_TIMEOUT_S = 30.0
 
 
-def team_request(team: TeamConfig, at: datetime) -> Envelope:
-    """The request that configures a team of the file; the same id for the same limits."""
+def teams_request(teams: tuple[TeamConfig, ...], at: datetime) -> Envelope:
+    """The request that configures the teams of the file, all or none; same id for same limits."""
     return Envelope(
-        id=derived_id(TEAMS_FILE_USER, team.encode().decode()),
+        id=_request_id(teams),
         source=f"/gangline/{TEAMS_FILE_USER}",
         time=at,
-        subject=team.team,
-        data=TeamConfigureRequested(config=team, user=TEAMS_FILE_USER),
+        subject=TEAMS_FILE_USER,
+        data=TeamsConfigureRequested(teams=teams, user=TEAMS_FILE_USER),
     )
 
 
+def _request_id(teams: tuple[TeamConfig, ...]) -> str:
+    return derived_id(TEAMS_FILE_USER, *(team.encode().decode() for team in teams))
+
+
 def publish_teams(bus: Bus, names: TopicNames, teams: tuple[TeamConfig, ...], at: datetime) -> None:
-    """Ask for each team of the file. Raises BusError unless all of it is safe on the bus."""
+    """Ask for the teams of the file, if there are any. Raises BusError unless it is on the bus."""
+    if not teams:
+        return
     lost: list[BusError] = []
     writer = bus.writer()
-    for team in teams:
-        record = encode(team_request(team, at), topic=names.name(Topic.REQUESTS))
-        writer.send(record, lambda error: lost.append(error) if error is not None else None)
+    record = encode(teams_request(teams, at), topic=names.name(Topic.REQUESTS))
+    writer.send(record, lambda error: lost.append(error) if error is not None else None)
     waiting = writer.flush(PUBLISH_TIMEOUT_S)
     writer.close()
     if lost:
         raise lost[0]
     if waiting:
-        raise BusUnavailable(f"{waiting} team requests were not written in {PUBLISH_TIMEOUT_S} s")
+        raise BusUnavailable(f"the teams were not written in {PUBLISH_TIMEOUT_S} s")
 
 
 def wait_for_teams(
-    bus: Bus, names: TopicNames, teams: tuple[TeamConfig, ...], stopping: Callable[[], bool]
+    bus: Bus,
+    names: TopicNames,
+    teams: tuple[TeamConfig, ...],
+    stopping: Callable[[], bool],
+    refused: Callable[[str], None] = lambda _: None,
 ) -> bool:
     """Read the own log until each team of the file is configured; False when stopped before.
 
     Until then a job of such a team would be rejected for ever, so nobody should be told that the
-    platform is up. Raises BusError.
+    platform is up. `refused` hears why the file was refused, which another team's change may mend.
+    Raises BusError.
     """
+    request_id = _request_id(teams)
     missing = set(teams)
     reader = bus.reader("teams")
     places = names.places(bus, Topic.QUOTA)
@@ -62,6 +73,8 @@ def wait_for_teams(
                 event = decode(record).data
                 if isinstance(event, TeamConfigured):
                     missing.discard(event.config)
+                elif isinstance(event, RequestRefused) and event.request_id == request_id:
+                    refused(event.reason)
     finally:
         reader.close()
     return not missing

@@ -1,11 +1,14 @@
 """Quota's decisions: who may run what, and what it used.
 
-For each input, at most two decisions:
-1. requests: a job is admitted or rejected in one sentence with numbers; what is asked of a job is
-   forwarded in order after its admission, or refused with the reason; a team is configured.
-2. scheduling: an allocated gang starts a meter, its release charges it; an ended job is closed.
+1. requests: a job is admitted or rejected in one sentence with numbers (admission.py); what is
+   asked of a job is forwarded in order after its admission, or refused with the reason; teams are
+   configured if the tree stays sound (configure.py).
+2. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
+   closed.
+3. ticks: a budget that is spent, or open again, is told once (budgets.py).
 
-Cost: constant per input, whatever the number of jobs.
+Cost per input: constant whatever the number of jobs; of a submission the teams that hold GPUs; of
+a tick with budgets the teams and the live gangs.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from datetime import datetime
 from pydantic import TypeAdapter, ValidationError
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, EffectDone, Input, Refused, Tick
-from gangline_quota import ledger
+from gangline_bus.decision import Decision, Input, Refused, Tick
+from gangline_quota import admission, budgets, configure, invariants, ledger
 from gangline_quota.evolve import apply
-from gangline_quota.state import TEAMS_FILE_USER, ActiveJob, EndedJob, State, digest_of
+from gangline_quota.state import ActiveJob, EndedJob, State, digest_of
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.quota import (
@@ -30,7 +33,6 @@ from gangline_schemas.events.quota import (
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
-    TeamConfigured,
 )
 from gangline_schemas.events.requests import (
     JobCancelRequested,
@@ -39,6 +41,7 @@ from gangline_schemas.events.requests import (
     JobSubmitted,
     NodeDrainRequested,
     TeamConfigureRequested,
+    TeamsConfigureRequested,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.secrets import redact
@@ -65,21 +68,21 @@ class Quota:
         self,
         state: State,
         item: Input,
-        now: datetime,  # noqa: ARG002 - the port's
+        now: datetime,
     ) -> Sequence[Decision]:
         """See the module's docstring; a repeated request leads to nothing."""
-        if isinstance(item, Refused):
-            return _unreadable(state, item)
-        if isinstance(item, Tick | EffectDone):
-            return []
+        if isinstance(item, Tick):
+            return budgets.flips(state, now)
+        if not isinstance(item, Received):
+            return _unreadable(state, item) if isinstance(item, Refused) else []
         envelope = item.envelope
         match envelope.data:
             case JobSubmitted() as submitted:
                 return _submitted(state, submitted, envelope.time)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, envelope.id)
-            case TeamConfigureRequested() as request:
-                return _team(state, request, envelope.id)
+            case TeamConfigureRequested() | TeamsConfigureRequested() as request:
+                return configure.configured(state, request, envelope.id)
             case NodeDrainRequested() as request:
                 return _drain(state, request, envelope.id)
             case GangAllocated() as allocated:
@@ -103,18 +106,8 @@ class Quota:
         return {}
 
     def check(self, state: State) -> list[str]:
-        """Every meter belongs to a known team and every sum is sound. Cost: the live gangs."""
-        found = [
-            f"the meter of {job_id}/{attempt} belongs to team {meter.team}, which is not known"
-            for (job_id, attempt), meter in state.meters.items()
-            if meter.team not in state.teams
-        ]
-        found += [
-            f"team {name} used {team.gpu_seconds} GPU-seconds"
-            for name, team in state.teams.items()
-            if team.gpu_seconds < 0
-        ]
-        return found
+        """See invariants.py. Cost: the live gangs, the teams and the months they used."""
+        return invariants.broken(state)
 
 
 def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Decision]:
@@ -126,10 +119,14 @@ def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Deci
             return []
         taken = f"job id '{job_id}' is taken by a job with another spec; choose another id"
         return [_refused(JobSubmitted.type, job_id, taken, submitted.user)]
-    reason = _never_runs(state, submitted)
+    reason = admission.never_runs(state, job_id, submitted.spec)
     if reason is None:
         admitted = JobAdmitted(
-            job_id=job_id, spec=submitted.spec, user=submitted.user, submitted_at=at
+            job_id=job_id,
+            spec=submitted.spec,
+            user=submitted.user,
+            submitted_at=at,
+            note=admission.must_wait(state, submitted.spec),
         )
         return [Decision(job_id, admitted)]
     rejected = JobRejected(
@@ -142,34 +139,6 @@ def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Deci
         digest=digest,
     )
     return [Decision(job_id, rejected)]
-
-
-def _never_runs(state: State, submitted: JobSubmitted) -> str | None:
-    """Why the job can never run, in one sentence with numbers; None when it can."""
-    spec = submitted.spec
-    team = state.teams.get(spec.team)
-    if team is None:
-        names = ", ".join(sorted(state.teams)) or "none"
-        return f"team '{spec.team}' is not known; known: {names}"
-    gpus, ceiling = spec.resources.gpus, team.config.ceiling
-    if gpus > ceiling:
-        return f"would exceed quota: {gpus}/{ceiling} GPUs of team {spec.team}"
-    return _cannot_resume(state, submitted)
-
-
-def _cannot_resume(state: State, submitted: JobSubmitted) -> str | None:
-    """A run is known once admitted, so a chain of `resume_from` can only close on itself here."""
-    source = submitted.spec.resume_from
-    if source is None:
-        return None
-    if source == submitted.job_id:
-        return f"resume_from is cyclic: job '{source}' would resume from itself"
-    known = state.active.get(source) or state.ended.get(source)
-    if known is None or known.team != submitted.spec.team:
-        return f"resume_from: team {submitted.spec.team} has no run '{source}'"
-    if known is state.ended.get(source) and state.ended[source].outcome == "rejected":
-        return f"resume_from: job '{source}' was rejected, so it has no checkpoint"
-    return None
 
 
 def _unreadable(state: State, refused: Refused) -> list[Decision]:
@@ -221,18 +190,6 @@ def _not_active(state: State, job_id: str) -> str:
     if ended is None:
         return f"job '{job_id}' is not known"
     return f"job '{job_id}' has already ended: {ended.outcome}"
-
-
-def _team(state: State, request: TeamConfigureRequested, request_id: str) -> list[Decision]:
-    known = state.teams.get(request.config.team)
-    if request_id in state.requests and request.user != TEAMS_FILE_USER:
-        return []
-    if known is not None and request.config == known.config:
-        return []
-    if known is not None and request.user == TEAMS_FILE_USER and request.config == known.from_file:
-        return []
-    event = TeamConfigured(config=request.config, user=request.user, request_id=request_id)
-    return [Decision(request.config.team, event)]
 
 
 def _drain(state: State, request: NodeDrainRequested, request_id: str) -> list[Decision]:

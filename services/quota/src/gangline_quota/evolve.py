@@ -10,12 +10,14 @@ from gangline_quota.state import (
     REQUESTS_KEPT,
     TEAMS_FILE_USER,
     ActiveJob,
+    Budget,
     EndedJob,
     Meter,
     State,
-    Team,
+    Total,
     digest_of,
 )
+from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -27,6 +29,7 @@ from gangline_schemas.events.quota import (
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
+    TeamBudgetChanged,
     TeamConfigured,
     UsageCharged,
 )
@@ -45,12 +48,15 @@ def _apply(event: Event, state: State) -> None:  # noqa: ARG001 - the others' si
 
 @_apply.register
 def _(event: TeamConfigured, state: State) -> None:
-    known = state.teams.get(event.config.team, Team(event.config))
-    by_file = event.user == TEAMS_FILE_USER
-    state.teams[event.config.team] = replace(
-        known, config=event.config, from_file=event.config if by_file else known.from_file
-    )
+    state.teams[event.config.team] = event.config
+    if event.user == TEAMS_FILE_USER:
+        state.from_file[event.config.team] = event.config
     _remember_request(state, event.request_id)
+
+
+@_apply.register
+def _(event: TeamBudgetChanged, state: State) -> None:
+    state.budgets[event.team] = Budget(event.month, event.exhausted, event.spent_gpu_hours)
 
 
 @_apply.register
@@ -69,7 +75,8 @@ def _(event: JobRejected, state: State) -> None:
 def _(event: JobClosed, state: State) -> None:
     job = state.active.pop(event.job_id, None)
     if job is not None:
-        _remember_ended(state, event.job_id, EndedJob(job.team, job.digest, event.state.value))
+        ended = EndedJob(job.team, job.digest, event.state.value, job.gpu_us)
+        _remember_ended(state, event.job_id, ended)
 
 
 @_apply.register
@@ -94,6 +101,7 @@ def _(event: RestoreAdmitted | DrainAdmitted | RequestRefused, state: State) -> 
 @_apply.register
 def _(event: GangMetered, state: State) -> None:
     state.meters[event.job_id, event.attempt] = Meter(event.team, event.gpus, event.allocated_at)
+    state.held[event.team] = state.held.get(event.team, 0) + event.gpus
     job = state.active.get(event.job_id)
     if job is not None:
         state.active[event.job_id] = replace(job, metered=event.attempt)
@@ -101,12 +109,26 @@ def _(event: GangMetered, state: State) -> None:
 
 @_apply.register
 def _(event: UsageCharged, state: State) -> None:
-    del state.meters[event.job_id, event.attempt]
-    team = state.teams[event.team]
-    state.teams[event.team] = replace(team, gpu_seconds=team.gpu_seconds + event.gpu_seconds)
-    job = state.active.get(event.job_id)
-    if job is not None:
-        state.active[event.job_id] = replace(job, gpu_seconds=job.gpu_seconds + event.gpu_seconds)
+    meter = state.meters.pop((event.job_id, event.attempt))
+    state.held[meter.team] -= meter.gpus
+    if not state.held[meter.team]:
+        del state.held[meter.team]
+    amount = gpu_time.gpu_us(event.gpus, event.allocated_at, event.released_at)
+    _add_total(state, "charged", amount)
+    for month, part in gpu_time.by_month(event.gpus, event.allocated_at, event.released_at):
+        key = (event.team, month)
+        state.spent_us[key] = state.spent_us.get(key, 0) + part
+    active, ended = state.active.get(event.job_id), state.ended.get(event.job_id)
+    if active is not None:
+        state.active[event.job_id] = replace(active, gpu_us=active.gpu_us + amount)
+    elif ended is not None:
+        state.ended[event.job_id] = replace(ended, gpu_us=ended.gpu_us + amount)
+    else:
+        _add_total(state, "forgotten", amount)
+
+
+def _add_total(state: State, kind: Total, amount: int) -> None:
+    state.totals_us[kind] = state.totals_us.get(kind, 0) + amount
 
 
 def _remember_request(state: State, request_id: str) -> None:
@@ -119,4 +141,5 @@ def _remember_request(state: State, request_id: str) -> None:
 def _remember_ended(state: State, job_id: str, job: EndedJob) -> None:
     state.ended[job_id] = job
     if len(state.ended) > ENDED_JOBS_KEPT:
-        del state.ended[next(iter(state.ended))]
+        oldest = state.ended.pop(next(iter(state.ended)))
+        _add_total(state, "forgotten", oldest.gpu_us)

@@ -1,4 +1,8 @@
-"""The usage ledger: GPU time by meter, exact to the times of the scheduler's own events."""
+"""The usage ledger: GPU time by meter, exact to the times of the scheduler's own events.
+
+A meter starts with `gang.allocated` and is charged with `gang.released` of the same attempt. The
+fold counts whole GPU-microseconds from those two times (evolve.py); `gpu_seconds` is for readers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_quota.state import State
+from gangline_schemas import gpu_time
 from gangline_schemas.events.quota import GangMetered, JobClosed, UsageCharged
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 
@@ -30,7 +35,7 @@ def charged(state: State, released: GangReleased, at: datetime) -> list[Decision
     meter = state.meters.get((released.job_id, released.attempt))
     if meter is None:
         return []
-    seconds = max(0.0, (at - meter.allocated_at).total_seconds())
+    amount = gpu_time.gpu_us(meter.gpus, meter.allocated_at, at)
     event = UsageCharged(
         job_id=released.job_id,
         attempt=released.attempt,
@@ -38,7 +43,7 @@ def charged(state: State, released: GangReleased, at: datetime) -> list[Decision
         gpus=meter.gpus,
         allocated_at=meter.allocated_at,
         released_at=at,
-        gpu_seconds=meter.gpus * seconds,
+        gpu_seconds=gpu_time.seconds(amount),
     )
     return [Decision(released.job_id, event)]
 

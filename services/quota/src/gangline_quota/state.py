@@ -1,16 +1,17 @@
 """What quota knows: the fold of gangline.quota and of nothing else.
 
-Everything here is a frozen value or a dict of frozen values. Jobs that ended leave only their id
-and digest behind, for the last `ENDED_JOBS_KEPT` of them.
+Everything here is a dict of frozen values. Jobs that ended leave only their id, digest and GPU time
+behind, for the last `ENDED_JOBS_KEPT` of them. GPU time is in whole GPU-microseconds (`_us`), so
+that sums over jobs, over teams and over months are equal (gangline_schemas.gpu_time).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Literal
 
 from gangline_schemas.job import JobSpec, TeamConfig
 
@@ -18,19 +19,7 @@ ENDED_JOBS_KEPT = 100_000
 REQUESTS_KEPT = 10_000
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Team:
-    """A team's limits, and the GPU time of all its released gangs in seconds.
-
-    `from_file` is what the file of teams said last: the same file read again after a restart
-    changes nothing, so a later change by request stays.
-    """
-
-    config: TeamConfig
-    gpu_seconds: float = 0.0
-    from_file: TeamConfig | None = None
+Total = Literal["charged", "forgotten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +31,7 @@ class ActiveJob:
     priority: int
     cancelled: bool = False
     metered: int = 0
-    gpu_seconds: float = 0.0
+    gpu_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +41,7 @@ class EndedJob:
     team: str
     digest: str
     outcome: str
+    gpu_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +53,31 @@ class Meter:
     allocated_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the last `team.budget.changed` of a team said."""
+
+    month: str
+    exhausted: bool
+    spent_gpu_hours: float
+
+
 @dataclass(slots=True)
 class State:
-    """Quota's state. `ended` and `requests` are bounded memories in order of insertion."""
+    """Quota's state. `ended` and `requests` are bounded memories in order of insertion.
 
-    teams: dict[str, Team] = field(default_factory=dict)
+    `from_file` is what the file of teams said last of each team: the same file read again after a
+    restart changes nothing, so a later change by request stays. `held` are the GPUs under meters
+    by team, `spent_us` the charged GPU time by team and UTC month, each without the teams below.
+    `totals_us` has what was "charged" in all, and of that to jobs that are "forgotten" since.
+    """
+
+    teams: dict[str, TeamConfig] = field(default_factory=dict)
+    from_file: dict[str, TeamConfig] = field(default_factory=dict)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    spent_us: dict[tuple[str, str], int] = field(default_factory=dict)
+    totals_us: dict[Total, int] = field(default_factory=dict)
     active: dict[str, ActiveJob] = field(default_factory=dict)
     ended: dict[str, EndedJob] = field(default_factory=dict)
     meters: dict[tuple[str, int], Meter] = field(default_factory=dict)
@@ -87,13 +97,7 @@ def digest_of(spec: JobSpec) -> str:
 def fingerprint(state: State) -> str:
     """The same for equal states, whatever the order in which dicts were filled; sha256 in hex."""
     lines: list[str] = []
-    lines += _lines("team", ((name, repr(team)) for name, team in state.teams.items()))
-    lines += _lines("active", ((job_id, repr(job)) for job_id, job in state.active.items()))
-    lines += _lines("ended", ((job_id, repr(job)) for job_id, job in state.ended.items()))
-    lines += _lines("meter", ((repr(key), repr(meter)) for key, meter in state.meters.items()))
-    lines += _lines("request", ((request_id, "") for request_id in state.requests))
+    for kind in fields(state):
+        entries: dict[object, object] = getattr(state, kind.name)
+        lines += sorted(f"{kind.name} {key!r} {value!r}" for key, value in entries.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _lines(kind: str, entries: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{kind} {name} {value}" for name, value in sorted(entries)]

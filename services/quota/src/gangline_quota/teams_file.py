@@ -3,7 +3,10 @@
 YAML, either a list or `teams:` with a list; in TOML `[[teams]]`:
 
     teams:
-      - {team: nlp, gpu_limit: 64, gpu_guarantee: 32, borrow_limit: 16}
+      - {team: research, gpu_limit: 128, gpu_guarantee: 96}
+      - {team: nlp, parent: research, gpu_limit: 64, gpu_guarantee: 32, borrow_limit: 16}
+
+The whole tree is checked before anything is sent. docs/guides/teams.md has every field.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import TeamConfig
+from gangline_schemas.teams import problems as tree_problems
 
 
 class TeamsFileError(Exception):
@@ -41,6 +45,8 @@ def read_teams(path: Path) -> tuple[TeamConfig, ...]:
         if any(other.team == team.team for other in teams):
             problems.append(f"{label}: team: stands twice; merge the two entries")
         teams.append(team)
+    if not problems:
+        problems += [str(problem) for problem in tree_problems(teams)]
     if problems:
         raise TeamsFileError(f"{path}: " + "; ".join(problems))
     return tuple(teams)

@@ -1,0 +1,140 @@
+"""Admission: why a job can never run, and what it must wait for. One sentence each, with numbers.
+
+A job must fit at every level of its team's line (the team and those above it), and the tightest
+level is the one that is named. An elastic job needs its `min_gpus`. What `must_wait` says goes with
+the admission; the scheduler says later, and better, what the job waits for at the time.
+
+Cost: the depth of the tree; for `must_wait` the teams that hold GPUs.
+"""
+
+from __future__ import annotations
+
+from gangline_quota.state import ActiveJob, EndedJob, State
+from gangline_schemas import gpu_time
+from gangline_schemas.job import JobSpec, Resources
+from gangline_schemas.teams import line, rolled_up, tightest, type_limits
+
+
+def never_runs(state: State, job_id: str, spec: JobSpec) -> str | None:
+    """Why the job can never run; None when it can."""
+    if spec.team not in state.teams:
+        names = ", ".join(sorted(state.teams)) or "none"
+        return f"team '{spec.team}' is not known; known: {names}"
+    return (
+        _above_ceiling(state, spec)
+        or _above_type_limits(state, spec)
+        or _above_budget(state, spec)
+        or _cannot_resume(state, job_id, spec)
+    )
+
+
+def must_wait(state: State, spec: JobSpec) -> str | None:
+    """Why an admitted job will not start at once, as far as quota can tell; None: nothing known."""
+    levels = line(state.teams, spec.team)
+    for config in levels:
+        budget = state.budgets.get(config.team)
+        if budget is not None and budget.exhausted and config.gpu_hours_per_month is not None:
+            return (
+                f"must wait: team {config.team} has spent {_amount(budget.spent_gpu_hours)} of its "
+                f"{_amount(config.gpu_hours_per_month)} GPU-hours of {budget.month}; jobs start "
+                "again with the next month (UTC), or when gpu_hours_per_month is raised"
+            )
+    need = needed(spec.resources)
+    held = rolled_up(state.teams, state.held)
+    for config in levels:
+        if held[config.team] + need > config.ceiling:
+            return (
+                f"must wait: team {config.team} holds {held[config.team]} of the {config.ceiling} "
+                f"GPUs that it may ever hold, and the job needs {need}"
+            )
+    for config in levels:
+        above = held[config.team] + need - config.gpu_limit
+        if above > 0:
+            return (
+                f"must borrow {above} GPUs above the {config.gpu_limit} of team {config.team}: "
+                "it starts while no other team waits for what it is guaranteed"
+            )
+    return None
+
+
+def needed(resources: Resources) -> int:
+    """The fewest GPUs that the gang can start with."""
+    return resources.gpus if resources.min_gpus is None else resources.min_gpus
+
+
+def _above_ceiling(state: State, spec: JobSpec) -> str | None:
+    need, top = needed(spec.resources), tightest(state.teams, spec.team)
+    if need <= top.ceiling:
+        return None
+    return f"would exceed quota: {need}/{top.ceiling} GPUs of team {top.team}{_elastic(spec)}"
+
+
+def _above_type_limits(state: State, spec: JobSpec) -> str | None:
+    """A gang that names models is of one of them; one that names none may mix what is allowed."""
+    allowed = type_limits(state.teams, spec.team)
+    if allowed is None:
+        return None
+    need, may = needed(spec.resources), ", ".join(sorted(allowed)) or "none"
+    if not spec.resources.gpu_type:
+        limits = [limit for limit, _ in allowed.values()]
+        total = sum(limit for limit in limits if limit is not None)
+        if None in limits or need <= total:
+            return None
+        return (
+            f"would exceed quota: {need}/{total} GPUs of all models that team {spec.team} may use "
+            f"({may}){_elastic(spec)}"
+        )
+    wanted = dict.fromkeys(name.lower() for name in spec.resources.gpu_type)
+    usable = {name: allowed[name] for name in wanted if name in allowed}
+    if not usable:
+        return f"team {spec.team} may not use {' or '.join(wanted)}; it may use {may}"
+    most, name, owner = -1, "", ""
+    for one, (limit, whose) in usable.items():
+        if limit is None or need <= limit:
+            return None
+        if limit > most:
+            most, name, owner = limit, one, whose
+    return f"would exceed quota: {need}/{most} {name} GPUs of team {owner}{_elastic(spec)}"
+
+
+def _above_budget(state: State, spec: JobSpec) -> str | None:
+    """Only a job that says how long it runs, and costs more than a whole month has."""
+    field = "expected_runtime_hours" if spec.expected_runtime_hours else "max_runtime_hours"
+    runtime = spec.expected_runtime_hours or spec.max_runtime_hours
+    budgets = [
+        (config.gpu_hours_per_month, config.team)
+        for config in line(state.teams, spec.team)
+        if config.gpu_hours_per_month is not None
+    ]
+    if runtime is None or not budgets:
+        return None
+    need, (budget, owner) = needed(spec.resources), min(budgets, key=lambda item: item[0])
+    if need * gpu_time.budget_us(runtime) <= gpu_time.budget_us(budget):
+        return None
+    return (
+        f"would exceed quota: {_amount(need * runtime)}/{_amount(budget)} GPU-hours a month of "
+        f"team {owner} ({need} GPUs for {field} {_amount(runtime)}){_elastic(spec)}"
+    )
+
+
+def _cannot_resume(state: State, job_id: str, spec: JobSpec) -> str | None:
+    """A run is known once admitted, so a chain of `resume_from` can only close on itself here."""
+    source = spec.resume_from
+    if source is None:
+        return None
+    if source == job_id:
+        return f"resume_from is cyclic: job '{source}' would resume from itself"
+    known: ActiveJob | EndedJob | None = state.active.get(source) or state.ended.get(source)
+    if known is None or known.team != spec.team:
+        return f"resume_from: team {spec.team} has no run '{source}'"
+    if isinstance(known, EndedJob) and known.outcome == "rejected":
+        return f"resume_from: job '{source}' was rejected, so it has no checkpoint"
+    return None
+
+
+def _elastic(spec: JobSpec) -> str:
+    return "" if spec.resources.min_gpus is None else " even at its min_gpus"
+
+
+def _amount(number: float) -> str:
+    return f"{number:.12g}"
