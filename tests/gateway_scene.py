@@ -27,6 +27,7 @@ from gangline_gateway.gate import Gate
 from gangline_gateway.history import LogPage, RunPage
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
+from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.serving import HttpServer
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -82,11 +83,14 @@ class NoHistory:
     def events(self, *_: object, **__: object) -> list[Any]:
         return []
 
+    def facts(self, period: Period) -> Facts:
+        return Facts(period)
+
 
 def no_history() -> Questions:
     """Questions that nobody has an answer to."""
     empty: Any = NoHistory()
-    return Questions(empty, empty)
+    return Questions(empty, empty, empty)
 
 
 class GatewayScene:

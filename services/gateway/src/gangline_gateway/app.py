@@ -16,6 +16,7 @@ from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.logs import logs
+from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.topics import topics
 from gangline_service.tokens import TokenBook
@@ -26,6 +27,7 @@ _TAGS = [
     {"name": "Runs", "description": "Metrics, history and comparison."},
     {"name": "Logs and events", "description": "What ranks wrote and what was decided."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
+    {"name": "Reports", "description": "What the GPUs did over a period."},
     {"name": "About", "description": "Who asks, and what answers."},
 ]
 
@@ -44,7 +46,7 @@ def routes(gate: Gate) -> FastAPI:
     )
     app.state.gate = gate
     problems.install(app)
-    for router in (jobs, bundles, logs, runs, cluster, topics, who):
+    for router in (jobs, bundles, logs, runs, cluster, reports, topics, who):
         app.include_router(router)
 
     @app.get(OPENAPI_PATH, include_in_schema=False)

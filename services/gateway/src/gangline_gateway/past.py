@@ -21,6 +21,7 @@ from gangline_gateway.config import Settings
 from gangline_gateway.history import CursorError, History
 from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import ProblemError, invalid, unavailable
+from gangline_gateway.reports.source import Reports
 
 log = structlog.get_logger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -88,6 +89,7 @@ class Questions:
 
     history: History
     records: Records
+    reports: Reports
 
 
 class Past:
@@ -134,7 +136,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] 
             send_receive_timeout=30,
             query_retries=0,
         )
-        return Questions(History(client), Records(client, names))
+        return Questions(History(client), Records(client, names), Reports(client))
 
     return connect
 

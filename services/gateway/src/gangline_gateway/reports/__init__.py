@@ -1,0 +1,1 @@
+"""Reports over a period: what was asked for, what was held, what it brought, who waited."""

@@ -1,0 +1,140 @@
+"""The sums behind the figures: integrals over a period, waits, outages, costs. Pure.
+
+Each function walks its rows once, but for one sort. GPU time is in hours, other time in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from gangline_gateway.reports.facts import HOUR_S, Gang, Job, NodeChange, Period, RunMfu, waits
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """`part / whole`; None when there is no whole."""
+    return part / whole if whole > 0 else None
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """The smallest value that at least `share` of all do not exceed (nearest rank); None of none.
+
+    A value that was really there, also for few of them: no interpolation.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def gpu_hours_up(changes: Sequence[NodeChange], period: Period) -> float:
+    """GPUs of nodes that were up, integrated over the period. `changes` are in order of time."""
+    seconds = 0.0
+    since: dict[str, NodeChange] = {}
+    for change in changes:
+        before = since.get(change.node_id)
+        if before is not None:
+            seconds += before.gpus * period.overlap_s(before.time, change.time)
+        since[change.node_id] = change
+    seconds += sum(last.gpus * period.overlap_s(last.time, None) for last in since.values())
+    return seconds / HOUR_S
+
+
+def gpus_up(changes: Sequence[NodeChange]) -> int:
+    """GPUs of nodes that are up after all changes."""
+    return sum({change.node_id: change.gpus for change in changes}.values())
+
+
+def gpu_hours_held(jobs: Iterable[Job], period: Period) -> float:
+    """GPUs of gangs, integrated over the period from allocation to release."""
+    seconds = sum(
+        gang.gpus * period.overlap_s(gang.allocated_at, gang.released_at)
+        for job in jobs
+        for gang in job.gangs
+    )
+    return seconds / HOUR_S
+
+
+def gpus_held(jobs: Iterable[Job]) -> int:
+    """GPUs of gangs that are not released at the end."""
+    return sum(gang.gpus for job in jobs for gang in job.gangs if gang.released_at is None)
+
+
+def gpu_hours_pending(jobs: Iterable[Job], period: Period) -> float:
+    """GPUs asked for times the time that jobs waited for them within the period."""
+    seconds = sum(
+        job.gpus * period.overlap_s(start, end) for job in jobs for start, end in waits(job)
+    )
+    return seconds / HOUR_S
+
+
+def gpus_pending(jobs: Iterable[Job]) -> int:
+    """GPUs that jobs ask for and do not have at the end."""
+    return sum(
+        job.gpus
+        for job in jobs
+        if job.ended_at is None and (not job.gangs or job.gangs[-1].released_at is not None)
+    )
+
+
+def first_wait_s(job: Job, period: Period) -> float | None:
+    """From submission to the first gang, when it was allocated in the period; else None."""
+    if not job.gangs or not period.holds(job.gangs[0].allocated_at):
+        return None
+    return max(0.0, (job.gangs[0].allocated_at - job.submitted_at).total_seconds())
+
+
+def repairs_s(job: Job, period: Period) -> list[float]:
+    """From each failure to the next time the job ran, of those that ended in the period.
+
+    Gangs that fail before they ran belong to the outage that is going on.
+    """
+    found: list[float] = []
+    down_since: datetime | None = None
+    for gang in job.gangs:
+        if down_since is not None and gang.running_at is not None:
+            if period.holds(gang.running_at):
+                found.append(max(0.0, (gang.running_at - down_since).total_seconds()))
+            down_since = None
+        if down_since is None:
+            down_since = gang.failed_at
+    return found
+
+
+def preemption_gpu_hours(job: Job, period: Period) -> list[float]:
+    """What each preemption of the period cost, in GPU-hours: three parts, each as far as known.
+
+    1. The gang holds its GPUs from the request until they are released, to save.
+    2. Work since its last committed checkpoint is done again, unless it saved on the request.
+    3. The next gang holds its GPUs until it runs.
+    """
+    costs: list[float] = []
+    for index, gang in enumerate(job.gangs):
+        asked_at = gang.preempted_at
+        if asked_at is None or not period.holds(asked_at):
+            continue
+        released_at = gang.released_at or period.until
+        seconds = gang.gpus * ((released_at - asked_at).total_seconds() + _lost_s(gang, asked_at))
+        if index + 1 < len(job.gangs):
+            again = job.gangs[index + 1]
+            start_s = (
+                (again.running_at or again.allocated_at) - again.allocated_at
+            ).total_seconds()
+            seconds += again.gpus * start_s
+        costs.append(max(0.0, seconds) / HOUR_S)
+    return costs
+
+
+def _lost_s(gang: Gang, asked_at: datetime) -> float:
+    kept_at = gang.saved_at or gang.running_at or asked_at
+    return max(0.0, (asked_at - kept_at).total_seconds())
+
+
+def mean_mfu(runs: Iterable[RunMfu]) -> float | None:
+    """The mean over all steps of these runs; None when none reported it."""
+    total, steps = 0.0, 0
+    for run in runs:
+        total += run.mean * run.steps
+        steps += run.steps
+    return ratio(total, steps)

@@ -1,0 +1,181 @@
+"""What reports are made of: the jobs, gangs, nodes and teams of one period. Pure values.
+
+A gang is one attempt of a job. All times lie before the period's end; None: it has not happened
+by then. Shares are 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Protocol, TypeVar
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From `since` (counted) to `until` (not counted any more)."""
+
+    since: datetime
+    until: datetime
+
+    @property
+    def length_s(self) -> float:
+        """How long it is."""
+        return (self.until - self.since).total_seconds()
+
+    def holds(self, moment: datetime | None) -> bool:
+        """Whether it happened in the period."""
+        return moment is not None and self.since <= moment < self.until
+
+    def overlap_s(self, start: datetime, end: datetime | None) -> float:
+        """Seconds of `start .. end` (None: still going on) within the period."""
+        last = self.until if end is None else min(end, self.until)
+        return max(0.0, (last - max(start, self.since)).total_seconds())
+
+    def earlier(self, by: timedelta) -> Period:
+        """The period of the same length that was so much earlier."""
+        return Period(self.since - by, self.until - by)
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """One attempt: it held `gpus` from `allocated_at` to `released_at`.
+
+    `preempted_at` is when it was asked to make room, `failed_at` when it was judged to have
+    failed, `saved_at` when its newest checkpoint was committed.
+    """
+
+    attempt: int
+    gpus: int
+    allocated_at: datetime
+    running_at: datetime | None = None
+    released_at: datetime | None = None
+    preempted_at: datetime | None = None
+    failed_at: datetime | None = None
+    saved_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that was there in the period, with all its gangs so far in order.
+
+    `gpus` is what it asks for; `state` counts once it has ended.
+    """
+
+    job_id: str
+    team: str
+    name: str
+    gpus: int
+    priority: int
+    state: str
+    submitted_at: datetime
+    ended_at: datetime | None = None
+    gangs: tuple[Gang, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """From `time` on the node has so many GPUs that are up; 0: it is away."""
+
+    node_id: str
+    time: datetime
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a team may use, as it was at the end."""
+
+    team: str
+    gpu_limit: int
+    gpu_guarantee: int = 0
+    borrow_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunMfu:
+    """The metric `mfu` of one run over its steps in the period."""
+
+    job_id: str
+    team: str
+    mean: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How busy a team's GPUs said to be while it held them; None: no GPU said anything."""
+
+    team: str
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything about one period. `busy_share` is the mean over all GPUs that reported."""
+
+    period: Period
+    jobs: tuple[Job, ...] = ()
+    nodes: tuple[NodeChange, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    mfu: tuple[RunMfu, ...] = ()
+    gpu_use: tuple[GpuUse, ...] = ()
+    busy_share: float | None = None
+
+    def of(self, teams: frozenset[str] | None) -> Facts:
+        """Without the jobs and quotas of other teams (None: of all); nodes belong to nobody."""
+        if teams is None:
+            return self
+        return replace(
+            self,
+            jobs=tuple(job for job in self.jobs if job.team in teams),
+            quotas=tuple(quota for quota in self.quotas if quota.team in teams),
+            mfu=tuple(run for run in self.mfu if run.team in teams),
+            gpu_use=tuple(use for use in self.gpu_use if use.team in teams),
+        )
+
+    def by_team(self) -> dict[str, Facts]:
+        """Each team with a quota or a job, by name, and what is its own. One walk over all."""
+        jobs, quotas = _groups(self.jobs), _groups(self.quotas)
+        mfu, gpu_use = _groups(self.mfu), _groups(self.gpu_use)
+        return {
+            team: replace(
+                self,
+                jobs=tuple(jobs.get(team, ())),
+                quotas=tuple(quotas.get(team, ())),
+                mfu=tuple(mfu.get(team, ())),
+                gpu_use=tuple(gpu_use.get(team, ())),
+            )
+            for team in sorted(jobs.keys() | quotas.keys())
+        }
+
+
+class _OfTeam(Protocol):
+    @property
+    def team(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=_OfTeam)
+
+
+def _groups(rows: Iterable[RowT]) -> dict[str, list[RowT]]:
+    found: dict[str, list[RowT]] = {}
+    for row in rows:
+        found.setdefault(row.team, []).append(row)
+    return found
+
+
+def waits(job: Job) -> Sequence[tuple[datetime, datetime | None]]:
+    """When the job waited for GPUs: before its first gang, between gangs, and at the end."""
+    spans: list[tuple[datetime, datetime | None]] = []
+    free_since: datetime | None = job.submitted_at
+    for gang in job.gangs:
+        if free_since is not None:
+            spans.append((free_since, gang.allocated_at))
+        free_since = gang.released_at
+    if free_since is not None:
+        spans.append((free_since, job.ended_at))
+    return spans

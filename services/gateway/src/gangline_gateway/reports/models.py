@@ -1,0 +1,124 @@
+"""The answers of reports: their models are the OpenAPI document. Shares are 0 to 1."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field
+
+from gangline_gateway.models import Answer
+
+
+class ClusterUse(Answer):
+    """All GPUs, whoever holds them. Means are over the period's time."""
+
+    gpus_total: int = Field(description="GPUs of nodes that are up at the end.")
+    gpus_allocated: int = Field(description="GPUs that gangs hold at the end.")
+    gpus_total_mean: float
+    gpus_allocated_mean: float
+    gpu_hours_total: float
+    gpu_hours_allocated: float
+    utilization: float | None = Field(description="GPU-hours allocated of all; null: no GPU.")
+    gpu_utilization: float | None = Field(
+        description="How busy GPUs said to be, a mean over samples; null: none said it."
+    )
+
+
+class TeamUse(Answer):
+    """One team. Limits are null for a team that was not configured."""
+
+    team: str
+    gpu_limit: int | None
+    gpu_guarantee: int | None
+    borrow_limit: int | None
+    gpus_allocated: int
+    gpus_allocated_mean: float
+    gpu_hours_allocated: float
+    gpus_share: float = Field(
+        description="Its share of the cluster: the guarantee, or without one the limit, at most "
+        "the cluster's mean GPUs."
+    )
+    utilization: float | None = Field(
+        description="GPU-hours allocated of the share's; above 1 when it borrows."
+    )
+    gpu_utilization: float | None = Field(description="Of its GPUs while it held them.")
+    mfu: float | None = Field(description="The mean of the metric mfu over its steps.")
+    gpus_pending: int = Field(description="GPUs that its jobs wait for at the end.")
+    gpu_hours_pending: float = Field(description="GPUs asked for times the time waited.")
+
+
+class UtilizationReport(Answer):
+    """Who held the GPUs and who waited. Sums are over the teams that the caller sees."""
+
+    since: datetime
+    until: datetime
+    cluster: ClusterUse
+    teams: list[TeamUse]
+    mfu: float | None
+    gpus_pending: int
+    gpu_hours_pending: float
+
+
+class Waits(Answer):
+    """Time from submission to the first gang, of jobs that got it in the week."""
+
+    name: str = Field(description="The class, such as 2-8.")
+    jobs: int
+    p50_s: float | None
+    p95_s: float | None
+    waiting: int = Field(description="Jobs that had not started at the end.")
+
+
+class UnusedQuota(Answer):
+    """A team that held less than half of its guarantee on average."""
+
+    team: str
+    gpu_guarantee: int
+    gpus_allocated_mean: float
+    used: float = Field(description="Mean GPUs held of the guarantee.")
+
+
+class LowMfu(Answer):
+    """A job whose steps in the week had a mean mfu below 0.3."""
+
+    job_id: str
+    team: str
+    name: str
+    mfu: float
+    gpu_hours: float = Field(description="GPU-hours that it held in the week.")
+
+
+class Week(Answer):
+    """The figures of one week."""
+
+    since: datetime
+    until: datetime
+    cluster: ClusterUse
+    mfu: float | None
+    gpu_hours_pending: float
+    jobs_submitted: int
+    jobs_ended: int
+    jobs_succeeded: int
+    jobs_failed: int
+    jobs_cancelled: int
+    completion_rate: float | None = Field(description="Succeeded of ended; null: none ended.")
+    wait: Waits
+    wait_by_gpus: list[Waits]
+    wait_by_priority: list[Waits]
+    failures: int = Field(description="Gangs that failed.")
+    repairs: int = Field(description="Failures after which the job ran again in the week.")
+    mttr_s: float | None = Field(description="Mean time from a failure to running again.")
+    preemptions: int
+    preemption_gpu_hours: float = Field(
+        description="GPU time that preemptions cost: to save, to do work again, to start again."
+    )
+    unused_quota: list[UnusedQuota]
+    low_mfu: list[LowMfu] = Field(description="Those with the most GPU-hours, at most 100.")
+
+
+class WeeklyReport(Answer):
+    """A week and the one before it. Jobs and teams are those that the caller sees."""
+
+    week: str | None = Field(description="The ISO week, such as 2026-W47; null: the last 7 days.")
+    this: Week
+    before: Week

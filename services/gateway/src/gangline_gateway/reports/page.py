@@ -1,0 +1,212 @@
+"""Reports as pages: one file of text and a style sheet, without scripts or anything to fetch.
+
+Every value is escaped where it enters the page, in `_cell`; titles are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+
+from gangline_gateway.reports import models
+
+NONE = "–"  # noqa: RUF001 - what people read as "no value"
+_STYLE = """
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem }
+h1 { font-size: 1.5rem; margin-bottom: 0 }
+h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
+p { margin: .25rem 0 1rem; opacity: .75 }
+div { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; min-width: 24rem }
+th, td { border-bottom: 1px solid #8886; padding: .3rem .75rem; text-align: right }
+th { font-weight: 600; vertical-align: bottom }
+th:first-child, td:first-child { text-align: left }
+"""
+
+
+def utilization_page(report: models.UtilizationReport) -> str:
+    """The report `utilization` as a page."""
+    teams = [
+        [
+            team.team,
+            str(team.gpus_allocated),
+            _count(team.gpu_limit),
+            _count(team.gpu_guarantee),
+            _number(team.gpu_hours_allocated),
+            _percent(team.utilization),
+            _percent(team.gpu_utilization),
+            _percent(team.mfu),
+            str(team.gpus_pending),
+            _number(team.gpu_hours_pending),
+        ]
+        for team in report.teams
+    ]
+    head = (
+        "Team", "GPUs held", "Limit", "Guarantee", "GPU-hours", "Of its share", "GPUs busy", "MFU",
+        "GPUs waited for", "GPU-hours waited",
+    )  # fmt: skip
+    return _page(
+        "Utilization",
+        report.since,
+        report.until,
+        [
+            ("Cluster", "", _table(("", "Value"), _cluster(report.cluster))),
+            (
+                "Teams",
+                "Of its share: GPU-hours held of the guarantee (without one, the limit).",
+                _table(head, teams),
+            ),
+        ],
+    )
+
+
+def weekly_page(report: models.WeeklyReport) -> str:
+    """The report `weekly` as a page."""
+    this, before = report.this, report.before
+    compared = [
+        [name, now, then]
+        for (name, now), (_, then) in zip(_figures(this), _figures(before), strict=True)
+    ]
+    waits = [
+        (title, "From submission to the first gang.", _waits(title, rows, older))
+        for title, rows, older in (
+            ("Queue wait by GPUs", this.wait_by_gpus, before.wait_by_gpus),
+            ("Queue wait by priority", this.wait_by_priority, before.wait_by_priority),
+        )
+    ]
+    unused = [
+        [row.team, str(row.gpu_guarantee), _number(row.gpus_allocated_mean), _percent(row.used)]
+        for row in this.unused_quota
+    ]
+    low = [
+        [row.job_id, row.team, _percent(row.mfu), _number(row.gpu_hours)] for row in this.low_mfu
+    ]
+    return _page(
+        f"Week {report.week}" if report.week else "The last 7 days",
+        this.since,
+        this.until,
+        [
+            ("Figures", "", _table(("", "This week", "Before"), compared)),
+            *waits,
+            (
+                "Teams that leave quota unused",
+                "Less than half of the guarantee was held on average.",
+                _table(("Team", "Guarantee", "Mean GPUs held", "Used"), unused),
+            ),
+            (
+                "Jobs with low MFU",
+                "Below 30 % on average; those with the most GPU-hours first.",
+                _table(("Job", "Team", "MFU", "GPU-hours"), low),
+            ),
+        ],
+    )
+
+
+def _cluster(use: models.ClusterUse) -> list[list[str]]:
+    return [
+        ["GPUs now", str(use.gpus_total)],
+        ["GPUs held now", str(use.gpus_allocated)],
+        ["GPUs, mean", _number(use.gpus_total_mean)],
+        ["GPUs held, mean", _number(use.gpus_allocated_mean)],
+        ["GPU-hours", _number(use.gpu_hours_total)],
+        ["GPU-hours held", _number(use.gpu_hours_allocated)],
+        ["Utilization", _percent(use.utilization)],
+        ["GPUs busy", _percent(use.gpu_utilization)],
+    ]
+
+
+def _figures(week: models.Week) -> list[tuple[str, str]]:
+    ended = f"{week.jobs_succeeded} / {week.jobs_failed} / {week.jobs_cancelled}"
+    return [
+        ("GPU-hours", _number(week.cluster.gpu_hours_total)),
+        ("GPU-hours held", _number(week.cluster.gpu_hours_allocated)),
+        ("Utilization", _percent(week.cluster.utilization)),
+        ("GPUs busy", _percent(week.cluster.gpu_utilization)),
+        ("MFU", _percent(week.mfu)),
+        ("GPU-hours waited for", _number(week.gpu_hours_pending)),
+        ("Jobs submitted", str(week.jobs_submitted)),
+        ("Jobs succeeded / failed / cancelled", ended),
+        ("Completion rate", _percent(week.completion_rate)),
+        ("Queue wait, P50", _duration(week.wait.p50_s)),
+        ("Queue wait, P95", _duration(week.wait.p95_s)),
+        ("Gangs that failed", str(week.failures)),
+        ("Mean time to running again", _duration(week.mttr_s)),
+        ("Preemptions", str(week.preemptions)),
+        ("GPU-hours that they cost", _number(week.preemption_gpu_hours)),
+    ]
+
+
+def _waits(title: str, rows: Sequence[models.Waits], before: Sequence[models.Waits]) -> str:
+    head = (title.rpartition(" ")[2], "Jobs", "P50", "P95", "P95 before", "Still waiting")
+    cells = [
+        [
+            row.name,
+            str(row.jobs),
+            _duration(row.p50_s),
+            _duration(row.p95_s),
+            _duration(old.p95_s),
+            str(row.waiting),
+        ]
+        for row, old in zip(rows, before, strict=True)
+    ]
+    return _table(head, cells)
+
+
+def _page(
+    title: str, since: datetime, until: datetime, sections: Sequence[tuple[str, str, str]]
+) -> str:
+    parts = [
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(title)} - Gangline</title>\n<style>{_STYLE}</style>\n</head>\n<body>",
+        f"<h1>{escape(title)}</h1>\n<p>{_moment(since)} to {_moment(until)} UTC</p>",
+    ]
+    for heading, note, table in sections:
+        parts.append(f"<h2>{escape(heading)}</h2>")
+        if note:
+            parts.append(f"<p>{escape(note)}</p>")
+        parts.append(table)
+    return "\n".join([*parts, "</body>\n</html>\n"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    if not rows:
+        return "<p>None.</p>"
+    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
+    lines = [f"<tr>{''.join(_cell(text) for text in row)}</tr>" for row in rows]
+    return "\n".join(
+        [f"<div><table>\n<thead><tr>{titles}</tr></thead>\n<tbody>", *lines, "</tbody>",
+         "</table></div>"]
+    )  # fmt: skip
+
+
+def _cell(text: str) -> str:
+    return f"<td>{escape(text)}</td>"
+
+
+def _moment(value: datetime) -> str:
+    return f"{value:%Y-%m-%d %H:%M}"
+
+
+def _count(value: int | None) -> str:
+    return NONE if value is None else str(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{share * 100:.1f} %"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 1:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

@@ -1,0 +1,72 @@
+"""The report `utilization`: the cluster's and each team's use over a period. Pure."""
+
+from __future__ import annotations
+
+from gangline_gateway.reports import models
+from gangline_gateway.reports.arithmetic import (
+    gpu_hours_held,
+    gpu_hours_pending,
+    gpu_hours_up,
+    gpus_held,
+    gpus_pending,
+    gpus_up,
+    mean_mfu,
+    ratio,
+)
+from gangline_gateway.reports.facts import HOUR_S, Facts
+
+
+def utilization(facts: Facts, teams: frozenset[str] | None) -> models.UtilizationReport:
+    """The report for a caller who sees these teams (None: all)."""
+    cluster, seen = cluster_use(facts), facts.of(teams)
+    return models.UtilizationReport(
+        since=facts.period.since,
+        until=facts.period.until,
+        cluster=cluster,
+        teams=[team_use(team, own, cluster) for team, own in seen.by_team().items()],
+        mfu=mean_mfu(seen.mfu),
+        gpus_pending=gpus_pending(seen.jobs),
+        gpu_hours_pending=gpu_hours_pending(seen.jobs, facts.period),
+    )
+
+
+def cluster_use(facts: Facts) -> models.ClusterUse:
+    """All nodes and all teams' gangs: `facts` must not be cut to some teams."""
+    hours = facts.period.length_s / HOUR_S
+    total = gpu_hours_up(facts.nodes, facts.period)
+    held = gpu_hours_held(facts.jobs, facts.period)
+    return models.ClusterUse(
+        gpus_total=gpus_up(facts.nodes),
+        gpus_allocated=gpus_held(facts.jobs),
+        gpus_total_mean=total / hours,
+        gpus_allocated_mean=held / hours,
+        gpu_hours_total=total,
+        gpu_hours_allocated=held,
+        utilization=ratio(held, total),
+        gpu_utilization=facts.busy_share,
+    )
+
+
+def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUse:
+    """One team's row, of what is its own."""
+    quota = own.quotas[0] if own.quotas else None
+    hours = own.period.length_s / HOUR_S
+    held = gpu_hours_held(own.jobs, own.period)
+    share = 0.0
+    if quota is not None:
+        share = float(quota.gpu_guarantee) or min(quota.gpu_limit, cluster.gpus_total_mean)
+    return models.TeamUse(
+        team=team,
+        gpu_limit=quota.gpu_limit if quota else None,
+        gpu_guarantee=quota.gpu_guarantee if quota else None,
+        borrow_limit=quota.borrow_limit if quota else None,
+        gpus_allocated=gpus_held(own.jobs),
+        gpus_allocated_mean=held / hours,
+        gpu_hours_allocated=held,
+        gpus_share=share,
+        utilization=ratio(held, share * hours),
+        gpu_utilization=own.gpu_use[0].share if own.gpu_use else None,
+        mfu=mean_mfu(own.mfu),
+        gpus_pending=gpus_pending(own.jobs),
+        gpu_hours_pending=gpu_hours_pending(own.jobs, own.period),
+    )

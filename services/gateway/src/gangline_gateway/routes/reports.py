@@ -1,0 +1,110 @@
+"""Reports over a period, as JSON or as a page for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Header, Query
+from pydantic import BaseModel
+from starlette.responses import HTMLResponse, Response
+
+from gangline_gateway.gate import Caller, TheGate, answers, router, visible_teams
+from gangline_gateway.past import Questions
+from gangline_gateway.problems import invalid
+from gangline_gateway.reports import models, page
+from gangline_gateway.reports.period import WEEK, WEEK_PATTERN, PeriodError, span, week_of
+from gangline_gateway.reports.source import TooMuchError
+from gangline_gateway.reports.utilization import utilization
+from gangline_gateway.reports.weekly import weekly
+
+reports = router("Reports")
+
+HTML = "text/html"
+_PAGE = {"content": {HTML: {"schema": {"type": "string"}}}}
+# The page is text and one style sheet; nothing in it may run or be fetched.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Vary": "Accept",
+    "Cache-Control": "no-store",
+}
+Accept = Annotated[str | None, Header(include_in_schema=False)]
+ReportT = TypeVar("ReportT", bound=BaseModel)
+
+
+@reports.get(
+    "/v1/reports/utilization",
+    operation_id="reportUtilization",
+    summary="Who held the GPUs and who waited",
+    response_model=models.UtilizationReport,
+    responses={200: _PAGE, **answers()},
+)
+def report_utilization(
+    gate: TheGate,
+    caller: Caller,
+    *,
+    since: Annotated[
+        datetime | None, Query(alias="from", description="24 hours before `to` if not given.")
+    ] = None,
+    until: Annotated[datetime | None, Query(alias="to", description="Now if not given.")] = None,
+    accept: Accept = None,
+) -> Any:
+    """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
+
+    def ask(questions: Questions) -> models.UtilizationReport:
+        period = span(since, until, gate.clock())
+        return utilization(questions.reports.facts(period), visible_teams(caller))
+
+    return _answer(_asked(gate.past.ask, ask, "from"), page.utilization_page, accept)
+
+
+@reports.get(
+    "/v1/reports/weekly",
+    operation_id="reportWeekly",
+    summary="How a week went, and the one before",
+    response_model=models.WeeklyReport,
+    responses={200: _PAGE, **answers()},
+)
+def report_weekly(
+    gate: TheGate,
+    caller: Caller,
+    *,
+    week: Annotated[
+        str | None,
+        Query(pattern=WEEK_PATTERN, description="ISO week, such as 2026-W47; else the last 7 days"),
+    ] = None,
+    accept: Accept = None,
+) -> Any:
+    """JSON, or with `Accept: text/html` a page. A week that goes on is compared up to now."""
+
+    def ask(questions: Questions) -> models.WeeklyReport:
+        period = week_of(week, gate.clock())
+        this = questions.reports.facts(period)
+        before = questions.reports.facts(period.earlier(WEEK))
+        return weekly(this, before, visible_teams(caller), week)
+
+    return _answer(_asked(gate.past.ask, ask, "week"), page.weekly_page, accept)
+
+
+def _asked(
+    past: Callable[[Callable[[Questions], ReportT]], ReportT],
+    ask: Callable[[Questions], ReportT],
+    field: str,
+) -> ReportT:
+    try:
+        return past(ask)
+    except PeriodError as error:
+        raise invalid(error.field, str(error)) from None
+    except TooMuchError as error:
+        raise invalid(field, str(error)) from None
+
+
+def _answer(
+    report: ReportT, render: Callable[[ReportT], str], accept: str | None
+) -> ReportT | Response:
+    wanted = accept or ""
+    if HTML in wanted and "application/json" not in wanted:
+        return HTMLResponse(render(report), headers=_PAGE_HEADERS)
+    return report
