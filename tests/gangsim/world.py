@@ -116,7 +116,7 @@ class World:
                     "scheduler",
                     parts.scheduler,
                     scheduler_state.fingerprint,
-                    scheduler_snapshot.codec(),
+                    scheduler_snapshot.codec(parts.scheduler().initial),
                 ),
                 "ab",
             ),

@@ -14,10 +14,11 @@ from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.decide import Quota
+from gangline_quota.snapshot import codec
 from gangline_service import deciding
 from gangline_service.health import Health
 from gangline_service.lifecycle import Context
-from gangline_service.settings import ServiceSettings
+from gangline_service.settings import DecidingSettings, ServiceSettings
 
 
 def test_it_is_not_ready_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +33,7 @@ def test_it_is_not_ready_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> Non
         ready.append(context.health.ready())
         context.stopping.set()
 
-    deciding.run_decider("quota", ServiceSettings(), Quota(), on_start=on_start)
+    deciding.run_decider("quota", DecidingSettings(), Quota(), codec(), on_start=on_start)
     context = Context(
         settings=ServiceSettings(),
         health=Health(),

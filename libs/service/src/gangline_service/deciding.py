@@ -26,10 +26,13 @@ from gangline_bus.decider import DeciderLoop, LoopSettings, wait_for_bus
 from gangline_bus.decision import Decider, EffectDone
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus, BusError, BusUnavailable, Member
+from gangline_bus.snapshot import SnapshotCodec
 from gangline_bus.topics import TopicNames
+from gangline_storage import StoreError
 
 from .lifecycle import Context, run
-from .settings import ServiceSettings
+from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
+from .snapshots import open_snapshots
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
@@ -169,13 +172,20 @@ class _Shards:
 
 def run_decider(
     name: str,
-    settings: ServiceSettings,
+    settings: DecidingSettings,
     decider: Decider[StateT],
+    codec: SnapshotCodec[StateT],
     *,
     performer: Callable[[str, object], object] | None = None,
     on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
 ) -> NoReturn:
     """Run a decider as this process's life. `performer(key, effect)` runs in a thread pool."""
+    package = type(decider).__module__.partition(".")[0]
+    try:
+        snapshots = open_snapshots(name, settings, codec, package)
+    except StoreError as error:
+        sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
+        raise SystemExit(EXIT_USAGE) from None
 
     def main(context: Context[ServiceSettings]) -> int:
         # Ready only once it leads or stands by: `on_start` may have more to wait for.
@@ -199,6 +209,7 @@ def run_decider(
                     instance=settings.instance_id,
                 ),
                 performer=threads,
+                snapshots=snapshots(),
             )
 
         shards = _Shards(make)
@@ -210,4 +221,5 @@ def run_decider(
         member.close()
         return 0
 
-    run(name, settings, main)
+    base: ServiceSettings = settings  # what `on_start` and its like are written for
+    run(name, base, main)

@@ -225,6 +225,16 @@ class ServiceSettings(BaseSettings):
         return frozenset(value for value in found if value)
 
 
+class DecidingSettings(ServiceSettings):
+    """What every service with a log of its own can be told."""
+
+    store_url: Annotated[str, Field(min_length=1)] | None = None
+    """The object store, for snapshots: file:///path or s3://bucket/prefix?endpoint=...; without
+    one, a takeover folds the whole log."""
+    snapshot_every: Annotated[int, Field(ge=1)] = 50_000
+    """A snapshot is written after so many events."""
+
+
 def _is_kafka_secret(key: str) -> bool:
     return key in _SECRET_KAFKA_KEYS or is_secret_key(key)
 

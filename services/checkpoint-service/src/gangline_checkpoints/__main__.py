@@ -7,6 +7,7 @@ import sys
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.perform import StorePerformer
+from gangline_checkpoints.snapshot import codec
 from gangline_service.deciding import run_decider
 from gangline_service.settings import EXIT_USAGE
 from gangline_storage import StoreError, open_store
@@ -21,7 +22,11 @@ def main() -> None:
         sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
     run_decider(
-        "checkpoint-service", settings, CheckpointDecider(), performer=StorePerformer(store)
+        "checkpoint-service",
+        settings,
+        CheckpointDecider(),
+        codec(),
+        performer=StorePerformer(store),
     )
 
 

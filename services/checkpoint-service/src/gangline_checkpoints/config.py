@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gangline_service.settings import ServiceSettings
+from gangline_service.settings import DecidingSettings
 
 
-class CheckpointSettings(ServiceSettings):
+class CheckpointSettings(DecidingSettings):
     """What the checkpoint service can be told."""
 
     section: ClassVar[str] = "checkpoints"

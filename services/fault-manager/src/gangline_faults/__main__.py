@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
+from gangline_faults.snapshot import codec
 from gangline_service.deciding import run_decider
 
 
 def main() -> None:
     """Read the settings, then decide until told to stop."""
     settings = FaultSettings.load()
-    run_decider("fault-manager", settings, FaultDecider(settings.timing()))
+    run_decider("fault-manager", settings, FaultDecider(settings.timing()), codec())
 
 
 if __name__ == "__main__":

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gangline_faults.policy.timing import Timing
-from gangline_service.settings import ServiceSettings
+from gangline_service.settings import DecidingSettings
 
 TICKS_BEFORE_DEAF = 3
 
 
-class FaultSettings(ServiceSettings):
+class FaultSettings(DecidingSettings):
     """What the fault manager can be told."""
 
     section: ClassVar[str] = "faults"

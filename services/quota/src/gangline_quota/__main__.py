@@ -12,6 +12,7 @@ from gangline_bus.topics import TopicNames
 from gangline_quota.app import publish_teams, wait_for_teams
 from gangline_quota.config import QuotaSettings
 from gangline_quota.decide import Quota
+from gangline_quota.snapshot import codec
 from gangline_quota.teams_file import TeamsFileError, read_teams
 from gangline_schemas.job import TeamConfig
 from gangline_service.deciding import connect, run_decider
@@ -30,7 +31,8 @@ def main() -> None:
             sys.stderr.write(f"cannot start: GANGLINE_TEAMS_FILE: {error}\n")
             raise SystemExit(EXIT_USAGE) from None
     names = TopicNames(settings.topic_prefix)
-    run_decider("quota", settings, Quota(), on_start=partial(_start, names=names, teams=teams))
+    on_start = partial(_start, names=names, teams=teams)
+    run_decider("quota", settings, Quota(), codec(), on_start=on_start)
 
 
 def _start(

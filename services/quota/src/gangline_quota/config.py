@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from gangline_service.settings import ServiceSettings
+from gangline_service.settings import DecidingSettings
 
 
-class QuotaSettings(ServiceSettings):
+class QuotaSettings(DecidingSettings):
     """What the quota service can be told."""
 
     section: ClassVar[str] = "quota"

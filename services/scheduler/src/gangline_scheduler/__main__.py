@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.snapshot import codec
 from gangline_service.deciding import run_decider
 
 
 def main() -> None:
     """Decide until told to stop."""
     settings = SchedulerSettings.load()
-    run_decider("scheduler", settings, Scheduler(settings.limits()))
+    scheduler = Scheduler(settings.limits(), settings.policy())
+    run_decider("scheduler", settings, scheduler, codec(scheduler.initial))
 
 
 if __name__ == "__main__":

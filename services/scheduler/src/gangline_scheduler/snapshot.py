@@ -13,19 +13,22 @@ from gangline_bus.state_json import DataclassCodec
 from gangline_scheduler.evolve import _put_node
 from gangline_scheduler.state import State
 
-DERIVED = frozenset({"free", "used", "free_gpus"})
+DERIVED = frozenset({"queue", "free", "used"})
+CONFIGURED = frozenset({"levels"})
 ORDERS = frozenset({"pending", "live"})
 
 
 def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; `initial` is the decider's."""
-    return DataclassCodec(initial, left_out=DERIVED, rebuild=rebuild)
+    return DataclassCodec(initial, left_out=DERIVED | CONFIGURED, rebuild=rebuild)
 
 
 def rebuild(state: State) -> None:
-    """Derive what is left out of a snapshot, in place. O(nodes + live jobs)."""
+    """Derive what is left out of a snapshot, in place. O(nodes + jobs)."""
     for node in list(state.nodes.values()):
         _put_node(state, node)
+    for job_id in state.pending:
+        state.queue.add(state.jobs[job_id])
     for job_id in state.live:
         job = state.jobs[job_id]
         if job.gang is not None:
@@ -34,4 +37,4 @@ def rebuild(state: State) -> None:
 
 def canonical(state: State, known: Fields | None = None) -> bytes:
     """The facts alone, as later versions with more fields write them too; see `canonical_json`."""
-    return canonical_json(state, left_out=DERIVED | ORDERS, known=known)
+    return canonical_json(state, left_out=DERIVED | CONFIGURED | ORDERS, known=known)

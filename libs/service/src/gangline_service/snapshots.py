@@ -1,0 +1,79 @@
+"""Where a deciding service keeps its snapshots: the object store, below `snapshots/`.
+
+`snapshots/<prefix + service>/<shard>/<seq>.snapshot`, put whole or not at all; the newest three
+stay.
+A store that is away is not waited for long: the log holds everything, and a takeover is urgent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from gangline_bus.snapshot import SnapshotCodec, Snapshots, code_hash
+from gangline_storage import ObjectStore, open_store
+from gangline_storage.retry import Retry
+
+from .settings import DecidingSettings
+
+StateT = TypeVar("StateT")
+KEPT = 3
+_TRIES = 2
+_CONNECT_S, _READ_S = 1.0, 5.0
+
+
+class StoredSnapshots:
+    """Implements `SnapshotStore` over an object store."""
+
+    def __init__(self, store: ObjectStore, *, prefix: str = "") -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def newest(self, service: str, shard: int) -> Iterator[bytes]:
+        """The kept snapshots, newest first, each read when it is asked for."""
+        for key in reversed(self._keys(service, shard)):
+            yield self._store.get(key)
+
+    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+        """Keep one, then remove the oldest ones."""
+        self._store.put(f"{self._folder(service, shard)}{next_seq:020d}.snapshot", data)
+        for key in self._keys(service, shard)[:-KEPT]:
+            self._store.delete(key)
+
+    def _keys(self, service: str, shard: int) -> list[str]:
+        return [info.key for info in self._store.list(self._folder(service, shard))]
+
+    def _folder(self, service: str, shard: int) -> str:
+        return f"snapshots/{self._prefix}{service}/{shard}/"
+
+
+def open_snapshots(
+    service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT], package: str
+) -> Callable[[], Snapshots[StateT] | None]:
+    """What makes the snapshots of one shard; it gives None when no store is configured.
+
+    `package` is the service's: a snapshot of other code of it, of the bus or of the schemas is
+    passed over. Raises StoreError for a URL that names no store.
+    """
+    if settings.store_url is None:
+        return lambda: None
+    kept = StoredSnapshots(_open(settings.store_url), prefix=settings.topic_prefix)
+    code = code_hash(package, "gangline_schemas", "gangline_bus")
+
+    def run(work: Callable[[], None]) -> None:
+        # A daemon: a stop never waits for a snapshot.
+        threading.Thread(target=work, name=f"snapshot-{service}", daemon=True).start()
+
+    return lambda: Snapshots(kept, codec, code=code, every=settings.snapshot_every, run=run)
+
+
+def _open(url: str) -> ObjectStore:
+    if not url.startswith("s3:"):
+        return open_store(url)
+    from gangline_storage.s3_client import S3Options
+
+    impatient = S3Options(
+        connect_timeout_s=_CONNECT_S, read_timeout_s=_READ_S, retry=Retry(attempts=_TRIES)
+    )
+    return open_store(url, options=impatient)
