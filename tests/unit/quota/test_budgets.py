@@ -1,0 +1,117 @@
+"""Monthly budgets: told once when they are spent, and once when there is room again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from builders_deciding import Drive, every, spec
+from gangline_quota.decide import Quota
+from gangline_quota.state import State, fingerprint
+from gangline_schemas.base import Event
+from gangline_schemas.events.quota import TeamBudgetChanged
+from gangline_schemas.events.requests import (
+    JobSubmitted,
+    TeamConfigureRequested,
+    TeamsConfigureRequested,
+)
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.job import TeamConfig
+
+LAB = TeamConfig(team="lab", gpu_limit=64, gpu_hours_per_month=10)
+NLP = TeamConfig(team="nlp", gpu_limit=64, parent="lab")
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def quota() -> Drive[State]:
+    drive = Drive(Quota())
+    drive.now = datetime(2026, 11, 30, 20, tzinfo=UTC)
+    drive.give(TeamsConfigureRequested(teams=(LAB, NLP)))
+    drive.give(JobSubmitted(job_id="a", spec=spec("nlp", gpus=4)))
+    return drive
+
+
+def start(drive: Drive[State]) -> list[Event]:
+    node = NodeAssignment(
+        node_id="n", incarnation="i", address="::1", gpus=(0, 1, 2, 3), first_rank=0
+    )
+    rendezvous = Rendezvous(address="::1", port=1)
+    return drive.give(
+        GangAllocated(
+            job_id="a", attempt=1, team="nlp", world_size=4, nodes=(node,), rendezvous=rendezvous,
+            spec=spec("nlp", gpus=4),
+        )
+    )  # fmt: skip
+
+
+def stop(drive: Drive[State]) -> list[Event]:
+    return drive.give(
+        GangReleased(
+            job_id="a", attempt=1, reason=ReleaseReason.SUCCEEDED, allocated_at=drive.now,
+            gpu_seconds=1,
+        )
+    )  # fmt: skip
+
+
+def told(events: list[Event]) -> list[tuple[str, str, bool, float]]:
+    return [
+        (event.team, event.month, event.exhausted, event.spent_gpu_hours)
+        for event in every(events, TeamBudgetChanged)
+    ]
+
+
+def test_a_long_gang_spends_the_budget_of_the_team_above_and_it_is_told_once(
+    quota: Drive[State],
+) -> None:
+    start(quota)
+    assert quota.tick(2.5 * 3600 - 0.001) == []
+    assert told(quota.tick(0.001)) == [("lab", "2026-11", True, 10.0)]
+    assert quota.tick(60) == []
+    stop(quota)
+    assert quota.tick(60) == []
+
+
+def test_a_new_month_opens_the_budget_for_what_was_used_in_the_old_one(
+    quota: Drive[State],
+) -> None:
+    start(quota)
+    quota.tick(3 * 3600)
+    assert told(quota.tick(2 * 3600)) == [("lab", "2026-12", False, 4.0)]
+    assert told(quota.tick(1.5 * 3600)) == [("lab", "2026-12", True, 10.0)]
+    stop(quota)
+    assert fingerprint(quota.replayed()) == fingerprint(quota.state)
+
+
+def test_a_budget_that_is_spent_anew_at_once_names_the_new_month(quota: Drive[State]) -> None:
+    start(quota)
+    quota.tick(3 * 3600)
+    assert told(quota.tick(100 * 3600)) == [("lab", "2026-12", True, 396.0)]
+
+
+@pytest.mark.parametrize("more", [11.0, None])
+def test_a_budget_that_is_raised_or_taken_away_opens(
+    quota: Drive[State], more: float | None
+) -> None:
+    start(quota)
+    quota.tick(2.5 * 3600)
+    raised = LAB.model_copy(update={"gpu_hours_per_month": more})
+    quota.give(TeamConfigureRequested(config=raised))
+    assert told(quota.tick()) == [("lab", "2026-11", False, 10.0)]
+    assert quota.tick() == []
+
+
+def test_charged_usage_counts_like_live_usage(quota: Drive[State]) -> None:
+    start(quota)
+    quota.now += 2 * HOUR
+    stop(quota)
+    lowered = LAB.model_copy(update={"gpu_hours_per_month": 8.0})
+    quota.give(TeamConfigureRequested(config=lowered))
+    assert told(quota.tick()) == [("lab", "2026-11", True, 8.0)]
