@@ -53,8 +53,8 @@ LAB = {"team": "lab", "gpu_guarantee": 32}
                 {"team": "b", "parent": "lab", "gpu_guarantee": 13},
             ],
             (
-                "team 'lab': gpu_guarantee: the teams below are guaranteed 33 (a 20 + b 13), above its "
-                "gpu_guarantee of 32; lower theirs, or raise its gpu_guarantee first"
+                "team 'lab': gpu_guarantee: the teams below are guaranteed 33 (a 20 + b 13), above "
+                "its gpu_guarantee of 32; lower theirs, or raise its gpu_guarantee first"
             ),
         ),
         (
@@ -65,8 +65,8 @@ LAB = {"team": "lab", "gpu_guarantee": 32}
                 {"team": "c", "parent": "b", "gpu_limit": 30, "gpu_guarantee": 11},
             ],
             (
-                "team 'lab': gpu_guarantee: the teams below are guaranteed 31 (a 20 + b 11), above its "
-                "gpu_limit of 30; lower theirs, or raise its gpu_limit first"
+                "team 'lab': gpu_guarantee: the teams below are guaranteed 31 (a 20 + b 11), above "
+                "its gpu_limit of 30; lower theirs, or raise its gpu_limit first"
             ),
         ),
         (
