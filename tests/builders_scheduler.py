@@ -8,6 +8,7 @@ from datetime import timedelta
 from builders_deciding import Drive, every, spec, team
 from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.model import Job
+from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointCommitted
@@ -73,7 +74,8 @@ class Cluster(Drive[State]):
     """A scheduler that knows these nodes and the teams nlp and cv."""
 
     def __init__(self, *nodes: NodeInfo, guard_minutes: float = 30, limit: int = 64) -> None:
-        super().__init__(Scheduler(Limits(guard=timedelta(minutes=guard_minutes))))
+        policy = Policy(reserve_after=timedelta(minutes=guard_minutes))
+        super().__init__(Scheduler(Limits(), policy))
         for name in ("nlp", "cv"):
             self.give(TeamConfigured(config=team(name, limit=limit)))
         for info in nodes:

@@ -14,6 +14,7 @@ from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.timing import Timing
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Limits, Scheduler
+from gangline_scheduler.policy.config import Policy
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangsim.bus import SimBroker
 
@@ -24,7 +25,7 @@ GUARD_S = 60.0
 
 
 def _scheduler() -> Decider[Any]:
-    return Scheduler(Limits(guard=timedelta(seconds=GUARD_S)))
+    return Scheduler(Limits(), Policy(reserve_after=timedelta(seconds=GUARD_S)))
 
 
 def _faults() -> Decider[Any]:

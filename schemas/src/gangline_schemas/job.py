@@ -42,6 +42,7 @@ RESERVED_ENV = frozenset(
     ]
 )
 _PATH_PART = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}$")
+_LEVEL_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,31}$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
 
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
@@ -100,8 +101,18 @@ class Resources(Model):
 class Topology(Model):
     """How close the gang must be placed."""
 
-    level: Literal["node", "rack", "block"] = "rack"
+    level: str = Field(
+        default="rack",
+        description="node, nvlink, rack, block, or another level that the cluster is set up with.",
+    )
     mode: Literal["required", "preferred"] = "preferred"
+
+    @field_validator("level")
+    @classmethod
+    def _level_is_a_name(cls, value: str) -> str:
+        if not _LEVEL_NAME.match(value):
+            raise ValueError("must be a level of the cluster: node, nvlink, rack, block, ...")
+        return value
 
 
 class BestCheckpoint(Model):
@@ -205,6 +216,15 @@ class JobSpec(Model):
     )
     restart: RestartPolicy = RestartPolicy()
     max_runtime_hours: float | None = Field(default=None, gt=0, le=24 * 365)
+    expected_runtime_hours: float | None = Field(
+        default=None,
+        gt=0,
+        le=24 * 365,
+        description="How long you think it runs; helps to plan, and is never a limit.",
+    )
+    node_labels: dict[str, str] = Field(
+        default_factory=dict, max_length=16, description="Only nodes with these labels."
+    )
     stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
     notify: tuple[Notification, ...] = Field(default=(), max_length=16)
 

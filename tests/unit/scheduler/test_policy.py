@@ -9,12 +9,13 @@ import pytest
 
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.cycle import kept_now
-from gangline_scheduler.invariants import kept_for_waiting
-from gangline_scheduler.model import FreeNode, Job, Node, Team, free_of
+from gangline_scheduler.cycle import reservations
+from gangline_scheduler.free import LEVELS, FreeIndex, free_of
+from gangline_scheduler.invariants import reserved_for_waiting
+from gangline_scheduler.model import Demand, Job, Node, Team
+from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import rank
-from gangline_scheduler.policy.placement import Demand, place
-from gangline_scheduler.policy.reservation import reserve
+from gangline_scheduler.policy.placement import place
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
@@ -32,13 +33,13 @@ def value(used: int, guarantee: int = 0, limit: int = 8, **fields: float) -> flo
     return rank(job(**fields), Team(config), used, START)[1]  # type: ignore[arg-type]
 
 
-def free(*infos: NodeInfo) -> list[FreeNode]:
-    return [free_of(Node(info)) for info in infos]
+def free(*infos: NodeInfo) -> FreeIndex:
+    return FreeIndex(free_of(Node(info)) for info in infos)
 
 
 def where(demand: Demand, *infos: NodeInfo) -> dict[str, int] | None:
-    parts = place(demand, free(*infos))
-    return None if parts is None else {part.node_id: len(part.gpus) for part in parts}
+    found = place(demand, free(*infos), LEVELS)
+    return None if found is None else {part.node_id: len(part.gpus) for part in found.parts}
 
 
 # --- order ---------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_avoided_nodes_are_used_only_if_nothing_else_fits_and_never_ones_never()
 
 
 def test_a_statement_takes_nothing_until_it_is_committed() -> None:
-    snapshot = Snapshot({"a": free(node("a", 2))[0]})
+    snapshot = Snapshot(free(node("a", 2)), {"a": Node(node("a", 2))}, levels=LEVELS)
     statement = Statement(snapshot)
 
     assert statement.place(Demand(2)) is not None
@@ -218,13 +219,13 @@ def test_smaller_jobs_go_ahead_until_the_guard_keeps_the_nodes() -> None:
     cluster.tick(seconds=31 * 60)
     cluster.exit("s1")
 
-    kept = kept_now(cluster.state, cluster.now, timedelta(minutes=30))
+    (made,) = reservations(cluster.state, cluster.now, Policy())
     told = only(cluster.submit("s2"), JobWaiting)
     passed = cluster.tick(seconds=1)
 
-    assert kept == ("large", frozenset({"n1"}))
-    assert "kept for nlp/large" in told.message
-    assert kept_for_waiting(kept, passed) == []
+    assert (made.job_id, made.nodes) == ("large", {"n1"})
+    assert "reserved for nlp/large" in told.message
+    assert reserved_for_waiting(made, passed) == []
     assert started_jobs(cluster.exit("a")) == ["large"]
 
 
@@ -246,9 +247,12 @@ def test_the_nodes_with_most_room_now_are_kept() -> None:
     cluster.submit("a", gpus=3)
 
     busy = only([decision.event for decision, _ in cluster.log], GangAllocated).nodes[0].node_id
-    kept = reserve(Demand(4), cluster.state.nodes)
+    cluster.submit("b", gpus=1)
+    cluster.submit("large", gpus=7)
+    cluster.tick(seconds=31 * 60)
+    (made,) = reservations(cluster.state, cluster.now, Policy())
 
-    assert kept == {"n1", "n2"} - {busy}
+    assert busy in made.nodes
 
 
 # --- reasons -------------------------------------------------------------------------------

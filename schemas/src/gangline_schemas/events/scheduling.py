@@ -56,6 +56,8 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     RESTORE = "restore"
     DRAIN = "drain"
+    DEFRAGMENT = "defragment"
+    RESIZE = "resize"
     MAX_RUNTIME = "max_runtime"
 
 
@@ -74,7 +76,7 @@ class JobWaiting(Event):
 
     type: ClassVar[str] = "job.waiting"
     job_id: Identifier
-    code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type"]
+    code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
     message: str
 
 
@@ -90,6 +92,37 @@ class GangAllocated(Event):
     rendezvous: Rendezvous
     resume: CheckpointRef | None = None
     spec: JobSpec
+    level: str | None = Field(
+        default=None,
+        description="The closest level that holds the whole gang: its worst link crosses it.",
+    )
+
+
+class NodeShare(Model):
+    """A number of GPUs of one node, whichever."""
+
+    node_id: Identifier
+    gpus: int = Field(ge=1)
+
+
+class GpusHeld(Event):
+    """GPUs that are being freed for this job: nobody else gets them until `until`."""
+
+    type: ClassVar[str] = "gpus.held"
+    job_id: Identifier
+    nodes: tuple[NodeShare, ...] = Field(min_length=1)
+    reason: Literal["preempt", "reclaim", "defragment", "resize"]
+    victims: tuple[Identifier, ...] = ()
+    cost_gpu_seconds: float = Field(default=0, ge=0, description="What stopping them costs.")
+    value_gpu_seconds: float = Field(default=0, ge=0, description="What starting sooner is worth.")
+    until: Timestamp
+
+
+class GpusUnheld(Event):
+    """The GPUs are kept for this job no longer: it started, ended, or they came too late."""
+
+    type: ClassVar[str] = "gpus.unheld"
+    job_id: Identifier
 
 
 class GangPreempting(Event):

@@ -27,6 +27,11 @@ class NodeInfo(Model):
     hostname: str
     rack: str = "rack-0"
     block: str = "block-0"
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="What its owner says of it; also its domain at levels such as nvlink.",
+    )
     gpus: tuple[GpuInfo, ...]
     cpus: float = Field(gt=0)
     memory_gb: float = Field(gt=0)

@@ -1,21 +1,22 @@
 """The scheduling pass: who starts now, and what those who don't are told.
 
 One pass
-1. The pending jobs in fair-share order (policy/order.py).
-2. Each in turn: its team's ceiling (policy/share.py), then a placement of the whole gang on what
-   is free (policy/placement.py). It starts, whole, or it waits; a job that doesn't fit does not
-   hold up smaller ones behind it,
-3. unless the first job that doesn't fit has waited longer than the starvation guard: then the
-   nodes that it needs are kept for it (policy/reservation.py).
-4. On a tick, the first `REASONED` jobs are told why they wait, when that changed.
+1. Jobs for which GPUs are being freed start if all of them are there; what is late is let go.
+2. The other pending jobs in the order of the policy (policy/order.py), each in turn: its team's
+   ceiling (policy/share.py), then a placement of the whole gang on what is free
+   (policy/placement.py). It starts, whole, or it waits; a job that doesn't fit does not hold up
+   smaller ones behind it (but in a strict order),
+3. unless it has waited longer than the guard: then it gets a reservation, and who comes behind it
+   starts only if that does not delay it (policy/reservation.py).
+4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
 
 When: a full pass on a tick and when capacity, limits or the queue's obstacles change; a job that
 just joined the queue is tried alone, because nobody who waits fits (or it waits for the tick, if
 somebody has waited longer than the guard).
 
-Cost of a full pass: O(P log P) for P pending jobs, plus O(nodes) for each allocation and for each
-kind of demand that failed (the same or a larger demand of the kind is not tried again within the
-pass); nothing at all when no GPU is free. A single trial: O(nodes). Figures are in
+Cost of a full pass: O(log groups) for each job looked at; a group of which one job did not fit is
+left out as a whole, and the same or a larger demand of the kind is not tried again. Each start is
+one placement. Nothing at all when no GPU is free. A single trial: one placement. Figures are in
 docs/concepts/scheduling.md.
 """
 
@@ -23,156 +24,174 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import islice
 
-from gangline_scheduler.model import Job
+from gangline_scheduler.allocate import allocate, next_demand
+from gangline_scheduler.model import Demand, Hold, Job
 from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy.order import in_order
-from gangline_scheduler.policy.placement import Demand, Part, demand_of
-from gangline_scheduler.policy.reasons import Explainer, Reason, later
-from gangline_scheduler.policy.reservation import reserve
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.state import State
-from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    JobWaiting,
-    NodeAssignment,
-    Rendezvous,
-)
-from gangline_schemas.job import JobState
+from gangline_schemas.events.scheduling import GpusUnheld
 
-REASONED = 50
-REASON_EVERY = timedelta(seconds=15)
-_NOTHING_KEPT: tuple[str, frozenset[str]] = ("", frozenset())
+BACKFILL_DEPTH = 1000
+"""So many jobs are looked at behind the first reservation."""
 
 
-def run_pass(plan: Plan, guard: timedelta) -> None:
-    """Start every job that can start now, in order."""
-    state = plan.state
-    if not state.pending or state.free_gpus <= 0:
-        return
-    snapshot = Snapshot(state.free)
-    ceilings = Ceilings(state)
-    failed: dict[Demand, int] = {}
-    kept = False
-    for job in in_order(lambda: plan.state, plan.now):
-        if snapshot.free_gpus <= 0:
-            return
-        if not ceilings.allows(plan.state, job):
-            continue
-        demand = demand_of(job, plan.state.nodes)
-        kind = replace(demand, gpus=1)
-        smallest_failed = failed.get(kind)
-        tried = smallest_failed is None or demand.gpus < smallest_failed
-        if tried and _try(plan, job, demand, snapshot):
-            continue
-        if tried:
-            failed[kind] = demand.gpus
-        if not kept and _waited(job, plan.now, guard):
-            nodes = reserve(demand, plan.state.nodes)
-            kept = bool(nodes)
-            snapshot = snapshot.without(nodes)
+def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
+    """Start every job that can start now, in order; what was reserved for those that cannot."""
+    _end_holds(plan)
+    if not plan.state.pending or plan.state.free_gpus <= 0:
+        return []
+    _start_held(plan, policy)
+    return _Pass(plan, policy).run()
 
 
-def try_alone(plan: Plan, job_id: str, guard: timedelta) -> None:
+def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
     """Start one job that just began to wait, if it can; nobody else who waits fits."""
     state = plan.state
     oldest = state.jobs[next(iter(state.pending))]
-    if state.free_gpus <= 0 or _waited(oldest, plan.now, guard):
+    if state.free_gpus <= 0 or _waited(oldest, plan.now, policy.reserve_after):
+        return
+    if policy.order.strict and len(state.pending) > 1:
         return
     job = state.jobs[job_id]
-    if Ceilings(state).allows(state, job):
-        _try(plan, job, demand_of(job, state.nodes), Snapshot(state.free))
-
-
-def kept_now(state: State, now: datetime, guard: timedelta) -> tuple[str, frozenset[str]]:
-    """For which job which nodes are kept after a pass; ("", none) when nobody waited too long."""
-    if not state.pending or not _waited(state.jobs[next(iter(state.pending))], now, guard):
-        return _NOTHING_KEPT
-    ceilings = Ceilings(state)
-    for job in in_order(lambda: state, now):
-        if _waited(job, now, guard) and ceilings.allows(state, job):
-            nodes = reserve(demand_of(job, state.nodes), state.nodes)
-            if nodes:
-                return job.job_id, nodes
-    return _NOTHING_KEPT
-
-
-def give_reasons(plan: Plan, guard: timedelta) -> None:
-    """Tell the first jobs of the queue why they wait, each at most every `REASON_EVERY`."""
-    state = plan.state
-    if not state.pending:
+    if not Ceilings(state).allows(state, job):
         return
-    explainer = Explainer(state, Ceilings(state), kept_now(state, plan.now, guard))
-    for job in list(islice(in_order(lambda: state, plan.now), REASONED)):
-        _tell(plan, job, explainer.explain(job))
+    found = Statement(free_for(state, policy, job_id)).place(next_demand(job, state))
+    if found is not None:
+        allocate(plan, job, found)
 
 
-def give_first_reason(plan: Plan, job_id: str, guard: timedelta) -> None:
-    """Tell a job that just began to wait why; shortly, when the queue is long."""
-    job = plan.state.jobs.get(job_id)
-    if job is None or job_id not in plan.state.pending or job.waiting is not None:
-        return
-    if len(plan.state.pending) > REASONED:
-        _tell(plan, job, later())
-        return
-    kept = kept_now(plan.state, plan.now, guard)
-    _tell(plan, job, Explainer(plan.state, Ceilings(plan.state), kept).explain(job))
+def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
+    """What is reserved for whom after a pass, so that nobody who waits could start."""
+    oldest = state.jobs[next(iter(state.pending))] if state.pending else None
+    if oldest is None or not _waited(oldest, now, policy.reserve_after):
+        return []
+    return _Pass(Plan(state, now), policy).run(start=False)
 
 
-def _try(plan: Plan, job: Job, demand: Demand, snapshot: Snapshot) -> bool:
-    statement = Statement(snapshot)
-    parts = statement.place(demand)
-    if parts is None:
-        statement.discard()
-        return False
-    statement.commit()
-    _allocate(plan, job, parts)
-    return True
+def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
+    """What a job may use: all that is free but what is being freed for others."""
+    snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
+    for other, held in state.held.items():
+        if other != job_id:
+            snapshot.keep(dict(held.nodes))
+    return snapshot
 
 
-def _allocate(plan: Plan, job: Job, parts: tuple[Part, ...]) -> None:
-    nodes = plan.state.nodes
-    assignments: list[NodeAssignment] = []
-    first_rank = 0
-    for part in parts:
-        info = nodes[part.node_id].info
-        assignments.append(
-            NodeAssignment(
-                node_id=part.node_id,
-                incarnation=info.incarnation,
-                address=info.address,
-                gpus=part.gpus,
-                first_rank=first_rank,
-            )
-        )
-        first_rank += len(part.gpus)
-    lead = nodes[parts[0].node_id]
-    ports = lead.info.rendezvous_ports
-    event = GangAllocated(
-        job_id=job.job_id,
-        attempt=job.attempt + 1,
-        team=job.team,
-        world_size=first_rank,
-        nodes=tuple(assignments),
-        # In rotation, so that a port that a dead gang may still hold is used as late as possible.
-        rendezvous=Rendezvous(address=lead.info.address, port=ports[lead.led % len(ports)]),
-        resume=job.resume,
-        spec=job.spec,
-    )
-    plan.add(job.job_id, event)
-    plan.move(job.job_id, JobState.SCHEDULED)
+class _Pass:
+    """One walk through the queue.
+
+    `now`: what may be used by jobs that end before the first reservation; `later`: what is left
+    to longer ones.
+    """
+
+    def __init__(self, plan: Plan, policy: Policy) -> None:
+        self._plan, self._policy = plan, policy
+        self._ceilings = Ceilings(plan.state)
+        self._now = self._later = free_for(plan.state, policy)
+        self._made: list[Reservation] = []
+        self._failed: dict[tuple[Demand, bool], int] = {}
+        self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
+
+    def run(self, *, start: bool = True) -> list[Reservation]:
+        plan, order = self._plan, self._policy.order
+        walk = order.walk(lambda: plan.state, plan.now)
+        left = BACKFILL_DEPTH
+        while self._now.free_gpus > 0 and left > 0 and (job := walk.next()) is not None:
+            if self._made:
+                left -= 1
+            if not self._ceilings.allows(plan.state, job):
+                walk.drop()
+                continue
+            demand = next_demand(job, plan.state)
+            if start and self._try(job, demand):
+                continue
+            if self._reserve(job, demand):
+                continue
+            if order.strict:
+                break
+            if not self._made:
+                walk.drop()
+        return self._made
+
+    def _try(self, job: Job, demand: Demand) -> bool:
+        short = self._ends_before_reservations(job)
+        kind = (replace(demand, gpus=1, fewest=None), short)
+        fewest = demand.fewest or demand.gpus
+        if fewest >= self._failed.get(kind, fewest + 1):
+            return False
+        statement = Statement(self._now if short else self._later)
+        found = statement.place(demand)
+        if found is None:
+            self._failed[kind] = fewest
+            return False
+        statement.commit()
+        if self._now is not self._later:
+            _take(self._later if short else self._now, demand, found)
+        allocate(self._plan, job, found)
+        return True
+
+    def _ends_before_reservations(self, job: Job) -> bool:
+        if not self._made:
+            return True
+        end = self._plan.now + timedelta(seconds=self._estimates.left_s(job))
+        return end <= min(reservation.start for reservation in self._made)
+
+    def _reserve(self, job: Job, demand: Demand) -> bool:
+        policy, now = self._policy, self._plan.now
+        if len(self._made) >= DEPTH[policy.reservation]:
+            return False
+        if not _waited(job, now, policy.reserve_after):
+            return False
+        found = reserve(job.job_id, demand, self._later, self._ends(), now)
+        if found is None:
+            return False
+        self._made.append(found)
+        if self._now is self._later:
+            self._later = self._now.copy()
+        self._later.keep(dict(found.kept))
+        self._failed.clear()
+        return True
+
+    def _ends(self) -> Ends:
+        state = self._plan.state
+        jobs = (state.jobs[job_id] for job_id in state.live)
+        return sorted((self._estimates.end(job), job.job_id, job) for job in jobs)
 
 
-def _tell(plan: Plan, job: Job, reason: Reason) -> None:
-    before = job.waiting
-    same = before is not None and before.code == reason.code
-    if before is not None and same and before.message == reason.message:
-        return
-    if before is not None and same and plan.now - before.at < REASON_EVERY:
-        return
-    plan.add(job.job_id, JobWaiting(job_id=job.job_id, code=reason.code, message=reason.message))
+def _take(snapshot: Snapshot, demand: Demand, found: Placement) -> None:
+    for part in found.parts:
+        node = snapshot.free.get(part.node_id)
+        count = len(part.gpus)
+        hold = Hold(part.gpus, count * demand.cpus_per_gpu, count * demand.memory_per_gpu_gb)
+        if node is not None:
+            snapshot.free.put(node.less(hold))
+
+
+def _start_held(plan: Plan, policy: Policy) -> None:
+    """The jobs for which GPUs are being freed, on those GPUs, once they are all free."""
+    for job_id, held in sorted(plan.state.held.items()):
+        job = plan.state.jobs[job_id]
+        snapshot = free_for(plan.state, policy, job_id)
+        own = frozenset(node_id for node_id, _ in held.nodes)
+        others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
+        statement = Statement(snapshot.without(others))
+        found = statement.place(next_demand(job, plan.state))
+        if found is not None and Ceilings(plan.state).allows(plan.state, job):
+            allocate(plan, job, found)
+            plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _end_holds(plan: Plan) -> None:
+    """Nothing is kept for who started or ended, or for longer than was promised."""
+    for job_id, held in sorted(plan.state.held.items()):
+        if job_id not in plan.state.pending or plan.now > held.until:
+            plan.add(job_id, GpusUnheld(job_id=job_id))
 
 
 def _waited(job: Job, now: datetime, guard: timedelta) -> bool:

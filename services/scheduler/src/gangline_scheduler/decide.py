@@ -6,7 +6,7 @@ For each input
    scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py).
 On a tick
 1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop.
-2. A full pass, and the reasons of those who wait.
+2. A full pass, and the reasons of those who wait (telling.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
 """
@@ -19,9 +19,11 @@ from datetime import datetime, timedelta
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler import checkpoints, cycle, invariants, jobs, nodes
+from gangline_scheduler import checkpoints, cycle, invariants, jobs, nodes, telling
 from gangline_scheduler.evolve import apply
 from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.queue import PendingIndex
 from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
@@ -55,11 +57,10 @@ from gangline_schemas.job import JobState
 class Limits:
     """Times that the scheduler keeps.
 
-    `guard`: a job that waited longer gets the nodes it needs kept for it. `stop_margin`: how long
-    after its deadline a stopping gang is still waited for, as its agents need a moment to tell.
+    `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
+    need a moment to tell.
     """
 
-    guard: timedelta = timedelta(minutes=30)
     stop_margin: timedelta = timedelta(seconds=15)
 
 
@@ -71,12 +72,14 @@ class Scheduler:
     inputs: tuple[Topic, ...] = (Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS)
     signals: tuple[Topic, ...] = ()
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, policy: Policy | None = None) -> None:
         self._limits = limits or Limits()
+        self._policy = policy or Policy()
 
     def initial(self) -> State:
         """No teams, no nodes, no jobs."""
-        return State()
+        policy = self._policy
+        return State(queue=PendingIndex(policy.order.slot), levels=policy.levels)
 
     def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
         """See the module's docstring. A repeated or outdated input leads to nothing."""
@@ -121,23 +124,23 @@ class Scheduler:
             if limit is not None and held_s > limit * 3600 and not ending:
                 jobs.exceed_runtime(plan, job)
         decided = [decision.event for decision in plan.decisions]
-        cycle.run_pass(plan, self._limits.guard)
-        cycle.give_reasons(plan, self._limits.guard)
+        cycle.run_pass(plan, self._policy)
+        telling.give_reasons(plan, self._policy)
         self._explain_new(plan, decided)
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
         decided = [decision.event for decision in plan.decisions]
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:
-                cycle.try_alone(plan, cause.job_id, self._limits.guard)
+                cycle.try_alone(plan, self._policy, cause.job_id)
         elif any(_makes_room(event) for event in decided):
-            cycle.run_pass(plan, self._limits.guard)
+            cycle.run_pass(plan, self._policy)
         self._explain_new(plan, decided)
 
     def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
         for event in decided:
             if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
-                cycle.give_first_reason(plan, event.job_id, self._limits.guard)
+                telling.give_first_reason(plan, self._policy, event.job_id)
 
 
 def _makes_room(event: Event) -> bool:

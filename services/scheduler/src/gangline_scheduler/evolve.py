@@ -10,18 +10,20 @@ from dataclasses import replace
 from datetime import datetime
 from functools import singledispatch
 
+from gangline_scheduler.free import free_of
 from gangline_scheduler.model import (
     Avoid,
     EndedRun,
     Gang,
+    Held,
     Hold,
     Job,
     Member,
     Node,
+    Runtime,
     Stop,
     Team,
     Waiting,
-    free_of,
 )
 from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
 from gangline_schemas.base import Event
@@ -30,6 +32,8 @@ from gangline_schemas.events.scheduling import (
     GangMemberChanged,
     GangPreempting,
     GangReleased,
+    GpusHeld,
+    GpusUnheld,
     JobQueued,
     JobReprioritized,
     JobStateChanged,
@@ -39,6 +43,7 @@ from gangline_schemas.events.scheduling import (
     NodeUncordoned,
     ReleaseReason,
     ResumePointChanged,
+    StopReason,
     TeamNoted,
 )
 from gangline_schemas.job import JobState
@@ -46,6 +51,7 @@ from gangline_schemas.job import JobState
 CHECKPOINTS_KEPT = 64
 ENDED_CHECKPOINTS_KEPT = 8
 PAST_INCARNATIONS_KEPT = 16
+RUNTIMES_KEPT = 64
 
 
 class LogBrokenError(Exception):
@@ -65,7 +71,7 @@ def _apply(event: Event, state: State, at: datetime) -> None:  # noqa: ARG001 - 
 
 @_apply.register
 def _(event: JobQueued, state: State, at: datetime) -> None:
-    state.jobs[event.job_id] = Job(
+    job = Job(
         job_id=event.job_id,
         spec=event.spec,
         user=event.user,
@@ -74,18 +80,19 @@ def _(event: JobQueued, state: State, at: datetime) -> None:
         state=JobState.PENDING,
         waiting_since=at,
     )
-    state.pending[event.job_id] = None
+    state.jobs[event.job_id] = job
+    _wait(state, job)
 
 
 @_apply.register
 def _(event: JobWaiting, state: State, at: datetime) -> None:
     waiting = Waiting(event.code, event.message, at)
-    state.jobs[event.job_id] = replace(state.jobs[event.job_id], waiting=waiting)
+    _put_job(state, replace(state.jobs[event.job_id], waiting=waiting))
 
 
 @_apply.register
 def _(event: JobReprioritized, state: State, at: datetime) -> None:  # noqa: ARG001
-    state.jobs[event.job_id] = replace(state.jobs[event.job_id], priority=event.priority)
+    _put_job(state, replace(state.jobs[event.job_id], priority=event.priority))
 
 
 @_apply.register
@@ -94,10 +101,12 @@ def _(event: JobStateChanged, state: State, at: datetime) -> None:
     if event.state is JobState.PENDING:
         if event.previous is not JobState.PENDING:
             job = replace(job, waiting_since=at, waiting=None)
-        state.pending[event.job_id] = None
+        _put_job(state, job)
+        if event.job_id not in state.pending:
+            _wait(state, job)
     else:
-        state.pending.pop(event.job_id, None)
-    state.jobs[event.job_id] = job
+        _wait_no_more(state, event.job_id)
+        state.jobs[event.job_id] = job
     _drop_if_over(state, job)
 
 
@@ -107,9 +116,7 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
     if event.attempt != job.attempt + 1 or job.gang is not None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
     gang = Gang(event.attempt, event.nodes, at, (Member.UNSEEN,) * event.world_size)
-    state.jobs[event.job_id] = replace(
-        job, attempt=event.attempt, gang=gang, avoid=(), restarting=False
-    )
+    _put_job(state, replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False))
     state.live[event.job_id] = None
     state.used[job.team] = state.used.get(job.team, 0) + event.world_size
     need = event.spec.resources
@@ -122,10 +129,21 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
 
 
 @_apply.register
+def _(event: GpusHeld, state: State, at: datetime) -> None:  # noqa: ARG001
+    nodes = tuple((share.node_id, share.gpus) for share in event.nodes)
+    state.held[event.job_id] = Held(nodes, event.until, event.reason, event.victims)
+
+
+@_apply.register
+def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
+    state.held.pop(event.job_id, None)
+
+
+@_apply.register
 def _(event: GangPreempting, state: State, at: datetime) -> None:  # noqa: ARG001
     job, gang = _live(state, event.job_id, event.attempt)
     stop = Stop(event.reason, event.deadline)
-    state.jobs[event.job_id] = replace(job, gang=replace(gang, stop=stop))
+    _put_job(state, replace(job, gang=replace(gang, stop=stop)))
 
 
 @_apply.register
@@ -133,7 +151,7 @@ def _(event: GangMemberChanged, state: State, at: datetime) -> None:  # noqa: AR
     job, gang = _live(state, event.job_id, event.attempt)
     members = list(gang.members)
     members[event.rank] = Member(event.status)
-    state.jobs[event.job_id] = replace(job, gang=replace(gang, members=tuple(members)))
+    _put_job(state, replace(job, gang=replace(gang, members=tuple(members))))
 
 
 @_apply.register
@@ -154,13 +172,23 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
     )
     ran_s = job.ran_s + (at - gang.allocated_at).total_seconds()
     restarting = event.reason is ReleaseReason.RESTARTING
-    job = replace(job, gang=None, avoid=avoid, ran_s=ran_s, restarting=restarting)
-    state.jobs[event.job_id] = job
+    preempted = gang.stop is not None and gang.stop.reason is StopReason.PREEMPTED
+    job = replace(
+        job,
+        gang=None,
+        avoid=avoid,
+        ran_s=ran_s,
+        restarting=restarting,
+        preemptions=job.preemptions + int(preempted),
+    )
+    _put_job(state, job)
+    if event.reason is ReleaseReason.SUCCEEDED:
+        _remember_runtime(state, job)
     _drop_if_over(state, job)
 
 
 @_apply.register
-def _(event: ResumePointChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+def _(event: ResumePointChanged, state: State, at: datetime) -> None:
     job = state.jobs.get(event.job_id)
     if job is None:
         _change_ended(state, event)
@@ -175,9 +203,11 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:  # noqa: A
     elif point is not None:
         kept = (*kept, point)[-max(CHECKPOINTS_KEPT, job.spec.checkpoint.keep.latest) :]
     job = replace(job, checkpoints=kept, base=base)
+    if point is not None and point.job_id == job.job_id and not event.restored:
+        job = replace(job, saved_at=at)
     if event.restored:
         job = replace(job, restored=True, commits_from=job.attempt + 1)
-    state.jobs[event.job_id] = job
+    _put_job(state, job)
 
 
 @_apply.register
@@ -237,12 +267,38 @@ def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:
 
 def _put_node(state: State, node: Node) -> None:
     node_id = node.info.node_id
+    known = state.nodes.get(node_id)
     state.nodes[node_id] = node
-    before = state.free.pop(node_id, None)
-    state.free_gpus -= len(before.gpus) if before is not None else 0
     if node.schedulable:
-        state.free[node_id] = free_of(node)
-        state.free_gpus += len(state.free[node_id].gpus)
+        state.free.put(free_of(node, levels=state.levels))
+        if node_id not in state.empty or known is None or known.info is not node.info:
+            state.empty.put(free_of(node, without=None, levels=state.levels))
+    else:
+        state.free.pop(node_id)
+        state.empty.pop(node_id)
+
+
+def _put_job(state: State, job: Job) -> None:
+    if job.job_id in state.pending:
+        state.queue.replace(state.jobs[job.job_id], job)
+    state.jobs[job.job_id] = job
+
+
+def _wait(state: State, job: Job) -> None:
+    state.pending[job.job_id] = None
+    state.queue.add(job)
+
+
+def _wait_no_more(state: State, job_id: str) -> None:
+    if job_id in state.pending:
+        del state.pending[job_id]
+        state.queue.remove(state.jobs[job_id])
+
+
+def _remember_runtime(state: State, job: Job) -> None:
+    expected = job.spec.expected_runtime_hours
+    ran = Runtime(job.ran_s, None if expected is None else expected * 3600)
+    state.runtimes[job.team] = (*state.runtimes.get(job.team, ()), ran)[-RUNTIMES_KEPT:]
 
 
 def _give_back(state: State, team: str, gpus: int) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gangline_scheduler.model import free_of
+from gangline_scheduler.free import FreeIndex, free_of
+from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated
@@ -41,18 +42,21 @@ def one_gang_per_gpu(state: State) -> list[str]:
                 other = holder.setdefault((part.node_id, index), job_id)
                 if other != job_id:
                     found.append(f"GPU {index} of {part.node_id} belongs to {other} and {job_id}")
-    for node_id, node in state.free.items():
+    for node in state.free.nodes():
         found += [
-            f"GPU {gpu.index} of {node_id} counts as free and belongs to "
-            f"{holder[node_id, gpu.index]}"
-            for gpu in node.gpus
-            if (node_id, gpu.index) in holder
+            f"GPU {index} of {node.node_id} counts as free and belongs to "
+            f"{holder[node.node_id, index]}"
+            for index in node.indexes("")
+            if (node.node_id, index) in holder
         ]
     return found
 
 
 def whole_gangs(state: State) -> list[str]:
-    """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1."""
+    """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1.
+
+    An elastic gang has at least its fewest.
+    """
     found: list[str] = []
     for job_id in state.live:
         job = state.jobs[job_id]
@@ -64,7 +68,9 @@ def whole_gangs(state: State) -> list[str]:
             if part.first_rank != next_rank:
                 found.append(f"{job_id}: rank {next_rank} is nowhere")
             next_rank = part.first_rank + len(part.gpus)
-        if not next_rank == job.gang.world_size == job.gpus:
+        need = job.spec.resources
+        fewest = need.gpus if need.min_gpus is None else need.min_gpus
+        if not (next_rank == job.gang.world_size and fewest <= next_rank <= need.gpus):
             found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
     return found
 
@@ -89,7 +95,7 @@ def ceilings(state: State) -> list[str]:
     held: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        held[job.team] = held.get(job.team, 0) + job.gpus
+        held[job.team] = held.get(job.team, 0) + job.held_gpus
     found = []
     for team in sorted(held.keys() | state.used.keys()):
         used, counted = held.get(team, 0), state.used.get(team, 0)
@@ -121,26 +127,47 @@ def states_agree(state: State) -> list[str]:
     return found
 
 
-def kept_for_waiting(kept: tuple[str, frozenset[str]], decided: Sequence[Event]) -> list[str]:
-    """7. GPUs kept for a waiting gang go to that gang: of one pass, whose `kept` was this."""
-    job_id, nodes = kept
+def held_for_waiting(before: State, decided: Sequence[Event]) -> list[str]:
+    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`."""
+    free = {node.node_id: node.size for node in before.free.nodes()}
+    for held in before.held.values():
+        for node_id, gpus in held.nodes:
+            free[node_id] = free.get(node_id, 0) - gpus
+    found: list[str] = []
+    for event in decided:
+        if isinstance(event, GangAllocated) and event.job_id not in before.held:
+            for part in event.nodes:
+                left = max(0, free.get(part.node_id, 0))
+                if len(part.gpus) > left:
+                    found.append(f"{event.job_id} took GPUs of {part.node_id} that are held")
+                free[part.node_id] = left - len(part.gpus)
+    return found
+
+
+def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[str]:
+    """7. Jobs that may run past its start leave a reservation its GPUs: of the next pass."""
     return [
-        f"{event.job_id} was placed on nodes kept for {job_id}"
+        f"{event.job_id} was placed on GPUs reserved for {made.job_id}"
         for event in decided
         if isinstance(event, GangAllocated)
-        and event.job_id != job_id
-        and nodes & {part.node_id for part in event.nodes}
+        and event.job_id != made.job_id
+        and made.nodes & {part.node_id for part in event.nodes}
     ]
 
 
 def consistent(state: State) -> list[str]:
     """What is derived agrees with the facts. For tests: O(everything)."""
     found: list[str] = []
-    free = {key: free_of(node) for key, node in state.nodes.items() if node.schedulable}
+    up = [node for node in state.nodes.values() if node.schedulable]
+    free = FreeIndex(free_of(node, levels=state.levels) for node in up)
     if free != state.free:
         found.append("the free GPUs differ from what nodes and gangs say")
-    if state.free_gpus != sum(len(node.gpus) for node in free.values()):
+    if state.free_gpus != free.total():
         found.append("the number of free GPUs is wrong")
+    if state.empty != FreeIndex(free_of(node, without=None, levels=state.levels) for node in up):
+        found.append("the empty nodes differ from what nodes say")
+    if sorted(state.queue.ids()) != sorted(state.pending):
+        found.append("the queue differs from the jobs that wait")
     live = {job_id for job_id, job in state.jobs.items() if job.gang is not None}
     if live != set(state.live):
         found.append("the live jobs differ from those with a gang")

@@ -7,8 +7,12 @@ from datetime import datetime
 from enum import Enum
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason
-from gangline_schemas.events.workers import GpuInfo, NodeInfo
+from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+NODE = "node"
+CLUSTER = "cluster"
+"""The closest and the widest level; the ones between them are configured."""
 
 
 class Member(Enum):
@@ -84,6 +88,8 @@ class Job:
     other run's checkpoint that it began with. Checkpoints of attempts before `commits_from` do
     not count: a user restored an older one. `ran_s` is GPU-holding time of ended attempts.
     `restarting`: its last attempt gave its GPUs back to start again, so it is first in the queue.
+    `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
+    others.
     """
 
     job_id: str
@@ -103,6 +109,8 @@ class Job:
     waiting: Waiting | None = None
     ran_s: float = 0.0
     restarting: bool = False
+    saved_at: datetime | None = None
+    preemptions: int = 0
 
     @property
     def team(self) -> str:
@@ -113,6 +121,16 @@ class Job:
     def gpus(self) -> int:
         """GPUs of the whole gang."""
         return self.spec.resources.gpus
+
+    @property
+    def held_gpus(self) -> int:
+        """GPUs of the live gang; 0 without one. An elastic gang may hold fewer than `gpus`."""
+        return self.gang.world_size if self.gang is not None else 0
+
+    def ran_by(self, now: datetime) -> float:
+        """Seconds that its attempts have held GPUs, the live one included."""
+        live_s = (now - self.gang.allocated_at).total_seconds() if self.gang is not None else 0.0
+        return self.ran_s + max(0.0, live_s)
 
     @property
     def newest(self) -> CheckpointRef | None:
@@ -136,11 +154,64 @@ class EndedRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Runtime:
+    """How long a job that succeeded held GPUs, and what its spec had said (None: nothing)."""
+
+    ran_s: float
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """GPUs by node that are being freed for a waiting job, and until when they are kept for it.
+
+    `reason` and `victims` are those of its `gpus.held`.
+    """
+
+    nodes: tuple[tuple[str, int], ...]
+    until: datetime
+    reason: str
+    victims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Team:
     """A team's limits. `excused`: GPUs it held above its ceiling when that was lowered."""
 
     config: TeamConfig
     excused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one gang asks for. Equal demands fit or fail together.
+
+    `fewest` GPUs are enough for an elastic gang; `widest` is the level that it must not pass.
+    """
+
+    gpus: int
+    gpu_types: tuple[str, ...] = ()
+    cpus_per_gpu: float = 0.0
+    memory_per_gpu_gb: float = 0.0
+    widest: str = CLUSTER
+    avoid: frozenset[str] = frozenset()
+    never: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, str], ...] = ()
+    fewest: int | None = None
+
+
+def demand_of(spec: JobSpec) -> Demand:
+    """What a spec asks for, wherever the job has been."""
+    need, topology = spec.resources, spec.topology
+    return Demand(
+        gpus=need.gpus,
+        gpu_types=tuple(name.lower() for name in need.gpu_type),
+        cpus_per_gpu=need.cpus_per_gpu,
+        memory_per_gpu_gb=need.memory_per_gpu_gb,
+        widest=topology.level if topology.mode == "required" else CLUSTER,
+        labels=tuple(sorted(spec.node_labels.items())),
+        fewest=need.min_gpus,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,33 +244,12 @@ class Node:
         """Whether gangs may be placed here."""
         return self.down is None and not self.drained
 
+    @property
+    def gpu_models(self) -> tuple[tuple[int, str], ...]:
+        """Its GPUs as (index, model in lower case), by index."""
+        return tuple(sorted((gpu.index, gpu.model.lower()) for gpu in self.info.gpus))
 
-@dataclass(frozen=True, slots=True)
-class FreeNode:
-    """What a schedulable node can still give: GPUs in order of their index, CPUs, memory."""
-
-    node_id: str
-    block: str
-    rack: str
-    gpus: tuple[GpuInfo, ...]
-    cpus: float
-    memory_gb: float
-
-
-def free_of(node: Node, *, when_empty: bool = False) -> FreeNode:
-    """What is free on a node now, or would be if all its gangs were gone."""
-    holds = () if when_empty else node.holds
-    taken = {index for _, hold in holds for index in hold.gpus}
-    return FreeNode(
-        node_id=node.info.node_id,
-        block=node.info.block,
-        rack=node.info.rack,
-        gpus=tuple(
-            sorted(
-                (gpu for gpu in node.info.gpus if gpu.index not in taken),
-                key=lambda gpu: gpu.index,
-            )
-        ),
-        cpus=node.info.cpus - sum(hold.cpus for _, hold in holds),
-        memory_gb=node.info.memory_gb - sum(hold.memory_gb for _, hold in holds),
-    )
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """What its owner says of it, by name."""
+        return tuple(sorted(self.info.labels.items()))

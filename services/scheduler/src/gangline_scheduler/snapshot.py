@@ -13,7 +13,7 @@ from gangline_bus.state_json import DataclassCodec
 from gangline_scheduler.evolve import _put_node
 from gangline_scheduler.state import State
 
-DERIVED = frozenset({"queue", "free", "used"})
+DERIVED = frozenset({"queue", "free", "empty", "used"})
 CONFIGURED = frozenset({"levels"})
 ORDERS = frozenset({"pending", "live"})
 

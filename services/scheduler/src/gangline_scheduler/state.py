@@ -10,7 +10,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gangline_scheduler.model import EndedRun, FreeNode, Job, Node, Team
+from gangline_scheduler.free import LEVELS, FreeIndex
+from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team
+from gangline_scheduler.queue import PendingIndex, Slot
 
 ENDED_RUNS_KEPT = 100_000
 LOST_NODES_KEPT = 10_000
@@ -20,9 +22,11 @@ LOST_NODES_KEPT = 10_000
 class State:
     """The scheduler's state. Values are frozen, so that `fork` is a copy of the dicts alone.
 
-    `lost`: incarnations that failed before they joined here, by node.
-    Derived: `pending` in the order in which jobs began to wait, by id; `live` jobs with a gang;
-    `free` of each schedulable node; `used` GPUs by team; `free_gpus` in all.
+    `lost`: incarnations that failed before they joined here, by node. `held`: GPUs that are being
+    freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last.
+    Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
+    the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
+    no gang ran there; `used` GPUs by team. `levels` are the configuration's.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -30,11 +34,24 @@ class State:
     jobs: dict[str, Job] = field(default_factory=dict)
     ended: dict[str, EndedRun] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+    runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     pending: dict[str, None] = field(default_factory=dict)
+    queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
     live: dict[str, None] = field(default_factory=dict)
-    free: dict[str, FreeNode] = field(default_factory=dict)
+    free: FreeIndex = field(default_factory=FreeIndex)
+    empty: FreeIndex = field(default_factory=FreeIndex)
     used: dict[str, int] = field(default_factory=dict)
-    free_gpus: int = 0
+    levels: tuple[str, ...] = LEVELS
+
+    @property
+    def free_gpus(self) -> int:
+        """Free GPUs of schedulable nodes."""
+        return self.free.total()
+
+
+def _by_wait(job: Job) -> Slot:
+    return Slot(None, (job.waiting_since, job.submitted_at, job.job_id))
 
 
 def fork(state: State) -> State:
@@ -48,11 +65,15 @@ def fork(state: State) -> State:
         jobs=dict(state.jobs),
         ended={},
         lost=dict(state.lost),
+        held=dict(state.held),
+        runtimes=dict(state.runtimes),
         pending=dict(state.pending),
+        queue=state.queue.copy(),
         live=dict(state.live),
-        free=dict(state.free),
+        free=state.free.copy(),
+        empty=state.empty.copy(),
         used=dict(state.used),
-        free_gpus=state.free_gpus,
+        levels=state.levels,
     )
 
 
@@ -64,8 +85,10 @@ def fingerprint(state: State) -> str:
     lines += _lines("job", ((job_id, repr(job)) for job_id, job in state.jobs.items()))
     lines += _lines("ended", ((job_id, repr(run)) for job_id, run in state.ended.items()))
     lines += _lines("lost", state.lost.items())
+    lines += _lines("held", ((job_id, repr(held)) for job_id, held in state.held.items()))
+    lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
     lines += [f"pending {job_id}" for job_id in state.pending]
-    lines += _lines("free", ((name, repr(free)) for name, free in state.free.items()))
+    lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))
     lines += _lines("used", ((team, str(gpus)) for team, gpus in state.used.items() if gpus))
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

@@ -1,33 +1,69 @@
-"""Which pending job comes first: the fair-share order.
+"""Which pending job comes first.
+
+The platform's fair-share order is the default:
 
     priority + max(0, (share - 1) * 50) - min(20, wait_minutes / 10), lowest first
 
 `share` is the GPUs that the team holds over those it is guaranteed, so a team above its guarantee
 falls back; waiting brings a job forward by up to 20. A team without a guarantee is measured by
 its limit: a file that only sets limits gives the plain order by priority and waiting time.
-Ties go to the earlier submission, then to the smaller job id.
+Ties go to who waits longer, then to the earlier submission, then to the smaller job id.
 
 A job that is restarted after a failure goes before all others: the GPUs that its attempt gave back
 are the ones it starts again on, and a failure costs minutes, not a place in the queue.
 
-Cost of one pass: sorting the pending jobs once, O(P log P). Within a team the order does not
-depend on the share, so each team's queue is sorted once and only the heads are compared, O(teams)
-a job, with the shares as they are after the allocations so far.
+Cost of one pass: jobs of one group (team, priority, shape) are kept in order (queue.py), and
+within a team the order does not depend on the share. So only the heads of groups are compared:
+O(log groups + log teams) a job, with the shares as they are after the allocations so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from datetime import datetime
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple, Protocol
 
-from gangline_scheduler.model import Job, Team
+from gangline_scheduler.model import Avoid, Demand, Job, Team, demand_of
+from gangline_scheduler.queue import Slot
 from gangline_scheduler.state import State
 
 SHARE_WEIGHT = 50.0
 MAX_WAIT_BONUS = 20.0
 MINUTES_PER_POINT = 10.0
 
-Rank = tuple[bool, float, datetime, str]
+Rank = tuple[bool, float, datetime, datetime, str]
+
+
+class Walk(Protocol):
+    """One walk through the queue, from the first job on."""
+
+    def next(self) -> Job | None:
+        """The next pending job, by the state as it is now; None at the end."""
+
+    def drop(self) -> None:
+        """The job given last does not fit, and so don't those like it: leave them out."""
+
+
+class Order(Protocol):
+    """An order of the queue.
+
+    `strict`: the first job that does not fit holds up all behind it. `preemptive`: the running
+    jobs stand in the same order, and those that fall out of what fits are stopped.
+    """
+
+    name: str
+    strict: bool
+    preemptive: bool
+
+    def slot(self, job: Job) -> Slot:
+        """The job's group and its place within it; the same for as long as the job's values."""
+
+    def walk(self, current: Callable[[], State], now: datetime) -> Walk:
+        """A walk through the jobs that are pending now; `current` gives the state at each step."""
+
+    def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
+        """A job's place among all jobs, running ones too: lowest first."""
 
 
 def share(team: Team | None, used: int) -> float:
@@ -47,36 +83,171 @@ def own_rank(job: Job, now: datetime) -> Rank:
     """A job's place within its team: the formula without the share."""
     waited_minutes = max(0.0, (now - job.waiting_since).total_seconds() / 60.0)
     bonus = min(MAX_WAIT_BONUS, waited_minutes / MINUTES_PER_POINT)
-    return not job.restarting, job.priority - bonus, job.submitted_at, job.job_id
+    value = job.priority - bonus
+    return not job.restarting, value, job.waiting_since, job.submitted_at, job.job_id
 
 
 def rank(job: Job, team: Team | None, used: int, now: datetime) -> Rank:
     """A job's place among all: lowest first."""
-    fresh, value, submitted_at, job_id = own_rank(job, now)
-    return fresh, value + share_penalty(team, used), submitted_at, job_id
+    fresh, value, *rest = own_rank(job, now)
+    return (fresh, value + share_penalty(team, used), *rest)  # type: ignore[return-value]
 
 
-def in_order(current: Callable[[], State], now: datetime) -> Iterator[Job]:
-    """The jobs pending at the first step, in fair-share order.
+class Group(NamedTuple):
+    """Jobs that differ only in how long they wait."""
 
-    `current` gives the state at each step, in which jobs given before may have started: the next
-    one is chosen by the shares as they are then.
+    team: str
+    priority: int
+    restarting: bool
+    demand: Demand
+    avoid: tuple[Avoid, ...]
+
+
+class FairShare:
+    """The platform's formula."""
+
+    name = "fair"
+    strict = False
+    preemptive = False
+
+    def slot(self, job: Job) -> Slot:
+        """Groups by team, priority and shape; within one, who waits longest."""
+        group = Group(job.team, job.priority, job.restarting, demand_of(job.spec), job.avoid)
+        return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))
+
+    def walk(self, current: Callable[[], State], now: datetime) -> Walk:
+        """Lowest value first; the shares count as they are when a job is given."""
+        return _FairWalk(current, now, self.penalty)
+
+    def rank(self, job: Job, state: State, now: datetime) -> Rank:
+        """The whole formula. A running job has stopped waiting, so it has no bonus."""
+        fresh, value, *rest = own_rank(job, job.waiting_since if job.gang is not None else now)
+        return (fresh, value + self.penalty(state, job.team), *rest)  # type: ignore[return-value]
+
+    def penalty(self, state: State, team: str) -> float:
+        """By how much the team's jobs fall back now."""
+        return share_penalty(state.teams.get(team), state.used.get(team, 0))
+
+
+class _FairWalk:
+    """A heap of group heads for each team, and a heap of teams by their best head."""
+
+    def __init__(
+        self,
+        current: Callable[[], State],
+        now: datetime,
+        penalty: Callable[[State, str], float],
+    ) -> None:
+        self._current, self._now, self._penalty = current, now, penalty
+        self._groups = list(current().queue.groups().items())
+        self._heads: dict[str, list[tuple[Rank, int, int]]] = {}
+        for number in range(len(self._groups)):
+            head = self._head(number, 0)
+            self._heads.setdefault(head[0], []).append(head[1])
+        for heads in self._heads.values():
+            heapify(heads)
+        self._teams = [self._team_head(team) for team in self._heads]
+        heapify(self._teams)
+        self._given: tuple[str, int, int] | None = None
+
+    def next(self) -> Job | None:
+        self._return()
+        while self._teams:
+            known, team = heappop(self._teams)
+            now = self._team_head(team)
+            if now[0] > known:
+                heappush(self._teams, now)
+                continue
+            _, number, at = heappop(self._heads[team])
+            self._given = (team, number, at)
+            return self._job(number, at)
+        return None
+
+    def drop(self) -> None:
+        if self._given is not None:
+            team, number, _ = self._given
+            self._given = (team, number, len(self._groups[number][1]))
+
+    def _return(self) -> None:
+        """Put what follows the last job, and its team, back into the heaps."""
+        if self._given is None:
+            return
+        (team, number, at), self._given = self._given, None
+        if at + 1 < len(self._groups[number][1]):
+            heappush(self._heads[team], self._head(number, at + 1)[1])
+        if self._heads[team]:
+            heappush(self._teams, self._team_head(team))
+
+    def _job(self, number: int, at: int) -> Job:
+        return self._current().jobs[self._groups[number][1][at][-1]]
+
+    def _head(self, number: int, at: int) -> tuple[str, tuple[Rank, int, int]]:
+        job = self._job(number, at)
+        return job.team, (own_rank(job, self._now), number, at)
+
+    def _team_head(self, team: str) -> tuple[Rank, str]:
+        fresh, value, *rest = self._heads[team][0][0]
+        penalty = self._penalty(self._current(), team)
+        return (fresh, value + penalty, *rest), team  # type: ignore[return-value]
+
+
+def in_order(order: Order, current: Callable[[], State], now: datetime) -> Iterator[Job]:
+    """All jobs of a walk."""
+    walk = order.walk(current, now)
+    while (job := walk.next()) is not None:
+        yield job
+
+
+class Listed:
+    """An order in which a job's place never depends on the others: one sorted list.
+
+    `place` gives a job's place; its id is added, so that places are unique.
     """
-    state = current()
-    queues: dict[str, list[tuple[Rank, Job]]] = {}
-    for job_id in state.pending:
-        job = state.jobs[job_id]
-        queues.setdefault(job.team, []).append((own_rank(job, now), job))
-    for queue in queues.values():
-        queue.sort(key=lambda entry: entry[0], reverse=True)
-    while queues:
-        team = min(queues, key=lambda name: _head_rank(current(), name, queues[name]))
-        yield queues[team].pop()[1]
-        if not queues[team]:
-            del queues[team]
+
+    def __init__(self, name: str, place: Callable[[Job], tuple[Any, ...]], *, strict: bool) -> None:
+        self.name = name
+        self.strict = strict
+        self.preemptive = False
+        self._place = place
+
+    def slot(self, job: Job) -> Slot:
+        """All in one group."""
+        return Slot(None, (*self._place(job), job.job_id))
+
+    def walk(self, current: Callable[[], State], now: datetime) -> Walk:  # noqa: ARG002 - port's
+        """As the list stands."""
+        groups: dict[Hashable, list[tuple[Any, ...]]] = current().queue.groups()
+        return _ListWalk(current, groups.get(None, []))
+
+    def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002
+        """The same place, whether it runs or waits."""
+        return (*self._place(job), job.job_id)
 
 
-def _head_rank(state: State, team: str, queue: list[tuple[Rank, Job]]) -> Rank:
-    fresh, value, submitted_at, job_id = queue[-1][0]
-    penalty = share_penalty(state.teams.get(team), state.used.get(team, 0))
-    return fresh, value + penalty, submitted_at, job_id
+class _ListWalk:
+    def __init__(self, current: Callable[[], State], places: list[tuple[Any, ...]]) -> None:
+        self._current, self._places, self._at = current, places, 0
+
+    def next(self) -> Job | None:
+        if self._at == len(self._places):
+            return None
+        self._at += 1
+        return self._current().jobs[self._places[self._at - 1][-1]]
+
+    def drop(self) -> None:
+        """Jobs behind it may be smaller."""
+
+
+def by_submission(job: Job) -> tuple[Any, ...]:
+    """First come, first served."""
+    return (job.submitted_at,)
+
+
+def by_expected_runtime(job: Job) -> tuple[Any, ...]:
+    """The shortest first, by what was said at submission; who said nothing comes last."""
+    expected = job.spec.expected_runtime_hours or job.spec.max_runtime_hours
+    return (expected is None, expected or 0.0, job.submitted_at)
+
+
+FIFO = Listed("fifo", by_submission, strict=True)
+SJF = Listed("sjf", by_expected_runtime, strict=True)

@@ -1,38 +1,28 @@
 """Where a gang goes: whole or not at all, as close together as it can, by best fit.
 
-1. For each accepted GPU type, best first (none named: all types together):
-2. for each level from the closest (node, rack, block, cluster), up to the required one:
-3. among the domains of that level that hold the whole gang, the one that is left with the least;
-   within it the nodes with the most room first, and the rest on the node that it fills best.
+1. For each accepted GPU model, best first (none named: all models together):
+2. on one node, if one holds the gang: the one with the least free; else
+3. for each level from the closest (NVLink domain, rack, block, cluster), up to the required one:
+   among the domains that hold the whole gang, the one that is left with the least;
+4. within it the largest domains of the next level whole, and the rest in the one it fits best,
+   down to the nodes: the gang spans the fewest racks and nodes.
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
+An elastic gang takes the most GPUs it can, down to its fewest.
 
-Best fit leaves the largest blocks whole for the next large gang. Cost: O(nodes) per level.
+Best fit leaves the largest domains whole for the next large gang. Cost: O(nodes with that many
+free GPUs) on one node, else O(domains), and O(n log n) for the n nodes of the domain taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from gangline_scheduler.model import FreeNode, Job, Node
+from gangline_scheduler.free import FreeIndex, FreeNode
+from gangline_scheduler.model import CLUSTER, NODE, Demand
 
-Level = Literal["node", "rack", "block", "cluster"]
-LEVELS: tuple[Level, ...] = ("node", "rack", "block", "cluster")
 _EPSILON = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What one gang asks for. Equal demands fit or fail together."""
-
-    gpus: int
-    gpu_types: tuple[str, ...] = ()
-    cpus_per_gpu: float = 0.0
-    memory_per_gpu_gb: float = 0.0
-    widest: Level = "cluster"
-    avoid: frozenset[str] = frozenset()
-    never: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,120 +34,157 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class Placement:
+    """A gang's parts in order of their ranks, and the closest level that holds them all."""
+
+    parts: tuple[Part, ...]
+    level: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the gang: fewer than asked for, if it is elastic."""
+        return sum(len(part.gpus) for part in self.parts)
+
+
+class Placer(Protocol):
+    """A placement policy."""
+
+    def __call__(
+        self, demand: Demand, free: FreeIndex, levels: tuple[str, ...], /
+    ) -> Placement | None:
+        """Where the whole gang goes; None when it does not fit. Changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The GPUs of one node that a gang could take."""
+
     node: FreeNode
     gpus: tuple[int, ...]
 
     @property
     def size(self) -> int:
+        """How many."""
         return len(self.gpus)
 
 
-def demand_of(job: Job, nodes: Mapping[str, Node]) -> Demand:
-    """What a job's next gang asks for."""
-    need, topology = job.spec.resources, job.spec.topology
-    preferred, never = set(), set()
-    for item in job.avoid:
-        node = nodes.get(item.node_id)
-        if item.required and node is not None and node.admission == item.admission:
-            never.add(item.node_id)
+def place(demand: Demand, free: FreeIndex, levels: tuple[str, ...]) -> Placement | None:
+    """The default policy; see the module."""
+    whole = _place(demand, free, levels)
+    if whole is not None or demand.fewest is None:
+        return whole
+    low, best = demand.fewest, None
+    high = min(demand.gpus - 1, free.total())
+    while low <= high:
+        middle = (low + high + 1) // 2 if best is not None else low
+        found = _place(replace(demand, gpus=middle), free, levels)
+        if found is None:
+            if best is None:
+                return None
+            high = middle - 1
         else:
-            preferred.add(item.node_id)
-    return Demand(
-        gpus=need.gpus,
-        gpu_types=need.gpu_type,
-        cpus_per_gpu=need.cpus_per_gpu,
-        memory_per_gpu_gb=need.memory_per_gpu_gb,
-        widest=topology.level if topology.mode == "required" else "cluster",
-        avoid=frozenset(preferred),
-        never=frozenset(never),
-    )
+            best, low = found, middle + 1
+    return best
 
 
-def place(demand: Demand, nodes: Iterable[FreeNode]) -> tuple[Part, ...] | None:
-    """The parts in order of their ranks; None when the whole gang does not fit."""
-    allowed = [node for node in nodes if node.node_id not in demand.never]
+def _place(demand: Demand, free: FreeIndex, levels: tuple[str, ...]) -> Placement | None:
     if demand.avoid:
-        others = [node for node in allowed if node.node_id not in demand.avoid]
-        found = _place(demand, others)
+        found = _place_outside(demand, free, levels, demand.never | demand.avoid)
         if found is not None:
             return found
-    return _place(demand, allowed)
+    return _place_outside(demand, free, levels, demand.never)
 
 
-def _place(demand: Demand, nodes: list[FreeNode]) -> tuple[Part, ...] | None:
-    for accepted in type_choices(demand):
-        rooms = [room for node in nodes if (room := _room(demand, node, accepted)).size > 0]
-        if sum(room.size for room in rooms) < demand.gpus:
+def _place_outside(
+    demand: Demand, free: FreeIndex, levels: tuple[str, ...], skip: frozenset[str]
+) -> Placement | None:
+    def holds(node: FreeNode) -> bool:
+        return node.node_id not in skip and room(demand, node, model) >= demand.gpus
+
+    rack_level = levels.index("rack") + 1 if "rack" in levels else len(levels)
+    for model in models(demand):
+        if free.total(model) < demand.gpus:
             continue
-        for level in LEVELS[: LEVELS.index(demand.widest) + 1]:
-            best = _tightest(_domains(rooms, level), demand.gpus)
-            if best is not None:
-                return _spread(best, demand.gpus)
+        node = free.tightest(model, demand.gpus, holds, rack_level)
+        if node is not None:
+            return Placement((Part(node.node_id, node.indexes(model)[: demand.gpus]),), NODE)
+        for number, level in reached(demand, levels):
+            whole = level == CLUSTER
+            found = _in_level(demand, free, model, number, skip, whole=whole)
+            if found is not None:
+                return Placement(found, level)
     return None
 
 
-def type_choices(demand: Demand) -> tuple[frozenset[str] | None, ...]:
-    """The accepted GPU models, one choice after the other; None: any."""
-    if not demand.gpu_types:
-        return (None,)
-    return tuple(frozenset({name.lower()}) for name in demand.gpu_types)
+def reached(demand: Demand, levels: tuple[str, ...]) -> list[tuple[int, str]]:
+    """The levels above one node that a gang may span, closest first, as (index of path, name)."""
+    known = [*enumerate(levels, start=1), (len(levels) + 1, CLUSTER)]
+    if demand.widest == CLUSTER:
+        return known
+    names = [name for _, name in known]
+    return known[: names.index(demand.widest) + 1] if demand.widest in names else []
 
 
-def capacity(demand: Demand, node: FreeNode, accepted: frozenset[str] | None) -> int:
+def models(demand: Demand) -> tuple[str, ...]:
+    """The accepted GPU models, one choice after the other; "" for any."""
+    return demand.gpu_types or ("",)
+
+
+def room(demand: Demand, node: FreeNode, model: str) -> int:
     """How many of the gang's ranks a node can hold."""
-    return _room(demand, node, accepted).size
-
-
-def domain_of(node: FreeNode, level: Level) -> str:
-    """The name of the node's domain at a level."""
-    names: dict[Level, str] = {
-        "node": node.node_id,
-        "rack": f"{node.block}/{node.rack}",
-        "block": node.block,
-        "cluster": "",
-    }
-    return names[level]
-
-
-def _room(demand: Demand, node: FreeNode, accepted: frozenset[str] | None) -> _Room:
-    gpus = tuple(
-        gpu.index for gpu in node.gpus if accepted is None or gpu.model.lower() in accepted
-    )
-    most = len(gpus)
+    if demand.labels and not set(demand.labels) <= set(node.labels):
+        return 0
+    most = len(node.indexes(model))
     if demand.cpus_per_gpu > 0:
         most = min(most, int((node.cpus + _EPSILON) / demand.cpus_per_gpu))
     if demand.memory_per_gpu_gb > 0:
         most = min(most, int((node.memory_gb + _EPSILON) / demand.memory_per_gpu_gb))
-    return _Room(node, gpus[: max(0, most)])
+    return max(0, most)
 
 
-def _domains(rooms: list[_Room], level: Level) -> dict[str, list[_Room]]:
-    found: dict[str, list[_Room]] = {}
-    for room in rooms:
-        found.setdefault(domain_of(room.node, level), []).append(room)
-    return found
-
-
-def _tightest(domains: dict[str, list[_Room]], gpus: int) -> list[_Room] | None:
-    fitting = [
-        (sum(room.size for room in rooms), name)
-        for name, rooms in domains.items()
-        if sum(room.size for room in rooms) >= gpus
+def rooms_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list[Room]:
+    """The nodes that can hold some of the gang."""
+    return [
+        Room(node, node.indexes(model)[:size])
+        for node in nodes
+        if (size := room(demand, node, model)) > 0
     ]
-    return domains[min(fitting)[1]] if fitting else None
 
 
-def _spread(rooms: list[_Room], gpus: int) -> tuple[Part, ...]:
-    """The fewest nodes: the largest ones whole, and the rest where it fits best."""
-    left = sorted(rooms, key=lambda room: (-room.size, room.node.node_id))
-    chosen: list[tuple[_Room, int]] = []
-    while gpus > 0:
-        holding = [room for room in left if room.size >= gpus]
-        room = min(holding, key=lambda item: (item.size, item.node.node_id)) if holding else left[0]
-        count = min(gpus, room.size)
-        chosen.append((room, count))
-        left.remove(room)
-        gpus -= count
-    chosen.sort(key=lambda item: (item[0].node.block, item[0].node.rack, item[0].node.node_id))
-    return tuple(Part(room.node.node_id, room.gpus[:count]) for room, count in chosen)
+def _in_level(
+    demand: Demand, free: FreeIndex, model: str, number: int, skip: frozenset[str], *, whole: bool
+) -> tuple[Part, ...] | None:
+    sums = {"": free.total(model)} if whole else free.sums(number, model)
+    for _, name in sorted((count, name) for name, count in sums.items() if count >= demand.gpus):
+        allowed = (node for node in free.members(name) if node.node_id not in skip)
+        found = rooms_of(demand, allowed, model)
+        if sum(item.size for item in found) >= demand.gpus:
+            return spread(found, demand.gpus, number)
+    return None
+
+
+def spread(rooms: list[Room], gpus: int, level: int) -> tuple[Part, ...]:
+    """The parts of a gang that spans a domain of this level, in order of their ranks."""
+    chosen = _fill(rooms, gpus, level)
+    chosen.sort(key=lambda item: (*reversed(item[0].node.path), item[0].node.node_id))
+    return tuple(Part(item.node.node_id, item.gpus[:count]) for item, count in chosen)
+
+
+def _fill(rooms: list[Room], gpus: int, level: int) -> list[tuple[Room, int]]:
+    """The largest parts whole while they are too small for the rest; then the tightest one."""
+    groups: dict[str, list[Room]] = {}
+    for item in rooms:
+        groups.setdefault(item.node.path[level - 1], []).append(item)
+    sized = [(sum(item.size for item in group), name) for name, group in groups.items()]
+    sized.sort(key=lambda entry: (-entry[0], entry[1]))
+    chosen: list[tuple[Room, int]] = []
+    at = 0
+    while sized[at][0] < gpus:
+        chosen += [(item, item.size) for item in groups[sized[at][1]]]
+        gpus -= sized[at][0]
+        at += 1
+    holding = [entry for entry in sized[at:] if entry[0] >= gpus]
+    _, name = min(holding)
+    if level == 1:
+        return [*chosen, (groups[name][0], gpus)]
+    return [*chosen, *_fill(groups[name], gpus, level - 1)]

@@ -1,9 +1,9 @@
 """Why a pending job does not start: one dominant reason, its evidence, and the next step.
 
 In this order: the team's ceiling (quota); no admitted nodes could ever hold it (gpu_type,
-topology, shape); GPUs are kept for a job that waited too long (order); not enough of the right
-GPUs are free, or not close enough together (capacity, topology). Messages hold no number that
-changes with time alone, so that a job is told again only when something happened.
+topology, shape); GPUs are reserved for a job that waited too long (reservation); not enough of
+the right GPUs are free, or not close enough together (capacity, topology). Messages hold no
+number that changes with time alone, so that a job is told again only when something happened.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gangline_scheduler.model import FreeNode, Job, free_of
-from gangline_scheduler.policy.placement import (
-    Demand,
-    capacity,
-    demand_of,
-    domain_of,
-    place,
-    type_choices,
-)
+from gangline_scheduler.allocate import next_demand
+from gangline_scheduler.free import FreeNode
+from gangline_scheduler.model import CLUSTER, NODE, Demand, Job
+from gangline_scheduler.policy.placement import models, place, room
+from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.state import State
 
-Code = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type"]
+Code = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
 LATER = "other jobs come first in the fair-share order; `gangline queue` shows it"
 _EVIDENCE = 3
 
@@ -42,25 +38,23 @@ def later() -> Reason:
 
 
 class Explainer:
-    """Explains the jobs that wait in one state. `kept`: for which job ("": none) which nodes.
+    """Explains the jobs that wait in one state; `reserved` is what is reserved for whom.
 
     Cost: O(nodes) for each kind of job; jobs of one team with equal demands share it.
     """
 
-    def __init__(self, state: State, ceilings: Ceilings, kept: tuple[str, frozenset[str]]) -> None:
+    def __init__(self, state: State, ceilings: Ceilings, reserved: list[Reservation]) -> None:
         self._state = state
         self._ceilings = ceilings
-        self._kept = kept
-        self._empty = [
-            free_of(node, when_empty=True) for node in state.nodes.values() if node.schedulable
-        ]
-        self._total = sum(len(node.gpus) for node in self._empty)
+        self._reserved = reserved
+        self._total = state.empty.total()
         self._known: dict[tuple[str, Demand, bool], Reason] = {}
 
     def explain(self, job: Job) -> Reason:
         """Why this job waits."""
-        demand = demand_of(job, self._state.nodes)
-        kind = (job.team, demand, job.job_id == self._kept[0])
+        demand = next_demand(job, self._state)
+        own = any(reservation.job_id == job.job_id for reservation in self._reserved)
+        kind = (job.team, demand, own)
         if kind not in self._known:
             self._known[kind] = (
                 self._quota(job)
@@ -96,21 +90,31 @@ class Explainer:
 
     def _never_fits(self, demand: Demand) -> Reason | None:
         """Checked against the nodes as if all of them were empty."""
-        if place(demand, self._empty) is not None:
+        levels, empty = self._state.levels, self._state.empty
+        if demand.widest not in {NODE, *levels, CLUSTER}:
+            known = ", ".join((NODE, *levels))
+            message = f"topology level {demand.widest} is not known here; there are {known}"
+            return Reason("topology", message)
+        if place(demand, empty, levels) is not None:
             return None
+        return self._too_large(demand)
+
+    def _too_large(self, demand: Demand) -> Reason:
+        """Why not even the empty nodes hold it."""
+        empty = self._state.empty
         need = f"needs {_gpus(demand.gpus)}"
-        models = sorted({gpu.model.lower() for node in self._empty for gpu in node.gpus})
-        if demand.gpu_types and models and not {t.lower() for t in demand.gpu_types} & {*models}:
+        there = empty.models()
+        if demand.gpu_types and there and not {*demand.gpu_types} & {*there}:
             wanted = " or ".join(demand.gpu_types)
             return Reason(
                 "gpu_type",
-                f"no node has GPUs of type {wanted}; there are {', '.join(models)}; "
+                f"no node has GPUs of type {wanted}; there are {', '.join(there)}; "
                 "it starts when such a node joins",
             )
-        usable = [node for node in self._empty if node.node_id not in demand.never]
-        room = _room(demand, usable)
-        if room >= demand.gpus:
-            largest = _largest(demand, usable)
+        usable = [node for node in empty.nodes() if node.node_id not in demand.never]
+        most = _room(demand, usable)
+        if most >= demand.gpus:
+            largest = self._largest(demand, usable)
             return Reason(
                 "topology",
                 f"{need} in one {demand.widest}; the largest has {largest}; "
@@ -119,14 +123,14 @@ class Explainer:
         if demand.never:
             names = _names(sorted(demand.never))
             return Reason(
-                "shape", f"{need}; without {names}, where it failed, there are {room}; "
+                "shape", f"{need}; without {names}, where it failed, there are {most}; "
                 "it waits for nodes to join"
             )  # fmt: skip
         if self._total >= demand.gpus:
             return Reason(
                 "shape",
                 f"{need} with {demand.cpus_per_gpu:g} CPUs and {demand.memory_per_gpu_gb:g} GB "
-                f"each; all nodes together have room for {room} such; "
+                f"each; all nodes together have room for {most} such; "
                 "ask for less, or it waits for nodes to join",
             )
         return Reason(
@@ -134,30 +138,45 @@ class Explainer:
         )
 
     def _kept_for_another(self, job: Job, demand: Demand) -> Reason | None:
-        head, nodes = self._kept
-        if not nodes or head == job.job_id or place(demand, self._state.free.values()) is None:
+        others = [item for item in self._reserved if item.job_id != job.job_id]
+        own = len(others) < len(self._reserved)
+        if own or not others or place(demand, self._state.free, self._state.levels) is None:
             return None
-        other = self._state.jobs[head]
+        head = self._state.jobs[others[0].job_id]
         return Reason(
-            "order",
-            f"GPUs are free but kept for {other.team}/{head}, which has waited longest for its "
-            f"{other.gpus} on {_names(sorted(nodes))}",
+            "reservation",
+            f"GPUs are free but reserved for {head.team}/{head.job_id}, which has waited longest "
+            f"for its {head.gpus} on {_names(sorted(others[0].nodes))}; "
+            "a job that is expected to end before that one starts may run",
         )
 
     def _not_free(self, demand: Demand) -> Reason:
-        free = [node for node in self._state.free.values() if node.node_id not in demand.never]
-        room, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
-        if room >= demand.gpus and demand.widest != "cluster":
+        free = [node for node in self._state.free.nodes() if node.node_id not in demand.never]
+        most, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
+        if most >= demand.gpus and demand.widest != CLUSTER:
+            largest = self._largest(demand, free)
             return Reason(
                 "topology",
-                f"{need} in one {demand.widest}; {room} are free, at most "
-                f"{_largest(demand, free)} of them in one {demand.widest}{self._holders()}",
+                f"{need} in one {demand.widest}; {most} are free, at most "
+                f"{largest} of them in one {demand.widest}{self._holders()}",
             )
         together = " together" if demand.gpus > 1 else ""
         return Reason(
             "capacity",
-            f"{need}{together}; {room} of {self._total} are free{self._holders()}",
+            f"{need}{together}; {most} of {self._total} are free{self._holders()}",
         )
+
+    def _largest(self, demand: Demand, nodes: list[FreeNode]) -> int:
+        """The most ranks that one domain of the required level holds."""
+        number = (NODE, *self._state.levels, CLUSTER).index(demand.widest)
+        best = 0
+        for model in models(demand):
+            sizes: dict[str, int] = {}
+            for node in nodes:
+                name = node.path[number]
+                sizes[name] = sizes.get(name, 0) + room(demand, node, model)
+            best = max(best, *sizes.values(), 0)
+        return best
 
     def _holders(self) -> str:
         """Who holds the most, since when; "" when nobody does."""
@@ -176,22 +195,8 @@ class Explainer:
 
 
 def _room(demand: Demand, nodes: list[FreeNode]) -> int:
-    """How many of the gang's ranks the nodes hold, with the best of the accepted types."""
-    return max(
-        sum(capacity(demand, node, accepted) for node in nodes) for accepted in type_choices(demand)
-    )
-
-
-def _largest(demand: Demand, nodes: list[FreeNode]) -> int:
-    """The most ranks that one domain of the required level holds."""
-    best = 0
-    for accepted in type_choices(demand):
-        sizes: dict[str, int] = {}
-        for node in nodes:
-            name = domain_of(node, demand.widest)
-            sizes[name] = sizes.get(name, 0) + capacity(demand, node, accepted)
-        best = max(best, *sizes.values(), 0)
-    return best
+    """How many of the gang's ranks the nodes hold, with the best of the accepted models."""
+    return max(sum(room(demand, node, model) for node in nodes) for model in models(demand))
 
 
 def _gpus(count: int) -> str:

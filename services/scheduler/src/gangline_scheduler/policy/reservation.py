@@ -1,54 +1,72 @@
-"""The starvation guard: nodes that are kept for a job that has waited too long for its GPUs.
+"""Reservations: when and where a gang that has waited too long will start.
 
-This is the seam for reservations and backfill with run-time estimates: for now the kept nodes are
-left out for everybody else until the job starts.
+Running gangs are taken away in the order of their expected ends until the waiting gang fits: that
+is its start and its place. Until then a job may use those GPUs only if it is expected to end before
+the start (backfill); a longer one gets what the reserved gang leaves over. So a reserved gang is
+not delayed but by wrong estimates, and no GPU that can be used idles for it.
+
+`easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`.
+Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
-from gangline_scheduler.model import FreeNode, Node, free_of
-from gangline_scheduler.policy.placement import LEVELS, Demand, capacity, domain_of, type_choices
+from gangline_scheduler.model import Demand, Job
+from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.statement import Snapshot, Statement
 
+Mode = Literal["off", "easy", "conservative"]
+DEPTH: dict[Mode, int] = {"off": 0, "easy": 1, "conservative": 10}
 
-def reserve(demand: Demand, nodes: Mapping[str, Node]) -> frozenset[str]:
-    """The nodes to keep for this gang; empty when even the empty nodes could not hold it.
-
-    Of the domains whose empty nodes hold the gang, the closest level with the most room free now;
-    of its nodes those with the most room free now. As nobody else starts there, the next pass
-    chooses the same ones. Cost: O(nodes) per level.
-    """
-    usable = [
-        (free_of(node), free_of(node, when_empty=True))
-        for node_id, node in nodes.items()
-        if node.schedulable and node_id not in demand.never
-    ]
-    for accepted in type_choices(demand):
-        rooms = [
-            (capacity(demand, now, accepted), capacity(demand, empty, accepted), empty)
-            for now, empty in usable
-        ]
-        for level in LEVELS[: LEVELS.index(demand.widest) + 1]:
-            domains: dict[str, list[tuple[int, int, FreeNode]]] = {}
-            for room in rooms:
-                domains.setdefault(domain_of(room[2], level), []).append(room)
-            holding = [
-                (-sum(room[0] for room in domain), name)
-                for name, domain in domains.items()
-                if sum(room[1] for room in domain) >= demand.gpus
-            ]
-            if holding:
-                return _chosen(domains[min(holding)[1]], demand.gpus)
-    return frozenset()
+Ends = list[tuple[datetime, str, Job]]
+"""Running gangs by their expected ends: (end, job id, job)."""
 
 
-def _chosen(rooms: list[tuple[int, int, FreeNode]], gpus: int) -> frozenset[str]:
-    chosen = []
-    for _, size, node in sorted(rooms, key=lambda room: (-room[0], room[2].node_id)):
-        if gpus <= 0:
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What is reserved for a job from `start` on, and how many GPUs of which nodes are kept."""
+
+    job_id: str
+    start: datetime
+    placement: Placement
+    kept: tuple[tuple[str, int], ...]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that it will run on."""
+        return frozenset(part.node_id for part in self.placement.parts)
+
+
+def reserve(
+    job_id: str, demand: Demand, snapshot: Snapshot, ends: Ends, now: datetime
+) -> Reservation | None:
+    """The earliest start; None when the gang would not fit even after the last end."""
+    later = snapshot.copy()
+    trial = Statement(later)
+    found, start = trial.place(demand), now
+    for end, _, running in ends:
+        if found is not None:
             break
-        if size > 0:
-            chosen.append(node.node_id)
-            gpus -= size
-    return frozenset(chosen)
+        trial.evict(running)
+        start = max(now, end)
+        if later.free_gpus >= (demand.fewest or demand.gpus):
+            found = trial.place(demand)
+    if found is None:
+        return None
+    return Reservation(job_id, start, found, _kept(found, snapshot, later))
+
+
+def _kept(found: Placement, snapshot: Snapshot, later: Snapshot) -> tuple[tuple[str, int], ...]:
+    """Free GPUs that a job that runs past the start may not take: all but what will be left."""
+    kept: list[tuple[str, int]] = []
+    for part in found.parts:
+        now, then = snapshot.free.get(part.node_id), later.free.get(part.node_id)
+        free_now = now.size if now is not None else 0
+        left = then.size if then is not None else 0
+        if free_now > left:
+            kept.append((part.node_id, free_now - left))
+    return tuple(kept)

@@ -1,63 +1,106 @@
-"""Tentative placement: what would be free if these gangs were placed, committed or discarded."""
+"""Tentative work on a snapshot of what is free: place gangs, evict gangs, commit or discard.
+
+Preemption, reclaim, defragmentation, elastic resizing, reservations and what-if all try their
+moves here; none has a placement of its own. Cost: that of the placements, and O(nodes touched).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
-from gangline_scheduler.model import FreeNode
-from gangline_scheduler.policy.placement import Demand, Part, place
+from gangline_scheduler.free import FreeIndex, FreeNode
+from gangline_scheduler.model import Demand, Hold, Job, Node
+from gangline_scheduler.policy.placement import Placement, Placer, place
 
 
 class Snapshot:
-    """What is free on each schedulable node. Changed by committed statements only."""
+    """What is free, to try things on; `nodes` are the cluster's, as they are."""
 
-    def __init__(self, free: Mapping[str, FreeNode]) -> None:
-        self._free = dict(free)
-        self.free_gpus = sum(len(node.gpus) for node in self._free.values())
+    def __init__(
+        self,
+        free: FreeIndex,
+        nodes: Mapping[str, Node],
+        *,
+        levels: tuple[str, ...],
+        placer: Placer = place,
+    ) -> None:
+        self.free = free.copy()
+        self.nodes = nodes
+        self.levels = levels
+        self.placer = placer
 
-    def nodes(self) -> Iterable[FreeNode]:
-        """Every node, full ones too."""
-        return self._free.values()
+    @property
+    def free_gpus(self) -> int:
+        """Free GPUs in all."""
+        return self.free.total()
+
+    def copy(self) -> Snapshot:
+        """Another one that changes by itself."""
+        return Snapshot(self.free, self.nodes, levels=self.levels, placer=self.placer)
 
     def without(self, node_ids: frozenset[str]) -> Snapshot:
-        """A snapshot that lacks these nodes."""
-        return Snapshot({key: node for key, node in self._free.items() if key not in node_ids})
+        """One that lacks these nodes."""
+        other = self.copy()
+        for node_id in node_ids:
+            other.free.pop(node_id)
+        return other
 
-    def take(self, parts: tuple[Part, ...], demand: Demand) -> None:
-        """Take what a placed gang holds."""
-        for part in parts:
-            node = self._free[part.node_id]
-            count = len(part.gpus)
-            self._free[part.node_id] = replace(
-                node,
-                gpus=tuple(gpu for gpu in node.gpus if gpu.index not in part.gpus),
-                cpus=node.cpus - count * demand.cpus_per_gpu,
-                memory_gb=node.memory_gb - count * demand.memory_per_gpu_gb,
-            )
-            self.free_gpus -= count
+    def keep(self, shares: Mapping[str, int]) -> None:
+        """Leave so many of a node's free GPUs out: they are kept for somebody else."""
+        for node_id, gpus in shares.items():
+            node = self.free.get(node_id)
+            if node is not None and gpus > 0:
+                self.free.put(node.less(Hold(node.indexes("")[-gpus:], 0.0, 0.0)))
 
 
 class Statement:
-    """One gang's placement that is tried on a snapshot. Commit it, discard it, or forget it."""
+    """A series of moves on one snapshot. Commit it, or discard it and nothing has happened."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._placed: tuple[tuple[Part, ...], Demand] | None = None
+        self._before: list[FreeNode] = []
+        self.placed: list[tuple[Demand, Placement]] = []
 
-    def place(self, demand: Demand) -> tuple[Part, ...] | None:
-        """Where the whole gang would go; None, and nothing taken, when it does not fit."""
-        parts = place(demand, self._snapshot.nodes())
-        self._placed = None if parts is None else (parts, demand)
-        return parts
+    def place(self, demand: Demand) -> Placement | None:
+        """Where the whole gang goes; None, and nothing taken, when it does not fit."""
+        found = self._snapshot.placer(demand, self._snapshot.free, self._snapshot.levels)
+        if found is None:
+            return None
+        for part in found.parts:
+            count = len(part.gpus)
+            hold = Hold(part.gpus, count * demand.cpus_per_gpu, count * demand.memory_per_gpu_gb)
+            self._put(self._snapshot.free.get(part.node_id), hold)
+        self.placed.append((demand, found))
+        return found
+
+    def evict(self, job: Job) -> None:
+        """Give back what the job's gang holds, on nodes that still take gangs."""
+        for part in job.gang.nodes if job.gang is not None else ():
+            known = self._snapshot.free.get(part.node_id)
+            if known is None:
+                continue
+            node = self._snapshot.nodes[part.node_id]
+            self._before.append(known)
+            self._snapshot.free.put(known.more(dict(node.holds)[job.job_id], node))
 
     def commit(self) -> None:
-        """Take the GPUs in the snapshot. Raises ValueError when nothing was placed."""
-        if self._placed is None:
+        """Keep the moves in the snapshot. Raises ValueError when nothing was placed or evicted."""
+        if not self._before:
             raise ValueError("nothing was placed, so there is nothing to commit")
-        self._snapshot.take(*self._placed)
-        self._placed = None
+        self._forget()
 
     def discard(self) -> None:
-        """Forget the placement; the snapshot is as it was."""
-        self._placed = None
+        """Undo everything, last move first."""
+        for node in reversed(self._before):
+            self._snapshot.free.put(node)
+        self._forget()
+
+    def _put(self, node: FreeNode | None, hold: Hold) -> None:
+        if node is None:
+            raise ValueError("a placement names a node that is not in the snapshot")
+        self._before.append(node)
+        self._snapshot.free.put(node.less(hold))
+
+    def _forget(self) -> None:
+        self._before.clear()
+        self.placed.clear()

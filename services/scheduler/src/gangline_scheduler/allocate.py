@@ -1,0 +1,63 @@
+"""Giving a gang its GPUs: the event that starts an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_scheduler.model import Avoid, Demand, Job, Node, demand_of
+from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.state import State
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
+from gangline_schemas.job import JobState
+
+
+def allocate(plan: Plan, job: Job, placement: Placement) -> None:
+    """Write the allocation, and that the job is scheduled."""
+    nodes = plan.state.nodes
+    assignments: list[NodeAssignment] = []
+    first_rank = 0
+    for part in placement.parts:
+        info = nodes[part.node_id].info
+        assignments.append(
+            NodeAssignment(
+                node_id=part.node_id,
+                incarnation=info.incarnation,
+                address=info.address,
+                gpus=part.gpus,
+                first_rank=first_rank,
+            )
+        )
+        first_rank += len(part.gpus)
+    lead = nodes[placement.parts[0].node_id]
+    ports = lead.info.rendezvous_ports
+    event = GangAllocated(
+        job_id=job.job_id,
+        attempt=job.attempt + 1,
+        team=job.team,
+        world_size=first_rank,
+        nodes=tuple(assignments),
+        # In rotation, so that a port that a dead gang may still hold is used as late as possible.
+        rendezvous=Rendezvous(address=lead.info.address, port=ports[lead.led % len(ports)]),
+        resume=job.resume,
+        spec=job.spec,
+        level=placement.level,
+    )
+    plan.add(job.job_id, event)
+    plan.move(job.job_id, JobState.SCHEDULED)
+
+
+def next_demand(job: Job, state: State) -> Demand:
+    """What a job's next gang asks for: as its spec says, away from where it failed."""
+    demand = demand_of(job.spec)
+    if not job.avoid:
+        return demand
+    never = frozenset(item.node_id for item in job.avoid if _never(item, state.nodes))
+    avoid = frozenset(item.node_id for item in job.avoid) - never
+    return replace(demand, avoid=avoid, never=never)
+
+
+def _never(item: Avoid, nodes: dict[str, Node]) -> bool:
+    """Whether the job must not go there: not if the node was admitted anew since."""
+    node = nodes.get(item.node_id)
+    return item.required and node is not None and node.admission == item.admission

@@ -1,0 +1,266 @@
+"""What is free on each node, indexed so that a placement looks at few nodes.
+
+Kept for each GPU model ("" stands for all together):
+- nodes by the number of their free GPUs: the best fit on one node is a lookup;
+- the free GPUs of each domain (NVLink domain, rack, block): a domain that is too small for a gang
+  is never opened.
+
+`copy` shares everything and costs O(distinct counts + domains + nodes) pointers; what is written
+afterwards is copied first. `put` and `pop` cost O(levels) and the copy of one set of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from gangline_scheduler.model import Hold, Node
+
+LEVELS = ("nvlink", "rack", "block")
+"""The levels between one node and the whole cluster, closest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeNode:
+    """What a schedulable node can still give: GPU indexes by model, CPUs, memory in GB.
+
+    `path`: its domain at each level, from the node itself to the whole cluster, as names that are
+    unique in the cluster. `gpus`: (model in lower case, free indexes in order).
+    """
+
+    node_id: str
+    path: tuple[str, ...]
+    gpus: tuple[tuple[str, tuple[int, ...]], ...]
+    cpus: float
+    memory_gb: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Free GPUs of all models."""
+        return sum(len(indexes) for _, indexes in self.gpus)
+
+    def indexes(self, model: str) -> tuple[int, ...]:
+        """Free GPU indexes of a model ("": of all), in order."""
+        if model:
+            return next((indexes for name, indexes in self.gpus if name == model), ())
+        if len(self.gpus) == 1:
+            return self.gpus[0][1]
+        return tuple(sorted(index for _, indexes in self.gpus for index in indexes))
+
+    def less(self, hold: Hold) -> FreeNode:
+        """After a gang took this. GPUs that are not free are left out."""
+        gone = frozenset(hold.gpus)
+        gpus = tuple(
+            (name, tuple(index for index in indexes if index not in gone))
+            for name, indexes in self.gpus
+        )
+        return replace(
+            self,
+            gpus=gpus,
+            cpus=self.cpus - hold.cpus,
+            memory_gb=self.memory_gb - hold.memory_gb,
+        )
+
+    def more(self, hold: Hold, node: Node) -> FreeNode:
+        """After a gang of this node gave this back."""
+        back = set(hold.gpus)
+        free = {model: set(indexes) for model, indexes in self.gpus}
+        for index, model in node.gpu_models:
+            if index in back:
+                free.setdefault(model, set()).add(index)
+        return replace(
+            self,
+            gpus=tuple((model, tuple(sorted(indexes))) for model, indexes in free.items()),
+            cpus=self.cpus + hold.cpus,
+            memory_gb=self.memory_gb + hold.memory_gb,
+        )
+
+
+def free_of(
+    node: Node, *, without: Iterable[str] | None = (), levels: tuple[str, ...] = LEVELS
+) -> FreeNode:
+    """What is free on a node, or would be without the gangs of some jobs (None: of all)."""
+    holds: list[Hold] = []
+    if without is not None:
+        holds = [hold for job_id, hold in node.holds if job_id not in without]
+    taken = {index for hold in holds for index in hold.gpus}
+    by_model: dict[str, list[int]] = {}
+    for index, model in node.gpu_models:
+        known = by_model.setdefault(model, [])
+        if index not in taken:
+            known.append(index)
+    return FreeNode(
+        node_id=node.info.node_id,
+        path=path_of(node, levels),
+        gpus=tuple((model, tuple(indexes)) for model, indexes in by_model.items()),
+        cpus=node.info.cpus - sum(hold.cpus for hold in holds),
+        memory_gb=node.info.memory_gb - sum(hold.memory_gb for hold in holds),
+        labels=node.labels,
+    )
+
+
+def path_of(node: Node, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """The node's domain at each level, closest first: itself, `levels`, the cluster ("").
+
+    rack and block are fields of the node, any other level is a label. A node that does not say
+    its domain at a level is one by itself there. Names hold those of the wider domains.
+    """
+    info, name, path = node.info, "", [""]
+    known = dict(node.labels) | {"rack": info.rack, "block": info.block}
+    for level in reversed(levels):
+        own = known.get(level)
+        if own is None:
+            path.append(info.node_id)
+            continue
+        name = f"{name}/{own}" if name else own
+        path.append(name)
+    return (info.node_id, *reversed(path))
+
+
+class FreeIndex:
+    """The schedulable nodes and what is free on them."""
+
+    def __init__(self, nodes: Iterable[FreeNode] = ()) -> None:
+        self._nodes: dict[str, FreeNode] = {}
+        self._by_count: dict[tuple[str, int], dict[str, None]] = {}
+        self._sums: dict[tuple[int, str], dict[str, int]] = {}
+        self._members: dict[str, dict[str, None]] = {}
+        self._totals: dict[str, int] = {}
+        self._largest = 0
+        self._own: set[tuple[str, int]] = set()
+        self._own_members: set[str] = set()
+        for node in nodes:
+            self.put(node)
+
+    def copy(self) -> FreeIndex:
+        """An index of the same nodes that changes by itself."""
+        other = FreeIndex.__new__(FreeIndex)
+        other._nodes = dict(self._nodes)  # noqa: SLF001 - the same class
+        other._by_count = dict(self._by_count)  # noqa: SLF001
+        other._sums = {key: dict(sums) for key, sums in self._sums.items()}  # noqa: SLF001
+        other._members = dict(self._members)  # noqa: SLF001
+        other._totals = dict(self._totals)  # noqa: SLF001
+        other._largest = self._largest  # noqa: SLF001
+        other._own, other._own_members = set(), set()  # noqa: SLF001
+        self._own, self._own_members = set(), set()
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FreeIndex) and self._nodes == other._nodes
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, node_id: str) -> bool:
+        return node_id in self._nodes
+
+    def get(self, node_id: str) -> FreeNode | None:
+        """One node, None when it takes no gangs."""
+        return self._nodes.get(node_id)
+
+    def nodes(self) -> Iterator[FreeNode]:
+        """Every node, full ones too."""
+        return iter(self._nodes.values())
+
+    def total(self, model: str = "") -> int:
+        """Free GPUs of a model ("": all) in all."""
+        return self._totals.get(model, 0)
+
+    def models(self) -> list[str]:
+        """The GPU models of the nodes, in lower case."""
+        return sorted({model for node in self._nodes.values() for model, _ in node.gpus})
+
+    def sums(self, level: int, model: str) -> dict[str, int]:
+        """Free GPUs of each domain at a level (an index of `path`), single nodes left out."""
+        return self._sums.get((level, model), {})
+
+    def members(self, domain: str) -> list[FreeNode]:
+        """The nodes of a domain; of the cluster ("") all."""
+        if not domain:
+            return list(self._nodes.values())
+        return [self._nodes[node_id] for node_id in self._members.get(domain, ())]
+
+    def tightest(
+        self, model: str, gpus: int, fits: Callable[[FreeNode], bool], rack_level: int
+    ) -> FreeNode | None:
+        """The node with the fewest free GPUs that holds `gpus` and `fits`.
+
+        Of equal ones the one in the fullest rack, so that whole racks stay free; then by name.
+        """
+        racks = self._sums.get((rack_level, model), {})
+        for count in range(gpus, self._largest + 1):
+            bucket = self._by_count.get((model, count))
+            if not bucket:
+                continue
+            fitting = [node for name in bucket if fits(node := self._nodes[name])]
+            if fitting:
+                return min(
+                    fitting,
+                    key=lambda node: (racks.get(node.path[rack_level], 0), node.node_id),
+                )
+        return None
+
+    def put(self, node: FreeNode) -> None:
+        """Add a node, or say anew what is free on it."""
+        before = self._nodes.get(node.node_id)
+        if before is not None and before.path == node.path:
+            self._count(before, -1)
+        else:
+            if before is not None:
+                self.pop(node.node_id)
+            self._join(node)
+        self._nodes[node.node_id] = node
+        self._count(node, 1)
+
+    def pop(self, node_id: str) -> None:
+        """Remove a node; nothing when it is not there."""
+        node = self._nodes.pop(node_id, None)
+        if node is None:
+            return
+        self._count(node, -1)
+        for domain in node.path[1:-1]:
+            if domain != node_id:
+                del self._writable(domain)[node_id]
+                if not self._members[domain]:
+                    self._forget(domain)
+
+    def _join(self, node: FreeNode) -> None:
+        for domain in node.path[1:-1]:
+            if domain != node.node_id:
+                self._writable(domain)[node.node_id] = None
+
+    def _writable(self, domain: str) -> dict[str, None]:
+        if domain not in self._own_members:
+            self._own_members.add(domain)
+            self._members[domain] = dict(self._members.get(domain, {}))
+        return self._members[domain]
+
+    def _forget(self, domain: str) -> None:
+        del self._members[domain]
+        self._own_members.discard(domain)
+        for sums in self._sums.values():
+            sums.pop(domain, None)
+
+    def _count(self, node: FreeNode, sign: int) -> None:
+        self._count_model(node, "", node.size, sign)
+        for model, indexes in node.gpus:
+            self._count_model(node, model, len(indexes), sign)
+
+    def _count_model(self, node: FreeNode, model: str, count: int, sign: int) -> None:
+        key = (model, count)
+        if key not in self._own:
+            self._own.add(key)
+            self._by_count[key] = dict(self._by_count.get(key, {}))
+        if sign > 0:
+            self._by_count[key][node.node_id] = None
+            self._largest = max(self._largest, count)
+        else:
+            del self._by_count[key][node.node_id]
+        self._totals[model] = self._totals.get(model, 0) + sign * count
+        for level, domain in enumerate(node.path[1:-1], start=1):
+            if domain != node.node_id:
+                sums = self._sums.setdefault((level, model), {})
+                sums[domain] = sums.get(domain, 0) + sign * count

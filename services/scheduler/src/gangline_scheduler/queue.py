@@ -1,0 +1,78 @@
+"""The pending jobs, kept in order while they come and go.
+
+Jobs that a policy cannot tell apart but by how long they wait (the same team, priority and
+shape) form a group, which is a sorted list: a pass that finds that the first of a group does not
+fit drops the group as a whole. Cost: O(log n) to find a place, one copy of a group's list for
+each decision that changes it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
+
+from gangline_scheduler.model import Job
+
+
+class Slot(NamedTuple):
+    """A job's group, and its place within it (unique: it ends with the job's id)."""
+
+    group: Hashable
+    place: tuple[Any, ...]
+
+
+SlotOf = Callable[[Job], Slot]
+
+
+class PendingIndex:
+    """Groups of pending jobs, each in order."""
+
+    def __init__(self, slot_of: SlotOf) -> None:
+        self.slot_of = slot_of
+        self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
+        self._own: set[Hashable] = set()
+
+    def copy(self) -> PendingIndex:
+        """One that changes by itself."""
+        other = PendingIndex(self.slot_of)
+        other._groups = self.groups()
+        return other
+
+    def groups(self) -> dict[Hashable, list[tuple[Any, ...]]]:
+        """The places of each group in order, as they are now: later changes leave them alone."""
+        self._own = set()
+        return dict(self._groups)
+
+    def ids(self) -> Iterator[str]:
+        """Every pending job."""
+        return (place[-1] for places in self._groups.values() for place in places)
+
+    def add(self, job: Job) -> None:
+        """A job that begins to wait."""
+        group, place = self.slot_of(job)
+        insort(self._writable(group), place)
+
+    def remove(self, job: Job) -> None:
+        """A job as it was when it was added. Raises KeyError when it is not there."""
+        group, place = self.slot_of(job)
+        places = self._writable(group)
+        at = bisect_left(places, place)
+        if at == len(places) or places[at] != place:
+            raise KeyError(job.job_id)
+        del places[at]
+        if not places:
+            del self._groups[group]
+            self._own.discard(group)
+
+    def replace(self, before: Job, after: Job) -> None:
+        """The same job with other values."""
+        if self.slot_of(before) != self.slot_of(after):
+            self.remove(before)
+            self.add(after)
+
+    def _writable(self, group: Hashable) -> list[tuple[Any, ...]]:
+        if group not in self._own:
+            self._own.add(group)
+            self._groups[group] = list(self._groups.get(group, ()))
+        return self._groups[group]
