@@ -360,6 +360,15 @@ def test_teams_and_nodes_are_changed_by_admins(
         assert answer.json() | body == answer.json()
     wrong = {"gpu_limit": 1, "gpu_guarantee": 4}
     problem(http_client.put("/v1/teams/speech", json=wrong, headers=ADMIN), 422, "invalid")
+    orphan = {"gpu_limit": 16, "parent": "nobody"}
+    document = problem(
+        http_client.put("/v1/teams/speech", json=orphan, headers=ADMIN), 409, "refused"
+    )
+    assert "team 'speech': parent: there is no team 'nobody'" in document["detail"]
+    child = {"gpu_limit": 8, "parent": "speech", "gpu_types": [{"gpu_type": "h100"}], "weight": 2.0}
+    answer = http_client.put("/v1/teams/voices", json=child, headers=ADMIN).json()
+    assert (answer["parent"], answer["depth"], answer["weight"]) == ("speech", 1, 2.0)
+    assert answer["gpu_types"] == [{"gpu_type": "h100", "gpu_limit": None}]
     scene.join("drained", gpus=1)
     for drain, status in ((True, "draining"), (False, "ready")):
         answer = http_client.post("/v1/nodes/drained/drain", json={"drain": drain}, headers=ADMIN)

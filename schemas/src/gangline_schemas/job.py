@@ -334,13 +334,14 @@ class TeamConfig(Model):
             )
         return self
 
-    @model_validator(mode="after")
-    def _types_are_named_once(self) -> Self:
-        names = [item.gpu_type for item in self.gpu_types]
+    @field_validator("gpu_types")
+    @classmethod
+    def _types_are_named_once(cls, types: tuple[GpuTypeLimit, ...]) -> tuple[GpuTypeLimit, ...]:
+        names = [item.gpu_type for item in types]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"gpu_types names {', '.join(twice)} twice; keep one entry of each")
-        return self
+            raise ValueError(f"names {', '.join(twice)} twice; keep one entry of each model")
+        return types
 
     @property
     def ceiling(self) -> int:

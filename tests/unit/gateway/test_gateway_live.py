@@ -232,17 +232,42 @@ def test_requests_are_answered_by_their_id() -> None:
     assert details(live).job.cancelled
 
 
-def test_teams_show_limits_and_use() -> None:
-    config = TeamConfig(team="nlp", gpu_limit=8, gpu_guarantee=4)
+def test_teams_show_limits_and_use_with_those_below_them() -> None:
+    lab = TeamConfig(team="lab", gpu_limit=8, gpu_hours_per_month=0.01)
+    nlp = TeamConfig(team="nlp", parent="lab", gpu_limit=1, gpu_guarantee=1, borrow_limit=1)
     charge = UsageCharged(
-        job_id="a", attempt=1, team="nlp", gpus=2, allocated_at=NOW, released_at=NOW,
-        gpu_seconds=30,
+        job_id="a", attempt=1, team="nlp", gpus=2, allocated_at=NOW - timedelta(seconds=15),
+        released_at=NOW, gpu_seconds=30,
     )  # fmt: skip
-    live = fold([TeamConfigured(config=config), charge, queued(), allocated(), queued("b")])
-    (team,) = present.teams(live, None)
-    assert (team.gpu_limit, team.gpus_used, team.gpu_seconds) == (8, 2, 30)
-    assert (team.jobs_running, team.jobs_pending) == (1, 1)
-    assert present.teams(live, frozenset({"vision"})) == []
+    events = [charge, queued(), allocated(), queued("b")]
+    live = fold([TeamConfigured(config=nlp), TeamConfigured(config=lab), *events])
+    above, below = present.teams(live, NOW + timedelta(seconds=5), None)
+    assert [(team.team, team.depth) for team in (above, below)] == [("lab", 0), ("nlp", 1)]
+    for team in (above, below):
+        assert (team.gpus_used, team.jobs_running, team.jobs_pending) == (2, 1, 1)
+        assert team.gpu_seconds == 30
+        assert team.gpu_hours_this_month == pytest.approx(32 / 3600)
+    assert (above.gpus_borrowed, below.gpus_borrowed) == (0, 1)
+    assert not above.out_of_budget
+    assert present.teams(live, NOW + timedelta(seconds=7), None)[0].out_of_budget
+    (only,) = present.teams(live, NOW, frozenset({"nlp"}))
+    assert only.parent == "lab"
+    assert present.teams(live, NOW, frozenset({"vision"})) == []
+
+
+def test_a_new_month_begins_at_zero_and_the_total_goes_on() -> None:
+    team = TeamConfig(team="nlp", gpu_limit=8)
+    end = datetime(2026, 12, 1, tzinfo=UTC)
+    charge = UsageCharged(
+        job_id="a", attempt=1, team="nlp", gpus=2, allocated_at=end - timedelta(hours=3),
+        released_at=end + timedelta(hours=1), gpu_seconds=8 * 3600,
+    )  # fmt: skip
+    live = fold([TeamConfigured(config=team), charge])
+    (december,) = present.teams(live, end + timedelta(hours=2), None)
+    (january,) = present.teams(live, end + timedelta(days=32), None)
+    assert (december.month, december.gpu_hours_this_month) == ("2026-12", 2.0)
+    assert (january.month, january.gpu_hours_this_month) == ("2027-01", 0.0)
+    assert december.gpu_seconds == january.gpu_seconds == 8 * 3600
 
 
 def node_info(incarnation: str = "i") -> NodeInfo:

@@ -136,7 +136,7 @@ def test_a_sound_tree_has_no_problems(entries: list[dict[str, Any]]) -> None:
         ({"gpu_hours_per_month": 0}, "gpu_hours_per_month", "greater than 0"),
         ({"parent": "Lab!"}, "parent", "pattern"),
         ({"gpu_types": {"h100": -1}}, "gpu_types.0.gpu_limit", "greater than or equal to 0"),
-        ({"gpu_types": ["h100", "H100"]}, "(body)", "gpu_types names h100 twice"),
+        ({"gpu_types": ["h100", "H100"]}, "gpu_types", "names h100 twice"),
     ],
 )
 def test_a_team_alone_names_the_field(fields: dict[str, Any], field: str, words: str) -> None:

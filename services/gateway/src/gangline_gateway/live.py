@@ -31,6 +31,7 @@ from gangline_gateway.live_model import (
     Waiting,
 )
 from gangline_gateway.progress import advance
+from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
@@ -199,7 +200,7 @@ class Live:
             if job is not None and job.queued:
                 return
             self._ended.pop(event.job_id, None)
-            self._add(replace(fresh, admitted=True, reason="admitted"))
+            self._add(replace(fresh, admitted=True, reason=event.note or "admitted"))
 
     @_on.register
     def _(self, event: JobRejected, at: datetime) -> None:
@@ -241,7 +242,7 @@ class Live:
     def _(self, event: GangAllocated, at: datetime) -> None:
         self._change(
             event.job_id, attempt=event.attempt, nodes=event.nodes, waiting=None,
-            waiting_since=None, stopping=None,
+            waiting_since=None, stopping=None, allocated_at=at,
         )  # fmt: skip
 
     @_on.register
@@ -302,9 +303,14 @@ class Live:
     @_on.register
     def _(self, event: UsageCharged, at: datetime) -> None:
         team = self.teams.get(event.team)
-        if team is not None:
-            total = team.gpu_seconds + event.gpu_seconds
-            self.teams[event.team] = replace(team, gpu_seconds=total)
+        if team is None:
+            return
+        for month, amount in gpu_time.by_month(event.gpus, event.allocated_at, event.released_at):
+            if month > team.month:
+                team = replace(team, month=month, month_us=0)
+            same = amount if month == team.month else 0
+            team = replace(team, gpu_us=team.gpu_us + amount, month_us=team.month_us + same)
+        self.teams[event.team] = team
 
     @_on.register
     def _(self, event: NodeAdmitted, at: datetime) -> None:

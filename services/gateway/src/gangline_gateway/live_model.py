@@ -101,6 +101,7 @@ class LiveJob:
     waiting_since: datetime | None = None
     nodes: tuple[NodeAssignment, ...] = ()
     stopping: Stopping | None = None
+    allocated_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     gpu_seconds: float = 0.0
@@ -143,10 +144,12 @@ class LiveNode:
 
 @dataclass(frozen=True, slots=True)
 class LiveTeam:
-    """A team's limits and what its released gangs used."""
+    """A team's limits and what its released gangs used: in all, and in the newest month of use."""
 
     config: TeamConfig
-    gpu_seconds: float = 0.0
+    gpu_us: int = 0
+    month: str = ""
+    month_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

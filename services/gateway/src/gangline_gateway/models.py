@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from gangline_schemas.base import FieldError
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.base import FieldError, Identifier
+from gangline_schemas.job import GpuTypeLimit, JobSpec, TeamConfig
 
 State = Literal[
     "pending", "scheduled", "initializing", "running", "checkpointing", "preempted",
@@ -296,16 +296,25 @@ class ComparisonAnswer(Answer):
 
 
 class Team(Answer):
-    """A team's limits and use."""
+    """A team's limits, and its use together with that of all teams below it."""
 
     team: str
+    parent: str | None
+    depth: int = Field(description="0 at a root of the tree.")
     gpu_limit: int
     gpu_guarantee: int
     borrow_limit: int
+    weight: float
+    gpu_types: list[GpuTypeLimit] = Field(description="Empty: what its parent may use.")
+    gpu_hours_per_month: float | None
     gpus_used: int
+    gpus_borrowed: int = Field(description="Above its limit.")
     jobs_running: int
     jobs_pending: int
-    gpu_seconds: float
+    gpu_seconds: float = Field(description="Of all gangs that gave their GPUs back.")
+    month: str = Field(description="The UTC month, like 2026-11.")
+    gpu_hours_this_month: float = Field(description="Live gangs count up to now.")
+    out_of_budget: bool = Field(description="No new gang starts before the next month.")
 
 
 class TeamList(Answer):
@@ -315,7 +324,7 @@ class TeamList(Answer):
 
 
 class TeamBody(BaseModel):
-    """A team's limits."""
+    """A team's limits, all of them: what is left out is as at its default."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -326,6 +335,10 @@ class TeamBody(BaseModel):
     gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs the team may hold at once.")
     gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
     borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
+    parent: Identifier | None = Field(default=None, description="The team above it.")
+    weight: float = Field(default=1.0, gt=0, le=1e6)
+    gpu_types: list[GpuTypeLimit] = Field(default=[], max_length=64)
+    gpu_hours_per_month: float | None = Field(default=None, gt=0, le=1e9)
 
     def config(self, team: str) -> TeamConfig:
         """As the bus has it. Raises ValidationError."""

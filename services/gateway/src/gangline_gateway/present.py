@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
 from typing import cast
@@ -13,8 +14,11 @@ from gangline_gateway import models
 from gangline_gateway.history import RunRow
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNode, Waiting
+from gangline_schemas import gpu_time
 from gangline_schemas.events.workers import GpuStatus, WorkerHeartbeat
 from gangline_schemas.job import JobSpec
+from gangline_schemas.team_usage import team_usage
+from gangline_schemas.teams import rolled_up
 
 SHARE_WEIGHT = 50.0
 MAX_WAIT_BONUS = 20.0
@@ -217,20 +221,33 @@ def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> m
     )
 
 
-def teams(live: Live, visible: frozenset[str] | None) -> list[models.Team]:
-    """Teams with what they hold and have waiting."""
-    used = live.used_gpus()
+def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[models.Team]:
+    """Teams in the order of their tree; each with what it and those below it hold and wait for."""
+    month = gpu_time.month_of(now)
+    configs = {name: team.config for name, team in live.teams.items()}
+    spent = {name: team.month_us if team.month == month else 0 for name, team in live.teams.items()}
     active = live.active()
+    for job in active:
+        if job.nodes and job.allocated_at is not None and job.team in spent:
+            spent[job.team] += gpu_time.in_month(job.held_gpus, job.allocated_at, now)
+    total = {name: team.gpu_us for name, team in live.teams.items()}
+    running = rolled_up(configs, Counter(job.team for job in active if job.nodes))
+    pending = rolled_up(configs, Counter(job.team for job in active if not job.nodes))
     return [
         models.Team(
-            **team.config.model_dump(),
-            gpus_used=used.get(name, 0),
-            jobs_running=sum(1 for job in active if job.team == name and job.nodes),
-            jobs_pending=sum(1 for job in active if job.team == name and not job.nodes),
-            gpu_seconds=team.gpu_seconds,
+            **usage.config.model_dump(),
+            depth=usage.depth,
+            gpus_used=usage.held_gpus,
+            gpus_borrowed=usage.borrowed_gpus,
+            jobs_running=running[usage.config.team],
+            jobs_pending=pending[usage.config.team],
+            gpu_seconds=gpu_time.seconds(usage.total_us),
+            month=month,
+            gpu_hours_this_month=gpu_time.hours(usage.month_us),
+            out_of_budget=usage.out_of_budget,
         )
-        for name, team in sorted(live.teams.items())
-        if visible is None or name in visible
+        for usage in team_usage(configs, live.used_gpus(), spent, total)
+        if visible is None or usage.config.team in visible
     ]
 
 

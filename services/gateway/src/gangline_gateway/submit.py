@@ -12,6 +12,7 @@ from gangline_gateway.models import DryRun
 from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
+from gangline_schemas.teams import tightest
 from gangline_service.tokens import Principal
 
 
@@ -49,20 +50,21 @@ def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
     """What the gateway can say of a job without submitting it. Raises a 403 problem."""
     may_change(caller, spec.team)
     notes: list[str] = []
-    team = gate.tail.ask(lambda live: live.teams.get(spec.team))
+    teams = gate.tail.ask(lambda live: {name: team.config for name, team in live.teams.items()})
+    team = teams.get(spec.team)
     gpus = spec.resources.gpus
     if team is None:
         notes.append(f"team {spec.team} is not configured: the job would be rejected")
-    elif gpus > team.config.ceiling:
+    elif (spec.resources.min_gpus or gpus) > (top := tightest(teams, spec.team)).ceiling:
         notes.append(
-            f"{gpus} GPUs are above the {team.config.ceiling} that team {spec.team} can ever "
+            f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever "
             "hold: the job would be rejected"
         )
     else:
         used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
-        if used + gpus > team.config.gpu_limit:
+        if used + gpus > team.gpu_limit:
             notes.append(
-                f"team {spec.team} holds {used} of {team.config.gpu_limit} GPUs now: "
+                f"team {spec.team} holds {used} of {team.gpu_limit} GPUs now: "
                 "the job would wait, or borrow"
             )
     return DryRun(

@@ -19,6 +19,7 @@ from gangline_gateway.gate import (
     visible_teams,
 )
 from gangline_gateway.live import Live
+from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_schemas.base import field_errors
 from gangline_schemas.events.requests import NodeDrainRequested, TeamConfigureRequested
@@ -37,8 +38,8 @@ _API = "v1"
 )
 def list_teams(gate: TheGate, caller: Caller) -> models.TeamList:
     """Those that the caller sees."""
-    visible = visible_teams(caller)
-    return models.TeamList(teams=gate.tail.ask(lambda live: present.teams(live, visible)))
+    visible, now = visible_teams(caller), gate.clock()
+    return models.TeamList(teams=gate.tail.ask(lambda live: present.teams(live, now, visible)))
 
 
 @cluster.put(
@@ -54,25 +55,39 @@ async def put_team(
     gate: TheGate,
     caller: Admin,
 ) -> models.Team:
-    """Needs an admin. 503 when quota did not answer in time: the request is on the bus then."""
+    """Needs an admin. 409 when it would break the tree of teams.
+
+    503 when quota did not answer in time: the request is on the bus then.
+    """
     try:
         config = body.config(team)
     except ValidationError as error:
-        raise invalid("gpu_guarantee", field_errors(error)[0].message) from None
+        found = field_errors(error)[0]
+        field = found.field if found.field in models.TeamBody.model_fields else "gpu_guarantee"
+        raise invalid(field, found.message) from None
 
     def configured(live: Live) -> models.Team | None:
         known = live.teams.get(team)
         if known is None or known.config != config:
             return None
-        return present.teams(live, frozenset([team]))[0]
+        return present.teams(live, gate.clock(), frozenset([team]))[0]
 
     answer = gate.tail.ask(configured)
-    if answer is None:
-        await gate.publisher.publish(team, TeamConfigureRequested(config=config, user=caller.name))
-        answer = await gate.tail.until(configured, gate.answer_wait_s)
-    if answer is None:
-        raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
-    return answer
+    if answer is not None:
+        return answer
+    event = TeamConfigureRequested(config=config, user=caller.name)
+    request_id = await gate.publisher.publish(team, event)
+
+    def decided(live: Live) -> Outcome | None:
+        return Outcome() if configured(live) else live.outcomes.get(request_id)
+
+    outcome = await gate.tail.until(decided, gate.answer_wait_s)
+    if outcome is not None and outcome.refused is not None:
+        raise conflict("refused", outcome.refused)
+    answer = gate.tail.ask(configured)
+    if answer is not None:
+        return answer
+    raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
 
 
 @cluster.get(
