@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
 from gangline_quota.state import State
 
 
-def codec() -> DataclassCodec[State]:
+def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; all of the state is facts."""
-    return DataclassCodec(State)
+    return DataclassCodec(initial)
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

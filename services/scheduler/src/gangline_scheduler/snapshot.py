@@ -18,8 +18,8 @@ CONFIGURED = frozenset({"levels"})
 ORDERS = frozenset({"pending", "live"})
 
 
-def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
-    """Implements `SnapshotCodec[State]`; `initial` is the decider's."""
+def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
+    """Implements `SnapshotCodec[State]`; `initial` is the decider's, with its levels and order."""
     return DataclassCodec(initial, left_out=DERIVED | CONFIGURED, rebuild=rebuild)
 
 
