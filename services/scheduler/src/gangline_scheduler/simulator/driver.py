@@ -106,8 +106,10 @@ class Replay(Generic[StateT]):
         return self.ledger.result(self._now_s)
 
     def _configure(self) -> None:
+        # A limit that never binds: what a job waits for is room, not quota.
+        limit = self._pool.gpus + max((job.gpus for job in self._jobs), default=0)
         for team in sorted({job.team for job in self._jobs}):
-            self._give(TeamConfigured(config=TeamConfig(team=team, gpu_limit=self._pool.gpus)))
+            self._give(TeamConfigured(config=TeamConfig(team=team, gpu_limit=limit)))
         for node in self._pool.nodes:
             self._give(NodeJoined(node=node))
 

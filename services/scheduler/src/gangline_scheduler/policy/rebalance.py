@@ -1,0 +1,99 @@
+"""A pass of a preemptive order: who shall run, who is stopped for it, who starts.
+
+1. Nothing happens while a gang that was stopped still holds its GPUs: all of them go by the order
+   together, not one by one to whoever fits first.
+2. Pending and running jobs in one order are taken as long as the cluster's GPUs last; one that is
+   too large is left out. Where GPUs lie does not count for that.
+3. Running ones that were left out are stopped; if there are any, the pass ends here, and the next
+   one after their end starts the others.
+4. Pending ones that were taken start, where there is room for them.
+
+Cost: O(R log R) for R running jobs, and O(P) for the pending ones looked at: once no GPU is left
+the others are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import merge
+
+from gangline_scheduler import jobs
+from gangline_scheduler.allocate import allocate, next_demand
+from gangline_scheduler.model import Job
+from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.state import State
+from gangline_schemas.events.scheduling import StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Running jobs to stop and pending ones to start, in order."""
+
+    stop: tuple[Job, ...] = ()
+    start: tuple[Job, ...] = ()
+
+
+def choose(in_turn: Iterable[Job], running: Iterable[Job], gpus: int) -> Choice:
+    """Who shall run on so many GPUs. `in_turn`: pending and running jobs, best first."""
+    left, kept, start = gpus, set(), []
+    for job in in_turn:
+        if job.gpus <= left:
+            left -= job.gpus
+            if job.gang is None:
+                start.append(job)
+            else:
+                kept.add(job.job_id)
+            if left <= 0:
+                break
+    return Choice(tuple(job for job in running if job.job_id not in kept), tuple(start))
+
+
+def run_pass(plan: Plan, policy: Policy) -> None:
+    """See the module."""
+    state, order, now = plan.state, policy.order, plan.now
+    if not state.pending or stopping(state):
+        return
+    running = sorted(
+        (order.rank(job, state, now), job) for job in (state.jobs[job_id] for job_id in state.live)
+    )
+    pending = ((order.rank(job, state, now), job) for job in in_order(order, lambda: state, now))
+    in_turn = (job for _, job in merge(pending, running))
+    choice = choose(in_turn, [job for _, job in running], _gpus(state))
+    if choice.stop:
+        stop_all(plan, choice.stop)
+    else:
+        _start(plan, policy, choice.start)
+
+
+def stopping(state: State) -> bool:
+    """Whether a gang that was asked to stop still holds its GPUs."""
+    gangs = (state.jobs[job_id].gang for job_id in state.live)
+    return any(gang is not None and gang.stop is not None for gang in gangs)
+
+
+def stop_all(plan: Plan, victims: Iterable[Job]) -> None:
+    """Ask them to save and exit; one of which no rank was seen ends at once."""
+    for job in victims:
+        plan.stop(job, StopReason.PREEMPTED)
+        if job.gang is not None and job.gang.unseen:
+            jobs.finish_stop(plan, job.job_id)
+
+
+def _start(plan: Plan, policy: Policy, chosen: Iterable[Job]) -> None:
+    state = plan.state
+    snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
+    for job in chosen:
+        statement = Statement(snapshot)
+        found = statement.place(next_demand(job, plan.state))
+        if found is not None:
+            statement.commit()
+            allocate(plan, job, found)
+
+
+def _gpus(state: State) -> int:
+    """All GPUs of the nodes that take gangs, free or not."""
+    return sum(len(state.nodes[node.node_id].info.gpus) for node in state.free.nodes())

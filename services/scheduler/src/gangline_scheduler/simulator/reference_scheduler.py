@@ -1,0 +1,44 @@
+"""The scheduler with the passes of a reference simulator: once for each tick, and only then.
+
+The simulators look at the queue once a second, after all ends and arrivals of that second; the
+live scheduler looks after each input. So here inputs are taken as ever and lead to no pass; a tick
+runs the production pass (cycle.py), or the preemptive one (policy/rebalance.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import Decision, Input, Tick
+from gangline_scheduler import cycle, decide
+from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy import rebalance
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.state import State
+
+
+class ReferenceScheduler(Scheduler):
+    """See the module. The policy must keep no reservations."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(policy=policy)
+        self.policy = policy
+
+    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
+        """What follows from one input; the pass, on a tick."""
+        plan = Plan(state, now)
+        if isinstance(item, Received):
+            decide._take(plan, item.envelope.data)  # noqa: SLF001 - the same decider
+        elif isinstance(item, Tick):
+            self.run_pass(plan)
+        return plan.decisions
+
+    def run_pass(self, plan: Plan) -> None:
+        """One pass over the queue."""
+        if self.policy.order.preemptive:
+            rebalance.run_pass(plan, self.policy)
+        else:
+            cycle.run_pass(plan, self.policy)

@@ -1,0 +1,125 @@
+"""The policies that can be named: whose decisions, at which pace, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.order import FIFO, SJF, FairShare
+from gangline_scheduler.policy.reference import (
+    ShortestRemaining,
+    Tiresias,
+    philly_restart_s,
+)
+from gangline_scheduler.policy.reference_placement import EqualNodes
+from gangline_scheduler.simulator.cluster import Pool
+from gangline_scheduler.simulator.driver import Replay
+from gangline_scheduler.simulator.muri import MuriScheduler, overhead_s
+from gangline_scheduler.simulator.pace import Pace
+from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
+from gangline_scheduler.simulator.running import Costs
+from gangline_scheduler.simulator.trace import TraceJob
+from gangline_scheduler.state import State
+
+TIRESIAS_EVERY_S = 60.0
+LIVE_EVERY_S = 60.0
+Prepare = Callable[[Pool, Sequence[TraceJob]], Replay[State]]
+
+
+def _restart_s(job: TraceJob) -> float:
+    return philly_restart_s(job.gpus)
+
+
+PHILLY_COSTS = Costs(restart_s=_restart_s, end_lag_s=1.0)
+"""40 s or 60 s for each preemption; an end is seen a second late."""
+REAL_COSTS = Costs(checkpoint_s=lambda job: 30.0 if job.gpus <= 8 else 60.0, restart_s=_restart_s)
+"""Saving holds the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A policy by its name; `prepare` makes one pool's replay."""
+
+    name: str
+    title: str
+    prepare: Prepare = field(repr=False)
+
+
+def _strict(name: str) -> Prepare:
+    order = {"fifo": FIFO, "sjf": SJF}[name]
+
+    def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
+        placer = EqualNodes(size=_largest(pool))
+        policy = Policy(order=order, placer=placer, reservation="off")
+        return Replay(pool, jobs, ReferenceScheduler(policy))
+
+    return prepare
+
+
+def _shortest(*, by_gpus: bool) -> Prepare:
+    def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
+        order = ShortestRemaining(philly_restart_s, by_gpus=by_gpus)
+        policy = Policy(order=order, placer=EqualNodes(size=_largest(pool)), reservation="off")
+        return Replay(pool, jobs, ReferenceScheduler(policy), costs=PHILLY_COSTS)
+
+    return prepare
+
+
+def _tiresias(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
+    order = Tiresias()
+    policy = Policy(order=order, placer=EqualNodes(size=_largest(pool)), reservation="off")
+    pace = Pace(TIRESIAS_EVERY_S, next_change=order.next_change)
+    return Replay(
+        pool,
+        jobs,
+        ReferenceScheduler(policy),
+        pace=pace,
+        costs=PHILLY_COSTS,
+        knows_durations=False,
+    )
+
+
+def _gangline(*, knows_durations: bool) -> Prepare:
+    def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
+        return Replay(
+            pool,
+            jobs,
+            Scheduler(policy=Policy(order=FairShare())),
+            pace=Pace(LIVE_EVERY_S, only_changes=False),
+            costs=REAL_COSTS,
+            knows_durations=knows_durations,
+        )
+
+    return prepare
+
+
+def _muri(*, by_gpus: bool) -> Prepare:
+    def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
+        scheduler = MuriScheduler(by_gpus=by_gpus)
+        replay = Replay(pool, jobs, scheduler, costs=Costs(each_moment_s=overhead_s))
+        scheduler.ask(replay.remaining_s)
+        return replay
+
+    return prepare
+
+
+NAMED: dict[str, Named] = {
+    named.name: named
+    for named in (
+        Named("fifo", "first in, first out", _strict("fifo")),
+        Named("sjf", "shortest job first, durations known", _strict("sjf")),
+        Named("srtf", "shortest remaining time first, durations known", _shortest(by_gpus=False)),
+        Named("srsf", "shortest remaining GPU time first", _shortest(by_gpus=True)),
+        Named("tiresias", "2D-LAS, durations unknown", _tiresias),
+        Named("gangline", "this platform's, durations known", _gangline(knows_durations=True)),
+        Named("gangline-blind", "the same, durations unknown", _gangline(knows_durations=False)),
+        Named("muri-srtf", "SRTF as Muri's simulator has it", _muri(by_gpus=False)),
+        Named("muri-srsf", "SRSF as Muri's simulator has it", _muri(by_gpus=True)),
+    )
+}
+
+
+def _largest(pool: Pool) -> int:
+    return max((len(node.gpus) for node in pool.nodes), default=1)
