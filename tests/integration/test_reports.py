@@ -70,10 +70,8 @@ class Story:
         topic = self.tracker.names.name(topic_of(event.type))
         self.tracker.writer.send(encode(envelope, topic=topic))
 
-    def team(self, hours: float, team: str, limit: int, guarantee: int, borrow: int = 0) -> None:
-        config = TeamConfig(
-            team=team, gpu_limit=limit, gpu_guarantee=guarantee, borrow_limit=borrow
-        )
+    def team(self, hours: float, team: str, limit: int, guarantee: int, **more: Any) -> None:
+        config = TeamConfig(team=team, gpu_limit=limit, gpu_guarantee=guarantee, **more)
         self.say(hours, TeamConfigured(config=config), team)
 
     def node(self, hours: float, node: str, gpus: int, incarnation: str = "i1") -> None:
@@ -140,8 +138,8 @@ class Story:
 def tell(story: Story) -> None:
     """Two teams, two nodes, six jobs: a failure, a preemption, a job that only waits."""
     story.team(-300, "nlp", limit=8, guarantee=1)
-    story.team(-200, "nlp", limit=8, guarantee=4)
-    story.team(-200, "vision", limit=4, guarantee=2, borrow=1)
+    story.team(-200, "nlp", limit=8, guarantee=4, parent="lab")
+    story.team(-200, "vision", limit=4, guarantee=2, borrow_limit=1)
     story.node(-48, "node-1", 8)
     story.node(24, "node-2", 4)
     story.away(30, "node-1", "drain")
@@ -232,7 +230,7 @@ def test_utilization_of_the_week(reports: Reports) -> None:
     assert found.mfu == pytest.approx((0.2 + 0.4 + 0.6 + 0.1 + 0.1) / 5)
     nlp, vision = found.teams
     assert (nlp.team, nlp.gpu_limit, nlp.gpu_guarantee, nlp.gpus_allocated) == ("nlp", 8, 4, 1)
-    assert nlp.gpu_hours_allocated == 34
+    assert (nlp.gpu_hours_allocated, nlp.parent, vision.parent) == (34, "lab", None)
     assert (nlp.gpus_share, nlp.utilization) == (4, pytest.approx(34 / (4 * 168)))
     assert nlp.gpu_utilization == pytest.approx(0.8)
     assert nlp.mfu == pytest.approx(0.4)

@@ -13,6 +13,7 @@ from gangline_gateway.reports import arithmetic as sums
 from gangline_gateway.reports.facts import (
     Facts,
     Gang,
+    GpuUse,
     Job,
     NodeChange,
     Period,
@@ -144,6 +145,44 @@ def test_a_team_without_a_guarantee_has_its_limit_as_its_share() -> None:
     assert (rows["small"].gpus_share, rows["small"].utilization) == (2, 0)
     assert (rows["wide"].gpus_share, rows["wide"].utilization) == (6, 0)
     assert (rows["guest"].gpu_limit, rows["guest"].utilization) == (None, None)
+
+
+def test_what_a_team_holds_counts_for_the_teams_above_it() -> None:
+    facts = Facts(
+        DAY,
+        jobs=(
+            job(gang(1, 0, 6), team="speech"),
+            job(gang(1, 0, 12), team="text", job_id="t"),
+            job(gang(1, 0, 24), team="guest", job_id="g"),
+        ),
+        quotas=(
+            Quota("nlp", 8, 8),
+            Quota("speech", 4, 4, parent="nlp"),
+            Quota("text", 4, 1, parent="nlp"),
+            Quota("idle", 4, 4, parent="gone"),
+        ),
+        mfu=(RunMfu("job", "speech", 0.2, 1), RunMfu("t", "text", 0.6, 3)),
+        gpu_use=(GpuUse("speech", 0.5, 10), GpuUse("text", 0.8, 20)),
+    )
+    rows = {row.team: row for row in utilization(facts, None).teams}
+    held = {name: row.gpu_hours_allocated for name, row in rows.items()}
+    assert held == {"guest": 48, "idle": 0, "nlp": 12 + 24, "speech": 12, "text": 24}
+    assert rows["nlp"].mfu == pytest.approx((0.2 + 3 * 0.6) / 4)
+    assert rows["nlp"].gpu_utilization == pytest.approx((10 * 0.5 + 20 * 0.8) / 30)
+    assert (rows["nlp"].parent, rows["text"].parent) == (None, "nlp")
+    unused = [(row.team, row.used) for row in figures(facts, None).unused_quota]
+    assert unused == [("idle", 0), ("speech", 0.125), ("nlp", 36 / 24 / 8)]  # text: 1 of 1
+    own = utilization(facts, frozenset({"text"}))
+    assert [(row.team, row.gpu_hours_allocated) for row in own.teams] == [("text", 24)]
+
+
+def test_teams_in_a_circle_do_not_go_on_for_ever() -> None:
+    facts = Facts(
+        DAY,
+        (job(gang(1, 0, 6)),),
+        quotas=(Quota("nlp", 1, parent="b"), Quota("b", 1, parent="nlp")),
+    )
+    assert [row.gpu_hours_allocated for row in utilization(facts, None).teams] == [12, 12]
 
 
 def test_classes_of_size_and_priority_hold_every_job_once() -> None:

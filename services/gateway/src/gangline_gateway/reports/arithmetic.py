@@ -9,7 +9,16 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from gangline_gateway.reports.facts import HOUR_S, Gang, Job, NodeChange, Period, RunMfu, waits
+from gangline_gateway.reports.facts import (
+    HOUR_S,
+    Gang,
+    GpuUse,
+    Job,
+    NodeChange,
+    Period,
+    RunMfu,
+    waits,
+)
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -129,6 +138,15 @@ def preemption_gpu_hours(job: Job, period: Period) -> list[float]:
 def _lost_s(gang: Gang, asked_at: datetime) -> float:
     kept_at = gang.saved_at or gang.running_at or asked_at
     return max(0.0, (asked_at - kept_at).total_seconds())
+
+
+def mean_busy(uses: Iterable[GpuUse]) -> float | None:
+    """The mean over all samples of these teams; None when no GPU said anything."""
+    total, samples = 0.0, 0
+    for use in uses:
+        total += use.share * use.samples
+        samples += use.samples
+    return ratio(total, samples)
 
 
 def mean_mfu(runs: Iterable[RunMfu]) -> float | None:

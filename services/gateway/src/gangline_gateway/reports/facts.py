@@ -6,7 +6,7 @@ by then. Shares are 0 to 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
@@ -93,6 +93,7 @@ class Quota:
     gpu_limit: int
     gpu_guarantee: int = 0
     borrow_limit: int = 0
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,11 @@ class RunMfu:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How busy a team's GPUs said to be while it held them; None: no GPU said anything."""
+    """How busy a team's GPUs said to be while it held them: a mean over samples."""
 
     team: str
-    share: float | None
+    share: float
+    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +140,20 @@ class Facts:
         )
 
     def by_team(self) -> dict[str, Facts]:
-        """Each team with a quota or a job, by name, and what is its own. One walk over all."""
-        jobs, quotas = _groups(self.jobs), _groups(self.quotas)
-        mfu, gpu_use = _groups(self.mfu), _groups(self.gpu_use)
+        """Each team with a quota or a job, by name: what is its own and of teams below it.
+
+        One walk over all rows, each as deep as the tree.
+        """
+        above = _Above({quota.team: quota.parent for quota in self.quotas})
+        jobs, mfu, use = above.groups(self.jobs), above.groups(self.mfu), above.groups(self.gpu_use)
+        quotas = {quota.team: quota for quota in self.quotas}
         return {
             team: replace(
                 self,
                 jobs=tuple(jobs.get(team, ())),
-                quotas=tuple(quotas.get(team, ())),
+                quotas=(quotas[team],) if team in quotas else (),
                 mfu=tuple(mfu.get(team, ())),
-                gpu_use=tuple(gpu_use.get(team, ())),
+                gpu_use=tuple(use.get(team, ())),
             )
             for team in sorted(jobs.keys() | quotas.keys())
         }
@@ -161,11 +167,25 @@ class _OfTeam(Protocol):
 RowT = TypeVar("RowT", bound=_OfTeam)
 
 
-def _groups(rows: Iterable[RowT]) -> dict[str, list[RowT]]:
-    found: dict[str, list[RowT]] = {}
-    for row in rows:
-        found.setdefault(row.team, []).append(row)
-    return found
+class _Above:
+    """The way up the tree of teams, as far as it is known."""
+
+    def __init__(self, parents: Mapping[str, str | None]) -> None:
+        self._parents = parents
+
+    def groups(self, rows: Iterable[RowT]) -> dict[str, list[RowT]]:
+        """Rows by their team and by every team above it."""
+        found: dict[str, list[RowT]] = {}
+        for row in rows:
+            for team in self._line(row.team):
+                found.setdefault(team, []).append(row)
+        return found
+
+    def _line(self, team: str) -> list[str]:
+        line = [team]
+        while (parent := self._parents.get(line[-1])) in self._parents and parent not in line:
+            line.append(str(parent))
+        return line
 
 
 def waits(job: Job) -> Sequence[tuple[datetime, datetime | None]]:

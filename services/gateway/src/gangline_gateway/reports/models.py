@@ -25,9 +25,10 @@ class ClusterUse(Answer):
 
 
 class TeamUse(Answer):
-    """One team. Limits are null for a team that was not configured."""
+    """One team with the teams below it. Limits are null for a team that was not configured."""
 
     team: str
+    parent: str | None = Field(description="The team above it; rows without one add up to all.")
     gpu_limit: int | None
     gpu_guarantee: int | None
     borrow_limit: int | None

@@ -85,7 +85,8 @@ _QUOTAS = (
     "SELECT subject AS team_name, argMax(data, (e.time, offset)) AS newest, "
     "JSONExtractUInt(newest, 'config', 'gpu_limit') AS gpu_limit, "
     "JSONExtractUInt(newest, 'config', 'gpu_guarantee') AS gpu_guarantee, "
-    "JSONExtractUInt(newest, 'config', 'borrow_limit') AS borrow_limit "
+    "JSONExtractUInt(newest, 'config', 'borrow_limit') AS borrow_limit, "
+    "JSONExtractString(newest, 'config', 'parent') AS parent "
     f"FROM gangline.events AS e WHERE type = 'team.configured' AND e.time < {_UNTIL} "
     f"GROUP BY team_name ORDER BY team_name LIMIT {MAX_TEAMS + 1}"
 )
@@ -163,8 +164,9 @@ class Reports:
                 for row in self._rows(_MFU, period, "runs", MAX_JOBS)
             ),
             gpu_use=tuple(
-                GpuUse(row["holder"], _share(row))
+                GpuUse(row["holder"], share, row["found"])
                 for row in self._rows(_BUSY_BY_TEAM, period, "teams", MAX_TEAMS)
+                if (share := _share(row)) is not None
             ),
             busy_share=_share(busy[0]) if busy else None,
         )
@@ -201,7 +203,13 @@ def _job(row: dict[str, Any], gangs: list[Gang], until: datetime) -> Job:
 
 
 def _quota(row: dict[str, Any]) -> Quota:
-    return Quota(row["team_name"], row["gpu_limit"], row["gpu_guarantee"], row["borrow_limit"])
+    return Quota(
+        team=row["team_name"],
+        gpu_limit=row["gpu_limit"],
+        gpu_guarantee=row["gpu_guarantee"],
+        borrow_limit=row["borrow_limit"],
+        parent=row["parent"] or None,
+    )
 
 
 def _share(row: dict[str, Any]) -> float | None:

@@ -10,6 +10,7 @@ from gangline_gateway.reports.arithmetic import (
     gpus_held,
     gpus_pending,
     gpus_up,
+    mean_busy,
     mean_mfu,
     ratio,
 )
@@ -48,7 +49,7 @@ def cluster_use(facts: Facts) -> models.ClusterUse:
 
 
 def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUse:
-    """One team's row, of what is its own."""
+    """One team's row, of what is its own and of the teams below it."""
     quota = own.quotas[0] if own.quotas else None
     hours = own.period.length_s / HOUR_S
     held = gpu_hours_held(own.jobs, own.period)
@@ -57,6 +58,7 @@ def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUs
         share = float(quota.gpu_guarantee) or min(quota.gpu_limit, cluster.gpus_total_mean)
     return models.TeamUse(
         team=team,
+        parent=quota.parent if quota else None,
         gpu_limit=quota.gpu_limit if quota else None,
         gpu_guarantee=quota.gpu_guarantee if quota else None,
         borrow_limit=quota.borrow_limit if quota else None,
@@ -65,7 +67,7 @@ def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUs
         gpu_hours_allocated=held,
         gpus_share=share,
         utilization=ratio(held, share * hours),
-        gpu_utilization=own.gpu_use[0].share if own.gpu_use else None,
+        gpu_utilization=mean_busy(own.gpu_use),
         mfu=mean_mfu(own.mfu),
         gpus_pending=gpus_pending(own.jobs),
         gpu_hours_pending=gpu_hours_pending(own.jobs, own.period),
