@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.policy.config import Policy
@@ -16,7 +16,7 @@ from gangline_scheduler.policy.reference import (
 from gangline_scheduler.policy.reference_placement import EqualNodes
 from gangline_scheduler.simulator.cluster import Pool
 from gangline_scheduler.simulator.driver import Replay
-from gangline_scheduler.simulator.muri import MuriScheduler, overhead_s
+from gangline_scheduler.simulator.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
 from gangline_scheduler.simulator.pace import Pace
 from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
 from gangline_scheduler.simulator.running import Costs
@@ -98,7 +98,8 @@ def _gangline(*, knows_durations: bool) -> Prepare:
 def _muri(*, by_gpus: bool) -> Prepare:
     def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
         scheduler = MuriScheduler(by_gpus=by_gpus)
-        replay = Replay(pool, jobs, scheduler, costs=Costs(each_moment_s=overhead_s))
+        slower = [replace(job, duration_s=job.duration_s * ITERATION_FACTOR) for job in jobs]
+        replay = Replay(pool, slower, scheduler, costs=Costs(each_moment_s=overhead_s))
         scheduler.ask(replay.remaining_s)
         return replay
 
