@@ -34,11 +34,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reply:
-    """JSON with a status, or the raw text of an event stream that then breaks off."""
+    """JSON with a status, a page, or the raw text of an event stream that then breaks off."""
 
     content: Any = None
     status: int = 200
     stream: str | None = None
+    page: str | None = None
 
 
 Route = Callable[[Asked], Reply]
@@ -101,6 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         data = json.dumps(reply.content).encode()
+        if reply.page is not None:
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            data = reply.page.encode()
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

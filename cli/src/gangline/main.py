@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from gangline.commands import cluster, demo, events, jobs, logs, platform, runs, submit, watch
+from gangline.commands import (
+    cluster,
+    demo,
+    events,
+    jobs,
+    logs,
+    platform,
+    report,
+    runs,
+    submit,
+    watch,
+)
 from gangline.errors import CliError, ExitCode
 from gangline.session import DataDir, Json, Token, Url, asks_platform, global_options
 
@@ -21,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
+reports = typer.Typer(no_args_is_help=True, help="What the GPUs did over a period.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,6 +87,9 @@ app.command(rich_help_panel="Platform")(platform.doctor)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")
+reports.command("utilization")(asks_platform(report.utilization))
+reports.command("weekly")(asks_platform(report.weekly))
+app.add_typer(reports, name="report", rich_help_panel="Cluster")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

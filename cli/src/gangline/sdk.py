@@ -9,6 +9,7 @@ import copy
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,8 @@ from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
-from gangline.transport import Params, Transport
+from gangline.report_models import UtilizationReport, WeeklyReport
+from gangline.transport import HTML, Params, Transport
 from gangline_schemas.job import JobSpec
 
 LINES = 1000
@@ -277,6 +279,34 @@ class Gangline:
         }
         return read(api.Comparison, self._call("GET", "/v1/runs/compare", params=params))
 
+    # Reports
+
+    def report_utilization(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> UtilizationReport:
+        """Who held the GPUs and who waited; the last 24 hours if nothing is given."""
+        answer = self._call("GET", "/v1/reports/utilization", params=_span(since, until))
+        return read(UtilizationReport, answer)
+
+    def report_weekly(self, week: str | None = None) -> WeeklyReport:
+        """How a week (2026-W47; else the last 7 days) went, and the one before."""
+        answer = self._call("GET", "/v1/reports/weekly", params={"week": week})
+        return read(WeeklyReport, answer)
+
+    def report_page(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        week: str | None = None,
+    ) -> str:
+        """The same reports, by name (utilization, weekly), as a page of HTML."""
+        params = {**_span(since, until), "week": week}
+        path = f"/v1/reports/{path_id(name)}"
+        page: str = self._call("GET", path, params=params, headers={"Accept": HTML})
+        return page
+
     # The cluster
 
     def teams(self) -> Sequence[api.Team]:
@@ -354,6 +384,13 @@ class Gangline:
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
         return self._transport.call(method, path, **options)
+
+
+def _span(since: datetime | None, until: datetime | None) -> dict[str, str | None]:
+    return {
+        "from": since.isoformat() if since else None,
+        "to": until.isoformat() if until else None,
+    }
 
 
 def read_submission(job: Submission, overrides: Mapping[str, Any] | None = None) -> JobFile:

@@ -20,6 +20,7 @@ SILENCE_TIMEOUT_S = 60.0
 """The gateway sends a comment at least this often on a quiet stream."""
 RETRIES = 6
 RETRY_DELAY_S, LONGEST_DELAY_S = 0.5, 5.0
+HTML = "text/html"
 _AWAY = frozenset({502, 503, 504})
 _USAGE = frozenset({400, 413, 422})
 _UP_HINT = "is the platform up? start it here with: gangline up"
@@ -67,9 +68,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
     ) -> Any:
-        """The JSON answer. Requests that may be sent twice are tried again while it is away.
+        """The JSON answer, or the text of a page when the headers accept HTML alone.
 
-        GET and PUT may be, POST only when `repeatable` says so. Raises CliError.
+        Requests that may be sent twice are tried again while it is away: GET and PUT may be,
+        POST only when `repeatable` says so. Raises CliError.
         """
         again = method in {"GET", "PUT"} if repeatable is None else repeatable
         retries = RETRIES if again else 0
@@ -177,6 +179,10 @@ def _content(answer: httpx.Response) -> Any:
         )
     if not answer.content:
         return None
+    if answer.request.headers["Accept"] == HTML:
+        if not answer.headers.get("content-type", "").startswith(HTML):
+            raise CliError(f"{answer.url.path} gave no page", "is the gateway older than this?")
+        return answer.text
     try:
         return answer.json()
     except ValueError:
