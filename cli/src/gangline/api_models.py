@@ -299,17 +299,32 @@ class Comparison(Answer):
     curves: list[Curve] = Field(default_factory=list)
 
 
+class GpuTypeLimit(Answer):
+    """A GPU model that a team may use, and how many of it at once (None: as its other limits)."""
+
+    gpu_type: str
+    gpu_limit: int | None = None
+
+
 class Team(Answer):
-    """A team's limits and use."""
+    """A team's limits, and its use together with that of all teams below it."""
 
     team: str
+    parent: str | None = None
     gpu_limit: int
     gpu_guarantee: int = 0
     borrow_limit: int = 0
+    weight: float = 1.0
+    gpu_types: list[GpuTypeLimit] = Field(default_factory=list)
+    gpu_hours_per_month: float | None = None
     gpus_used: int = 0
+    gpus_borrowed: int = 0
     jobs_running: int = 0
     jobs_pending: int = 0
     gpu_seconds: float = 0.0
+    month: str = ""
+    gpu_hours_this_month: float = 0.0
+    out_of_budget: bool = False
 
 
 class TeamList(Answer):

@@ -314,13 +314,26 @@ class Gangline:
         return read(api.TeamList, self._call("GET", "/v1/teams")).teams
 
     def configure_team(
-        self, team: str, *, gpu_limit: int, gpu_guarantee: int = 0, borrow_limit: int = 0
+        self,
+        team: str,
+        *,
+        gpu_limit: int,
+        gpu_guarantee: int = 0,
+        borrow_limit: int = 0,
+        parent: str | None = None,
+        weight: float = 1.0,
+        gpu_types: Sequence[api.GpuTypeLimit] = (),
+        gpu_hours_per_month: float | None = None,
     ) -> api.Team:
-        """Create or change a team."""
+        """Create a team, or change all its limits: what is not given is set to its default."""
         body = {
             "gpu_limit": gpu_limit,
             "gpu_guarantee": gpu_guarantee,
             "borrow_limit": borrow_limit,
+            "parent": parent,
+            "weight": weight,
+            "gpu_types": [item.model_dump() for item in gpu_types],
+            "gpu_hours_per_month": gpu_hours_per_month,
         }
         return read(api.Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
 

@@ -42,8 +42,9 @@ def team_usage(
     month_us: Mapping[str, int],
     total_us: Mapping[str, int],
 ) -> list[TeamUsage]:
-    """Parents before children, siblings by name. The mappings give each team's own, without those
-    below; what belongs to no known team is left out.
+    """Parents before children, siblings by name.
+
+    The mappings give each team's own, without those below; unknown teams are left out.
     """
     held, month, total = (rolled_up(teams, own) for own in (held_gpus, month_us, total_us))
     return [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import FAILURE, NOW, TOKEN, Reply, Stub, event, job, problem
+from stub_gateway import FAILURE, NOW, TEAM, TOKEN, Reply, Stub, event, job, problem
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"
@@ -174,7 +174,51 @@ def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
     stub.on("PUT", "/v1/teams/nlp", {"team": "nlp", "gpu_limit": 16})
     assert gangline("teams", "set", "nlp", "--limit", "16").code == 0
     (body,) = stub.bodies("PUT", "/v1/teams/nlp")
-    assert body == {"gpu_limit": 16, "gpu_guarantee": 4, "borrow_limit": 0}, "others stay"
+    assert body == {
+        "gpu_limit": 16,
+        "gpu_guarantee": 4,
+        "borrow_limit": 0,
+        "parent": None,
+        "weight": 1.0,
+        "gpu_types": [],
+        "gpu_hours_per_month": None,
+    }, "others stay"
+
+
+def test_the_fields_of_the_tree_are_set_and_cleared(gangline: Runner, stub: Stub) -> None:
+    limits = {"weight": 2.0, "gpu_hours_per_month": 500.0}
+    types = [{"gpu_type": "h100", "gpu_limit": 32}, {"gpu_type": "a100", "gpu_limit": None}]
+    tree = {"parent": "lab", "gpu_types": types} | limits
+    stub.on("PUT", "/v1/teams/nlp", TEAM | tree)
+    options = ("--parent", "lab", "--weight", "2", "--gpu-types", "h100=32,a100")
+    assert gangline("teams", "set", "nlp", *options, "--gpu-hours", "500").code == 0
+    stub.on("GET", "/v1/teams", {"teams": [TEAM | tree]})
+    cleared = ("--parent", "-", "--gpu-types", "-", "--gpu-hours", "0")
+    assert gangline("teams", "set", "nlp", *cleared).code == 0
+    first, second = stub.bodies("PUT", "/v1/teams/nlp")
+    assert {key: first[key] for key in tree} == tree
+    nothing = {"parent": None, "gpu_types": [], "gpu_hours_per_month": None, "weight": 2.0}
+    assert {key: second[key] for key in tree} == nothing
+    bad = gangline("teams", "set", "nlp", "--gpu-types", "h100=many")
+    assert (bad.code, "'h100=many' is no GPU model" in bad.err) == (2, True)
+
+
+def test_teams_are_shown_as_a_tree_within_80_columns(gangline: Runner, stub: Stub) -> None:
+    lab = TEAM | {
+        "team": "lab", "gpu_limit": 1024, "gpu_guarantee": 512, "gpus_used": 1000,
+        "gpu_hours_this_month": 123_456.7, "gpu_hours_per_month": 500_000.0,
+    }  # fmt: skip
+    nlp = TEAM | {"parent": "lab", "borrow_limit": 16, "gpus_borrowed": 2}
+    hidden = TEAM | {"team": "x" * 63, "parent": "not-mine", "gpu_hours_this_month": 0.25}
+    stub.on("GET", "/v1/teams", {"teams": [lab, nlp, hidden]})
+    lines = gangline("teams").out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert lines[1].startswith("lab  ")
+    assert lines[1].endswith("123,456.7 of 500,000")
+    assert lines[2].startswith("  nlp  ")
+    assert " 2 of 16 " in lines[2]
+    assert lines[3].startswith("xxx")
+    assert lines[3].endswith(" 0.2")
 
 
 def test_drain_and_its_undoing(gangline: Runner, stub: Stub) -> None:

@@ -9,10 +9,13 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import Node, Team
+from gangline.api_models import GpuTypeLimit, Node, Team
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.teams import walk
+
+_CLEARED = "-"
 
 _NODES = (
     Column("NODE", flexible=True),
@@ -29,10 +32,10 @@ _TEAMS = (
     Column("USED", right=True),
     Column("LIMIT", right=True),
     Column("GUARANTEE", right=True),
-    Column("BORROW", right=True),
-    Column("RUNNING", right=True),
-    Column("PENDING", right=True),
-    Column("GPU TIME", right=True),
+    Column("BORROWED", right=True),
+    Column("RUN", right=True),
+    Column("WAIT", right=True),
+    Column("GPU-HOURS", right=True),
 )
 _QUEUE = (
     Column("#", right=True),
@@ -78,31 +81,52 @@ def drain(
 
 
 def teams(session: Session) -> None:
-    """Teams, their limits and what they use."""
+    """The tree of teams: limits, what they use, and this month's GPU-hours."""
     found = session.client.teams()
-    session.out.table(found, _TEAMS, [_team(team) for team in found], "no team is configured")
+    depths = dict(walk({team.team: team.parent for team in found}))
+    rows = [_team(team, depths.get(team.team, 0)) for team in found]
+    session.out.table(found, _TEAMS, rows, "no team is configured")
+    if found and found[0].month and not session.out.json:
+        session.out.note(f"GPU-HOURS are those of {found[0].month} (UTC)")
 
 
-def _team(team: Team) -> list[str]:
+def _team(team: Team, depth: int = 0) -> list[str]:
     return [
-        team.team,
+        "  " * depth + team.team,
         str(team.gpus_used),
         str(team.gpu_limit),
         str(team.gpu_guarantee),
-        str(team.borrow_limit),
+        _of(team.gpus_borrowed, team.borrow_limit) if team.borrow_limit else NONE,
         str(team.jobs_running),
         str(team.jobs_pending),
-        render.duration(team.gpu_seconds),
+        _of(team.gpu_hours_this_month, team.gpu_hours_per_month),
     ]
+
+
+def _of(amount: float, most: float | None) -> str:
+    """As 2 of 16, and 0.5 where there is no most."""
+    shown = [f"{number:,.1f}".removesuffix(".0") for number in (amount, most) if number is not None]
+    return " of ".join(shown)
 
 
 def teams_set(
     session: Session,
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The team's name.")],
+    *,
     limit: Annotated[int | None, typer.Option(min=0, help="GPUs it may hold at once.")] = None,
     guarantee: Annotated[int | None, typer.Option(min=0, help="GPUs that it is owed.")] = None,
     borrow: Annotated[
         int | None, typer.Option(min=0, help="GPUs above the limit while others idle.")
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(metavar="TEAM", help="The team above it; '-': none.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option(help="Its part among its siblings.")] = None,
+    gpu_types: Annotated[
+        str | None, typer.Option(metavar="h100=32,a100", help="Models it may use; '-': any.")
+    ] = None,
+    gpu_hours: Annotated[
+        float | None, typer.Option(min=0, help="Budget of each UTC month; 0: none.")
     ] = None,
 ) -> None:
     """Create a team, or change the limits that are given."""
@@ -115,8 +139,31 @@ def teams_set(
         gpu_limit=old.gpu_limit if limit is None else limit,
         gpu_guarantee=old.gpu_guarantee if guarantee is None else guarantee,
         borrow_limit=old.borrow_limit if borrow is None else borrow,
+        parent=old.parent if parent is None else _unless_cleared(parent),
+        weight=old.weight if weight is None else weight,
+        gpu_types=old.gpu_types if gpu_types is None else _types(gpu_types),
+        gpu_hours_per_month=old.gpu_hours_per_month if gpu_hours is None else gpu_hours or None,
     )
     session.out.table(now, _TEAMS, [_team(now)], "")
+
+
+def _unless_cleared(text: str) -> str | None:
+    return None if text == _CLEARED else text
+
+
+def _types(text: str) -> list[GpuTypeLimit]:
+    """`h100=32,a100` as limits. Raises CliError."""
+    found: list[GpuTypeLimit] = []
+    for part in text.split(",") if text != _CLEARED else ():
+        name, given, limit = part.partition("=")
+        if not name or (given and not limit.isdigit()):
+            raise CliError(
+                f"--gpu-types: {part!r} is no GPU model with a limit",
+                "write models with or without a limit, such as h100=32,a100",
+                ExitCode.USAGE,
+            )
+        found.append(GpuTypeLimit(gpu_type=name, gpu_limit=int(limit) if given else None))
+    return found
 
 
 def queue(session: Session) -> None:
