@@ -73,9 +73,15 @@ def point(job_id: str, step: int, attempt: int = 1, world_size: int = 1) -> Chec
 class Cluster(Drive[State]):
     """A scheduler that knows these nodes and the teams nlp and cv."""
 
-    def __init__(self, *nodes: NodeInfo, guard_minutes: float = 30, limit: int = 64) -> None:
-        policy = Policy(reserve_after=timedelta(minutes=guard_minutes))
-        super().__init__(Scheduler(Limits(), policy))
+    def __init__(
+        self,
+        *nodes: NodeInfo,
+        guard_minutes: float = 30,
+        limit: int = 64,
+        policy: Policy | None = None,
+    ) -> None:
+        default = Policy(reserve_after=timedelta(minutes=guard_minutes))
+        super().__init__(Scheduler(Limits(), policy or default))
         for name in ("nlp", "cv"):
             self.give(TeamConfigured(config=team(name, limit=limit)))
         for info in nodes:

@@ -111,7 +111,7 @@ class GpusHeld(Event):
     type: ClassVar[str] = "gpus.held"
     job_id: Identifier
     nodes: tuple[NodeShare, ...] = Field(min_length=1)
-    reason: Literal["preempt", "reclaim", "defragment", "resize"]
+    reason: Literal["preempt", "reclaim", "defragment", "resize", "drain"]
     victims: tuple[Identifier, ...] = ()
     cost_gpu_seconds: float = Field(default=0, ge=0, description="What stopping them costs.")
     value_gpu_seconds: float = Field(default=0, ge=0, description="What starting sooner is worth.")
@@ -133,6 +133,12 @@ class GangPreempting(Event):
     attempt: int = Field(ge=1)
     reason: StopReason
     deadline: Timestamp
+    resize_to: int | None = Field(
+        default=None,
+        ge=1,
+        description="GPUs that its next attempt takes at most: an elastic gang gives some to "
+        "somebody who waits.",
+    )
 
 
 class GangReleased(Event):
@@ -200,6 +206,15 @@ class TeamNoted(Event):
     config: TeamConfig
 
 
+class TeamBudgetNoted(Event):
+    """The scheduler knows that a team's budget of the month is spent, or that there is room."""
+
+    type: ClassVar[str] = "team.budget.noted"
+    team: Identifier
+    month: str = Field(pattern=r"^\d{4}-\d{2}$", description="The UTC month, like 2026-11.")
+    exhausted: bool
+
+
 class NodeAdmitted(Event):
     """Gangs may be placed on this incarnation of the node."""
 
@@ -214,6 +229,9 @@ class NodeCordoned(Event):
     node_id: Identifier
     incarnation: str
     reason: Literal["failed", "leaving", "drain", "superseded"]
+    move_jobs: bool = Field(
+        default=False, description="Its gangs go on elsewhere after their next checkpoint."
+    )
 
 
 class NodeUncordoned(Event):

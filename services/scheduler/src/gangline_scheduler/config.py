@@ -20,7 +20,7 @@ class SchedulerSettings(DecidingSettings):
     section: ClassVar[str] = "scheduler"
 
     order: str = "fair"
-    """Which job comes first: fair, fifo or sjf."""
+    """Which job comes first: fair, drf, fifo or sjf."""
     levels: tuple[str, ...] = LEVELS
     """The topology levels between a node and the cluster, closest first."""
     reservation: Mode = "easy"

@@ -59,9 +59,10 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
     if policy.order.strict and len(state.pending) > 1:
         return
     job = state.jobs[job_id]
-    if not Ceilings(state).allows(state, job):
+    demand = Ceilings(state).within(state, job, next_demand(job, state))
+    if demand is None:
         return
-    found = Statement(free_for(state, policy, job_id)).place(next_demand(job, state))
+    found = Statement(free_for(state, policy, job_id)).place(demand)
     if found is not None:
         allocate(plan, job, found)
 
@@ -105,10 +106,11 @@ class _Pass:
         while self._now.free_gpus > 0 and left > 0 and (job := walk.next()) is not None:
             if self._made:
                 left -= 1
-            if not self._ceilings.allows(plan.state, job):
+            wanted = next_demand(job, plan.state)
+            demand = self._ceilings.within(plan.state, job, wanted)
+            if demand is None:
                 walk.drop()
                 continue
-            demand = next_demand(job, plan.state)
             if start and self._try(job, demand):
                 continue
             if self._reserve(job, demand):

@@ -39,6 +39,7 @@ from gangline_schemas.events.quota import (
     JobAdmitted,
     PriorityAdmitted,
     RestoreAdmitted,
+    TeamBudgetChanged,
     TeamConfigured,
 )
 from gangline_schemas.events.scheduling import (
@@ -47,6 +48,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeUncordoned,
     StopReason,
+    TeamBudgetNoted,
     TeamNoted,
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
@@ -145,7 +147,9 @@ class Scheduler:
 
 def _makes_room(event: Event) -> bool:
     """Whether somebody who waits may fit after this event who did not before."""
-    if isinstance(event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted):
+    if isinstance(
+        event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted | TeamBudgetNoted
+    ):
         return True
     return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
 
@@ -185,5 +189,8 @@ def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case f
             known = plan.state.teams.get(event.config.team)
             if known is None or known.config != event.config:
                 plan.add(event.config.team, TeamNoted(config=event.config))
+        case TeamBudgetChanged(team=team, month=month, exhausted=exhausted):
+            if plan.state.broke.get(team) != (month if exhausted else None):
+                plan.add(team, TeamBudgetNoted(team=team, month=month, exhausted=exhausted))
         case _:
             pass

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import singledispatch
 
+from gangline_scheduler import usage
 from gangline_scheduler.free import free_of
 from gangline_scheduler.model import (
     Avoid,
@@ -39,11 +40,13 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
+    NodeAssignment,
     NodeCordoned,
     NodeUncordoned,
     ReleaseReason,
     ResumePointChanged,
     StopReason,
+    TeamBudgetNoted,
     TeamNoted,
 )
 from gangline_schemas.job import JobState
@@ -115,10 +118,11 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
     job = state.jobs[event.job_id]
     if event.attempt != job.attempt + 1 or job.gang is not None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
-    gang = Gang(event.attempt, event.nodes, at, (Member.UNSEEN,) * event.world_size)
+    members = (Member.UNSEEN,) * event.world_size
+    gang = Gang(event.attempt, event.nodes, at, members, models=_models(state, event.nodes))
     _put_job(state, replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False))
     state.live[event.job_id] = None
-    state.used[job.team] = state.used.get(job.team, 0) + event.world_size
+    usage.take(state, job, gang, at)
     need = event.spec.resources
     for part in event.nodes:
         count = len(part.gpus)
@@ -162,7 +166,7 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
         holds = tuple(item for item in node.holds if item[0] != event.job_id)
         _put_node(state, replace(node, holds=holds))
     del state.live[event.job_id]
-    _give_back(state, job.team, gang.world_size)
+    usage.give_back(state, job, gang, at)
     part_of = {part.node_id: part.incarnation for part in gang.nodes}
     avoid = tuple(
         Avoid(node_id, known.admission, event.avoid_required)
@@ -212,9 +216,20 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
 
 @_apply.register
 def _(event: TeamNoted, state: State, at: datetime) -> None:  # noqa: ARG001
-    used = state.used.get(event.config.team, 0)
-    excused = used if used > event.config.ceiling else 0
-    state.teams[event.config.team] = Team(event.config, excused)
+    name, known = event.config.team, state.teams.get(event.config.team)
+    state.teams[name] = Team(event.config)
+    if known is None or known.config.parent != event.config.parent:
+        usage.recount(state)
+    used = state.used.get(name, 0)
+    state.teams[name] = Team(event.config, used if used > event.config.ceiling else 0)
+
+
+@_apply.register
+def _(event: TeamBudgetNoted, state: State, at: datetime) -> None:  # noqa: ARG001
+    if event.exhausted:
+        state.broke[event.team] = event.month
+    else:
+        state.broke.pop(event.team, None)
 
 
 @_apply.register
@@ -301,13 +316,14 @@ def _remember_runtime(state: State, job: Job) -> None:
     state.runtimes[job.team] = (*state.runtimes.get(job.team, ()), ran)[-RUNTIMES_KEPT:]
 
 
-def _give_back(state: State, team: str, gpus: int) -> None:
-    state.used[team] -= gpus
-    known = state.teams.get(team)
-    if known is not None and known.excused:
-        used = state.used[team]
-        still = used if used > known.config.ceiling else 0
-        state.teams[team] = replace(known, excused=still)
+def _models(state: State, parts: tuple[NodeAssignment, ...]) -> tuple[tuple[str, int], ...]:
+    """How many GPUs of which model the parts are."""
+    found: dict[str, int] = {}
+    for part in parts:
+        models = dict(state.nodes[part.node_id].gpu_models)
+        for index in part.gpus:
+            found[models[index]] = found.get(models[index], 0) + 1
+    return tuple(sorted(found.items()))
 
 
 def _change_ended(state: State, event: ResumePointChanged) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from gangline_scheduler.free import FreeIndex, free_of
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.state import State
+from gangline_scheduler.usage import line_of
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.job import JobState
@@ -88,14 +89,15 @@ def live_attempts(state: State) -> list[str]:
 
 
 def ceilings(state: State) -> list[str]:
-    """6. A team's GPUs never pass its limit plus what it may borrow.
+    """6. GPUs of a team and those below it never pass its limit plus what it may borrow.
 
     What it held when its limit was lowered is excused until those gangs end.
     """
     held: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        held[job.team] = held.get(job.team, 0) + job.held_gpus
+        for name in [*line_of(state.teams, job.team)] or [job.team]:
+            held[name] = held.get(name, 0) + job.held_gpus
     found = []
     for team in sorted(held.keys() | state.used.keys()):
         used, counted = held.get(team, 0), state.used.get(team, 0)

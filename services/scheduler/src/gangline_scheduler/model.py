@@ -39,13 +39,17 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The GPUs and ranks of a job's live attempt. `members` is by rank."""
+    """The GPUs and ranks of a job's live attempt.
+
+    `members` is by rank; `models`: how many GPUs of which model, as they were then.
+    """
 
     attempt: int
     nodes: tuple[NodeAssignment, ...]
     allocated_at: datetime
     members: tuple[Member, ...]
     stop: Stop | None = None
+    models: tuple[tuple[str, int], ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -212,6 +216,19 @@ def demand_of(spec: JobSpec) -> Demand:
         labels=tuple(sorted(spec.node_labels.items())),
         fewest=need.min_gpus,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a team and those below it hold, and held: GPUs, CPUs, GB.
+
+    `held` weighs the past: what was held a half-life before `at` counts half. It is in units times
+    seconds, as of `at`; `rate` is held since then.
+    """
+
+    rate: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    held: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

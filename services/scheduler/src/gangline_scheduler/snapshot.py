@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
+from gangline_scheduler import usage
 from gangline_scheduler.evolve import _put_node
 from gangline_scheduler.state import State
 
-DERIVED = frozenset({"queue", "free", "empty", "used"})
+DERIVED = frozenset({"queue", "free", "empty", "used", "used_models"})
 CONFIGURED = frozenset({"levels"})
 ORDERS = frozenset({"pending", "live"})
 
@@ -29,10 +30,7 @@ def rebuild(state: State) -> None:
         _put_node(state, node)
     for job_id in state.pending:
         state.queue.add(state.jobs[job_id])
-    for job_id in state.live:
-        job = state.jobs[job_id]
-        if job.gang is not None:
-            state.used[job.team] = state.used.get(job.team, 0) + job.gang.world_size
+    usage.recount(state)
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gangline_scheduler.free import LEVELS, FreeIndex
-from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team
+from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage
 from gangline_scheduler.queue import PendingIndex, Slot
 
 ENDED_RUNS_KEPT = 100_000
@@ -23,10 +23,12 @@ class State:
     """The scheduler's state. Values are frozen, so that `fork` is a copy of the dicts alone.
 
     `lost`: incarnations that failed before they joined here, by node. `held`: GPUs that are being
-    freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last.
+    freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
+    the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
-    no gang ran there; `used` GPUs by team. `levels` are the configuration's.
+    no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
+    by team and model. `levels` are the configuration's.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -35,6 +37,8 @@ class State:
     ended: dict[str, EndedRun] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    broke: dict[str, str] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
@@ -42,6 +46,7 @@ class State:
     free: FreeIndex = field(default_factory=FreeIndex)
     empty: FreeIndex = field(default_factory=FreeIndex)
     used: dict[str, int] = field(default_factory=dict)
+    used_models: dict[tuple[str, str], int] = field(default_factory=dict)
     levels: tuple[str, ...] = LEVELS
 
     @property
@@ -66,6 +71,8 @@ def fork(state: State) -> State:
         ended={},
         lost=dict(state.lost),
         held=dict(state.held),
+        broke=dict(state.broke),
+        usage=dict(state.usage),
         runtimes=dict(state.runtimes),
         pending=dict(state.pending),
         queue=state.queue.copy(),
@@ -73,6 +80,7 @@ def fork(state: State) -> State:
         free=state.free.copy(),
         empty=state.empty.copy(),
         used=dict(state.used),
+        used_models=dict(state.used_models),
         levels=state.levels,
     )
 
@@ -86,6 +94,8 @@ def fingerprint(state: State) -> str:
     lines += _lines("ended", ((job_id, repr(run)) for job_id, run in state.ended.items()))
     lines += _lines("lost", state.lost.items())
     lines += _lines("held", ((job_id, repr(held)) for job_id, held in state.held.items()))
+    lines += _lines("broke", state.broke.items())
+    lines += _lines("usage", ((team, repr(usage)) for team, usage in state.usage.items()))
     lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
     lines += [f"pending {job_id}" for job_id in state.pending]
     lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))

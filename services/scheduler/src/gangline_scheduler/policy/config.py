@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from gangline_scheduler.free import LEVELS
+from gangline_scheduler.policy.fair_tree import FairTree
 from gangline_scheduler.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.policy.placement import Placer, place
 from gangline_scheduler.policy.reservation import Mode
 
-ORDERS: dict[str, Order] = {order.name: order for order in (FairShare(), FIFO, SJF)}
+ORDERS: dict[str, Order] = {order.name: order for order in (FairShare(), FairTree(), FIFO, SJF)}
 
 
 @dataclass(frozen=True, slots=True)

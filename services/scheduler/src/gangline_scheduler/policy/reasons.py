@@ -66,27 +66,55 @@ class Explainer:
 
     def _quota(self, job: Job) -> Reason | None:
         state, ceilings = self._state, self._ceilings
-        if ceilings.allows(state, job):
+        demand = next_demand(job, state)
+        if ceilings.within(state, job, demand) is not None:
             return None
-        team = state.teams.get(job.team)
-        if team is None:
+        if job.team not in state.teams:
             return Reason("quota", f"team {job.team} is not configured; ask for a quota")
-        used, ceiling = state.used.get(job.team, 0), ceilings.ceiling(state, job.team)
-        message = (
-            f"needs {_gpus(job.gpus)}; team {job.team} holds {used} of the {ceiling} "
-            "that it may hold now"
+        broke = ceilings.broke(state, job.team)
+        if broke is not None:
+            return Reason(
+                "quota",
+                f"team {broke} has spent its GPU-hours of {state.broke[broke]}; it starts in the "
+                "next month, or when the budget is raised",
+            )
+        if ceilings.allows(state, job):
+            return self._models(job, demand)
+        return self._limit(job)
+
+    def _models(self, job: Job, demand: Demand) -> Reason:
+        """The team may have more GPUs, but none of the models that it could use."""
+        wanted = " or ".join(demand.gpu_types) or "any model"
+        held = ", ".join(
+            f"{count} {model}"
+            for (team, model), count in sorted(self._state.used_models.items())
+            if team == job.team and count
         )
-        creditor = ceilings.creditor(state, job.team)
-        if team.config.borrow_limit and creditor is not None:
+        return Reason(
+            "quota",
+            f"needs {_gpus(job.gpus)} of {wanted}; team {job.team} holds {held or 'none'}, and may "
+            "not hold so many more of one; it starts when its jobs on them end",
+        )
+
+    def _limit(self, job: Job) -> Reason:
+        state, ceilings = self._state, self._ceilings
+        name = ceilings.tightest(state, job.team)
+        config = state.teams[name].config
+        used, ceiling = state.used.get(name, 0), ceilings.ceiling(state, name)
+        creditor = ceilings.creditor(state, name)
+        if config.borrow_limit and creditor is not None:
             way_out = (
-                f"it may borrow {team.config.borrow_limit} more once team {creditor} "
-                "has its guarantee"
+                f"it may borrow {config.borrow_limit} more once team {creditor} has its guarantee"
             )
         elif job.gpus > ceiling:
             way_out = "it starts only if the team's limit is raised"
         else:
             way_out = "it starts when jobs of the team end"
-        return Reason("quota", f"{message}; {way_out}")
+        return Reason(
+            "quota",
+            f"needs {_gpus(job.gpus)}; team {name} holds {used} of the {ceiling} "
+            f"that it may hold now; {way_out}",
+        )
 
     def _never_fits(self, demand: Demand) -> Reason | None:
         """Checked against the nodes as if all of them were empty."""

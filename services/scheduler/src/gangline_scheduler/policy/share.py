@@ -1,9 +1,21 @@
-"""How many GPUs a team may hold now: its limit, and more while nobody else is owed any."""
+"""How many GPUs a team may hold now, of which models, along the tree of teams.
+
+A team may always hold its limit. It may hold `borrow_limit` more as long as no *other* team has a
+pending job that would fit into what that team is guaranteed: guarantees come first. What a team
+holds counts for every team above it, so a job must fit at each level. GPU models that a team of
+the line does not allow are left out; a team whose budget of the month is spent starts nothing.
+"""
 
 from __future__ import annotations
 
-from gangline_scheduler.model import Job
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gangline_scheduler.model import Demand, Job, Team
+from gangline_scheduler.policy.order import Group
 from gangline_scheduler.state import State
+from gangline_schemas.job import TeamConfig
+from gangline_schemas.teams import line, type_limits
 
 STUCK = frozenset({"shape", "gpu_type"})
 
@@ -11,26 +23,51 @@ STUCK = frozenset({"shape", "gpu_type"})
 class Ceilings:
     """What each team may hold in one pass.
 
-    A team may always hold its limit. It may hold `borrow_limit` more as long as no *other* team
-    has a pending job that would fit into what that team is guaranteed: guarantees come first.
-    Jobs that no admitted nodes can hold do not stand in the way. Cost: O(pending), once, and
-    only if a team that may borrow is at its limit.
+    Pending jobs that no admitted nodes can hold do not stand in the way of borrowing. Cost: the
+    depth of the tree for each question; O(groups of pending jobs), once, and only if a team that
+    may borrow is at its limit.
     """
 
     def __init__(self, state: State) -> None:
         self._at_start = state
         self._smallest: dict[str, int] | None = None
+        self._types: dict[str, dict[str, tuple[int | None, str]] | None] = {}
+        self._tree = _Configs(state.teams)
+
+    def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
+        """The demand as far as the team may have it on top of what it holds in `state`.
+
+        None when it may not have the gang, or not the fewest GPUs that do for an elastic one.
+        """
+        if self.broke(state, job.team) is not None:
+            return None
+        fewest = demand.fewest or demand.gpus
+        room = self.room(state, job.team, demand.gpus)
+        if room < fewest:
+            return None
+        if demand.gpus > room:
+            demand = replace(demand, gpus=room)
+        allowed = self._allowed(job.team)
+        return demand if allowed is None else _of_models(state, demand, allowed)
 
     def allows(self, state: State, job: Job) -> bool:
-        """Whether the team may take the job's GPUs on top of what it holds in `state`."""
-        wanted = state.used.get(job.team, 0) + job.gpus
-        known = state.teams.get(job.team)
-        if known is not None and wanted <= known.config.gpu_limit:
-            return True
-        return wanted <= self.ceiling(state, job.team)
+        """Whether the team may take the job's GPUs, the fewest that do, whatever their model."""
+        fewest = job.spec.resources.min_gpus or job.gpus
+        enough = self.room(state, job.team, fewest) >= fewest
+        return enough and self.broke(state, job.team) is None
+
+    def room(self, state: State, team: str, wanted: int) -> int:
+        """GPUs of the wanted ones that the team may take now; below 0 when it holds too many."""
+        left = wanted if team in state.teams else -1
+        for config in line(self._tree, team):
+            here = config.gpu_limit - state.used.get(config.team, 0)
+            if here < left and config.borrow_limit and self.creditor(state, config.team) is None:
+                here += config.borrow_limit
+            left = min(left, here)
+        return left
 
     def ceiling(self, state: State, team: str) -> int:
-        """GPUs that the team may hold now; 0 for a team that is not known."""
+        """GPUs that the team and those below it may hold now; 0 for one that is not known."""
         known = state.teams.get(team)
         if known is None:
             return 0
@@ -38,24 +75,92 @@ class Ceilings:
             return known.config.ceiling
         return known.config.gpu_limit
 
+    def tightest(self, state: State, team: str) -> str:
+        """The team of the line that has the least room now; the nearest of equals."""
+
+        def left(name: str) -> int:
+            return self.ceiling(state, name) - state.used.get(name, 0)
+
+        return min((config.team for config in line(self._tree, team)), key=left, default=team)
+
+    def broke(self, state: State, team: str) -> str | None:
+        """The team of the line whose budget of the month is spent; None when there is none."""
+        return next(
+            (config.team for config in line(self._tree, team) if config.team in state.broke), None
+        )
+
     def creditor(self, state: State, team: str) -> str | None:
         """Another team with a pending job that fits into its guarantee; None when there is none."""
         smallest = self._smallest_jobs()
+        above = {config.team for config in line(self._tree, team)}
         for other in sorted(smallest):
             known = state.teams.get(other)
-            if other == team or known is None:
+            if other in above or known is None:
+                continue
+            if any(config.team == team for config in line(self._tree, other)):
                 continue
             if state.used.get(other, 0) + smallest[other] <= known.config.gpu_guarantee:
                 return other
         return None
 
+    def _allowed(self, team: str) -> dict[str, tuple[int | None, str]] | None:
+        if team not in self._types:
+            limits = type_limits(self._tree, team)
+            self._types[team] = (
+                None
+                if limits is None
+                else {name.lower(): limit for name, limit in sorted(limits.items())}
+            )
+        return self._types[team]
+
     def _smallest_jobs(self) -> dict[str, int]:
         """GPUs of the smallest pending job of each team that some nodes could hold."""
         if self._smallest is None:
             self._smallest = {}
-            for job_id in self._at_start.pending:
-                job = self._at_start.jobs[job_id]
+            for job in self._examples():
                 if job.waiting is None or job.waiting.code not in STUCK:
-                    known = self._smallest.get(job.team, job.gpus)
-                    self._smallest[job.team] = min(known, job.gpus)
+                    fewest = job.spec.resources.min_gpus or job.gpus
+                    known = self._smallest.get(job.team, fewest)
+                    self._smallest[job.team] = min(known, fewest)
         return self._smallest
+
+    def _examples(self) -> Iterator[Job]:
+        """One pending job of each group of equal ones; all of a group of others."""
+        state = self._at_start
+        for group, places in state.queue.groups().items():
+            for place in places[:1] if isinstance(group, Group) else places:
+                yield state.jobs[place[-1]]
+
+
+class _Configs(Mapping[str, TeamConfig]):
+    """The teams' configurations, as walks through the tree take them."""
+
+    def __init__(self, teams: Mapping[str, Team]) -> None:
+        self._teams = teams
+
+    def __getitem__(self, name: str) -> TeamConfig:
+        return self._teams[name].config
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._teams)
+
+    def __len__(self) -> int:
+        return len(self._teams)
+
+
+def _of_models(
+    state: State, demand: Demand, allowed: Mapping[str, tuple[int | None, str]]
+) -> Demand | None:
+    """Only models of which the teams of the line may hold so many more."""
+    fewest = demand.fewest or demand.gpus
+    rooms = {
+        model: demand.gpus if limit is None else limit - state.used_models.get((owner, model), 0)
+        for model, (limit, owner) in allowed.items()
+        if not demand.gpu_types or model in demand.gpu_types
+    }
+    wanted = demand.gpu_types or tuple(rooms)
+    models = tuple(model for model in wanted if rooms.get(model, 0) >= fewest)
+    if not models:
+        return None
+    gpus = min(demand.gpus, *(rooms[model] for model in models))
+    return replace(demand, gpu_types=models, gpus=gpus)
