@@ -98,6 +98,7 @@ class DrainAdmitted(Event):
     type: ClassVar[str] = "node.drain.admitted"
     node_id: Identifier
     drain: bool
+    move_jobs: bool = Field(default=True, description="As the request says.")
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
 

@@ -67,4 +67,8 @@ class NodeDrainRequested(Event):
     type: ClassVar[str] = "node.drain.requested"
     node_id: Identifier
     drain: bool = True
+    move_jobs: bool = Field(
+        default=True,
+        description="Gangs there go on elsewhere after their next checkpoint; else they run on.",
+    )
     user: str = Field(default="unknown", max_length=256)

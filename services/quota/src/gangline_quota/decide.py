@@ -197,7 +197,11 @@ def _drain(state: State, request: NodeDrainRequested, request_id: str) -> list[D
     if request_id in state.requests:
         return []
     event = DrainAdmitted(
-        node_id=request.node_id, drain=request.drain, user=request.user, request_id=request_id
+        node_id=request.node_id,
+        drain=request.drain,
+        move_jobs=request.move_jobs,
+        user=request.user,
+        request_id=request_id,
     )
     return [Decision(request.node_id, event)]
 
