@@ -55,9 +55,9 @@ def releases() -> list[Path]:
 
 def write_release(folder: Path) -> None:
     """Live the scenario and record it. Raises FileExistsError: a release is never rewritten."""
-    folder.mkdir()
     scenario = Scenario(SEED)
     scenario.run(EVENTS)
+    folder.mkdir()
     recorded = {}
     for name, kind in KINDS.items():
         _write(folder / kind.file, scenario.logs[name])

@@ -45,9 +45,11 @@ from gangline_schemas.job import JobSpec, TeamConfig
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES, GPUS = 12, 4
 TEAMS = ("cv", "nlp", "speech")
-ACTIONS = """submit submit submit submit submit submit save save save save finish finish finish
-    finish finish fail node_fail rejoin rejoin leave cancel restore priority drain undrain undrain
-    team refuse wait wait""".split()  # noqa: SIM905 - the weights stay readable
+ACTIONS = """
+    submit submit submit submit submit submit submit submit save save save save
+    finish finish finish finish finish fail node_fail rejoin rejoin rejoin rejoin rejoin leave
+    cancel restore priority drain undrain undrain team refuse wait wait
+""".split()  # noqa: SIM905 - the weights stay readable
 
 
 @dataclass(frozen=True, slots=True)

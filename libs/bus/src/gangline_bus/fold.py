@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import UndecodableError, decode
@@ -32,7 +32,16 @@ class Folded(Generic[StateT]):
 
 def fold_record(decider: Decider[StateT], folded: Folded[StateT], record: Record) -> None:
     """Apply one record of the decider's own log. Raises LogBroken."""
-    envelope, position = _read(record)
+    _apply(decider, folded, record, *_read(record))
+
+
+def _apply(
+    decider: Decider[StateT],
+    folded: Folded[StateT],
+    record: Record,
+    envelope: Envelope,
+    position: LogPosition,
+) -> None:
     if position.seq != folded.next_seq:
         raise LogBroken(f"{_where(record)}: seq is {position.seq}, expected {folded.next_seq}")
     if position.writer_epoch < folded.writer_epoch:
@@ -53,9 +62,16 @@ def event_name(envelope: Envelope) -> str:
 
 
 def fold_log(
-    bus: Bus, decider: Decider[StateT], place: TopicPartition, *, timeout_s: float = 60.0
+    bus: Bus,
+    decider: Decider[StateT],
+    place: TopicPartition,
+    *,
+    until: datetime | None = None,
+    timeout_s: float = 60.0,
 ) -> Folded[StateT]:
-    """The state at the end of the log as it was when this was called.
+    """The state at the end of the log as it was when this was called, or at an earlier time.
+
+    With `until` it is the state before the first event that was decided later.
 
     Ends when the position reaches the end offset; it never waits for "the last message", since
     control records may follow it. Raises LogBroken after `timeout_s` without progress.
@@ -63,7 +79,10 @@ def fold_log(
     folded = Folded(decider.initial())
     start = bus.start_offsets([place])[place]
     for record in _records(bus, f"fold-{decider.name}", place, start, timeout_s):
-        fold_record(decider, folded, record)
+        envelope, position = _read(record)
+        if until is not None and envelope.time > until:
+            break
+        _apply(decider, folded, record, envelope, position)
     return folded
 
 
