@@ -1,0 +1,141 @@
+"""What is asked of the scheduler, and its answers: why a job waits, and what a job would do.
+
+Answers are values of one moment; nothing changes by asking. Durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gangline_schemas.base import Identifier, Model, Timestamp
+
+
+class OrderParts(Model):
+    """A job's place in the fair-share order: the lowest score comes first."""
+
+    priority: int
+    share_penalty: float = Field(description="For what its team holds above its guarantee.")
+    waiting_bonus: float = Field(description="For how long it waits.")
+    score: float = Field(description="priority + share_penalty - waiting_bonus")
+
+
+class AheadJob(Model):
+    """A job that comes first. `job_id` and `team` are null for jobs of other teams."""
+
+    job_id: Identifier | None = None
+    team: Identifier | None = None
+    gpus: int
+
+
+class QuotaNumbers(Model):
+    """What the job's team holds, and what it may hold now."""
+
+    held: int
+    ceiling: int
+    limit: int
+    borrow_limit: int
+
+
+class GpuNumbers(Model):
+    """GPUs wanted (`fewest`: enough for an elastic job), free now, and of all usable nodes."""
+
+    wanted: int
+    fewest: int
+    free: int
+    total: int
+
+
+class FreedFor(Model):
+    """GPUs that are being freed for the job, and until when they are kept for it."""
+
+    reason: str
+    nodes: tuple[Identifier, ...]
+    victims: int
+    until: Timestamp
+
+
+class WaitMiss(Model):
+    """How far the first estimates of past jobs' starts were off: |estimated - real|."""
+
+    jobs: int
+    median_s: float
+    p90_s: float
+
+
+class RuntimeMiss(Model):
+    """How far run times were off what the team's past jobs had said: |real - said| / said."""
+
+    jobs: int
+    median: float
+    p90: float
+
+
+class Outlook(Model):
+    """When a job will start.
+
+    `eta_is`: an `estimate`, or `at_least` when too much comes first to look at. Without an `eta`,
+    `eta_reason` says why there is none.
+    """
+
+    eta: Timestamp | None = None
+    eta_is: Literal["estimate", "at_least"] = "estimate"
+    eta_reason: str = ""
+    nodes: tuple[Identifier, ...] = ()
+    level: str | None = None
+    wait_error: WaitMiss | None = None
+    runtime_error: RuntimeMiss | None = None
+
+
+class JobExplained(Model):
+    """Why a pending job waits, and what it waits for."""
+
+    job_id: Identifier
+    code: str
+    message: str
+    since: Timestamp
+    position: int = Field(ge=1, description="Its place in the queue.")
+    ahead: tuple[AheadJob, ...] = Field(default=(), description="The first jobs ahead of it.")
+    ahead_gpus: int = Field(default=0, description="GPUs that all jobs ahead of it want.")
+    order: OrderParts | None = Field(default=None, description="With the fair-share order alone.")
+    quota: QuotaNumbers | None = None
+    gpus: GpuNumbers
+    freed: FreedFor | None = None
+    outlook: Outlook
+
+
+class StartsOn(Model):
+    """The GPUs that the gang would get on one node."""
+
+    node_id: Identifier
+    gpus: int
+    indexes: tuple[int, ...] = Field(default=(), description="Empty while they are being freed.")
+
+
+class Victim(Model):
+    """A gang that would be stopped. `job_id` and `team` are null for jobs of other teams."""
+
+    job_id: Identifier | None = None
+    team: Identifier | None = None
+    gpus: int
+    deadline: Timestamp = Field(description="Until when it may save.")
+
+
+class WhatIfAnswer(Model):
+    """What would happen to a job that was submitted now.
+
+    `starts`: `now`; `after_preemption`, once the victims are gone; `later`, see `waiting`;
+    `never` as things stand. Costs are GPU-seconds.
+    """
+
+    starts: Literal["now", "after_preemption", "later", "never"]
+    gpus: int
+    start: Timestamp | None = None
+    nodes: tuple[StartsOn, ...] = ()
+    level: str | None = Field(default=None, description="The closest level that holds the gang.")
+    preempts: tuple[Victim, ...] = ()
+    cost_gpu_seconds: float = 0.0
+    value_gpu_seconds: float = 0.0
+    waiting: JobExplained | None = None
+    message: str = ""

@@ -1,0 +1,212 @@
+"""Why a job waits and until when; what a new job would do; nothing changes by asking."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders_deciding import START, every, spec, team
+from builders_scheduler import Cluster, node
+from gangline_scheduler import forecast, questions
+from gangline_scheduler.decide import Limits, Scheduler
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.state import fingerprint
+from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
+from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.job import JobSpec
+from gangline_schemas.questions import JobExplained, WhatIfAnswer
+
+POLICY = Policy()
+HOUR = timedelta(hours=1)
+
+
+def explained(cluster: Cluster, job_id: str) -> JobExplained:
+    found = questions.explain(cluster.state, job_id, cluster.now, POLICY)
+    assert found is not None
+    return found
+
+
+def asked(cluster: Cluster, wanted: JobSpec) -> WhatIfAnswer:
+    scheduler = Scheduler(Limits(), POLICY)
+    return questions.what_if(scheduler, cluster.state, wanted, cluster.now, POLICY)
+
+
+def test_a_job_starts_when_what_runs_is_expected_to_end() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("long", 2, expected_runtime_hours=8)
+    cluster.run("short", 2, expected_runtime_hours=3)
+    cluster.submit("waits", 2)
+    found = explained(cluster, "waits")
+    assert (found.code, found.position, found.ahead) == ("capacity", 1, ())
+    assert (found.gpus.wanted, found.gpus.free, found.gpus.total) == (2, 0, 4)
+    assert found.outlook.eta == START + 3 * HOUR
+    assert found.outlook.eta_is == "estimate"
+    assert (found.outlook.nodes, found.outlook.level) == (("n1",), "node")
+
+
+def test_the_jobs_ahead_take_what_ends_first() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("first", 4, expected_runtime_hours=1)
+    cluster.submit("second", 4, expected_runtime_hours=2)
+    cluster.submit("third", 3, expected_runtime_hours=4, priority=60)
+    found = explained(cluster, "third")
+    assert found.position == 2
+    assert [(job.job_id, job.gpus) for job in found.ahead] == [("second", 4)]
+    assert found.ahead_gpus == 4
+    assert found.outlook.eta == START + 3 * HOUR
+
+
+def test_a_smaller_job_is_expected_in_the_gap_that_a_larger_one_leaves() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("half", 2, expected_runtime_hours=1)
+    cluster.run("rest", 2, expected_runtime_hours=5)
+    cluster.submit("large", 4)
+    cluster.submit("small", 2, expected_runtime_hours=1)
+    assert explained(cluster, "small").outlook.eta == START + HOUR
+    assert explained(cluster, "large").outlook.eta == START + 5 * HOUR
+
+
+def test_the_parts_of_the_formula_add_up() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.give(TeamConfigured(config=team("nlp", limit=64, guarantee=2)))
+    cluster.run("runs", 4)
+    cluster.submit("waits", 1, priority=40)
+    cluster.tick(30 * 60)
+    order = explained(cluster, "waits").order
+    assert order is not None
+    assert (order.priority, order.share_penalty, order.waiting_bonus) == (40, 50.0, 3.0)
+    assert order.score == 40 + 50.0 - 3.0
+
+
+def test_a_job_over_quota_waits_for_its_own_team() -> None:
+    cluster = Cluster(node("n1", 8), limit=4)
+    cluster.run("own", 4, expected_runtime_hours=2)
+    cluster.run("other", 2, of_team="cv", expected_runtime_hours=1)
+    cluster.submit("waits", 2)
+    found = explained(cluster, "waits")
+    assert found.code == "quota"
+    assert found.quota is not None
+    assert (found.quota.held, found.quota.ceiling, found.gpus.free) == (4, 4, 2)
+    assert found.outlook.eta == START + 2 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ({"gpus": 9}, "shape"),
+        ({"gpus": 1, "resources": {"gpu_type": ["h100"]}}, "gpu_type"),
+        ({"gpus": 6, "topology": {"level": "node", "mode": "required"}}, "topology"),
+    ],
+)
+def test_a_job_that_no_nodes_can_hold_gets_no_start(wanted: dict[str, object], code: str) -> None:
+    cluster = Cluster(node("n1", 4), node("n2", 4))
+    cluster.submit("never", **wanted)  # type: ignore[arg-type]
+    found = explained(cluster, "never")
+    assert (found.code, found.outlook.eta) == (code, None)
+    assert "could hold it" in found.outlook.eta_reason
+    answer = asked(cluster, spec("nlp", **wanted))  # type: ignore[arg-type]
+    assert (answer.starts, answer.start) == ("never", None)
+
+
+def test_more_than_the_team_may_ever_hold_gets_no_start() -> None:
+    cluster = Cluster(node("n1", 8), limit=4)
+    cluster.submit("wide", 6)
+    found = explained(cluster, "wide")
+    assert (found.code, found.outlook.eta) == ("quota", None)
+    assert "may not hold" in found.outlook.eta_reason
+
+
+def test_far_back_in_the_queue_there_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "MOST_AHEAD", 2)
+    cluster = Cluster(node("n1", 1))
+    cluster.run("runs", expected_runtime_hours=1)
+    for number in range(4):
+        cluster.submit(f"wait-{number}", expected_runtime_hours=1)
+    near, far = explained(cluster, "wait-2").outlook, explained(cluster, "wait-3").outlook
+    assert (near.eta, near.eta_is) == (START + 3 * HOUR, "estimate")
+    assert (far.eta, far.eta_is) == (START + 3 * HOUR, "at_least")
+    assert far.eta_reason
+
+
+def test_only_who_waits_is_explained() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("runs", 2)
+    assert questions.explain(cluster.state, "runs", cluster.now, POLICY) is None
+    assert questions.explain(cluster.state, "unknown", cluster.now, POLICY) is None
+
+
+def test_the_error_of_what_a_team_said_is_told() -> None:
+    cluster = Cluster(node("n1", 4))
+    for number, hours in enumerate((1.0, 2.0, 4.0)):
+        cluster.run(f"past-{number}", 4, expected_runtime_hours=hours)
+        cluster.tick(2 * 3600)
+        cluster.exit(f"past-{number}")
+    cluster.run("runs", 4)
+    cluster.submit("waits", 4)
+    miss = explained(cluster, "waits").outlook.runtime_error
+    assert miss is not None
+    assert (miss.jobs, miss.median, miss.p90) == (3, 0.5, 0.9)
+
+
+def test_what_if_names_nodes_level_and_gpus() -> None:
+    cluster = Cluster(node("n1", 4), node("n2", 4))
+    cluster.run("runs", 3)
+    answer = asked(cluster, spec("cv", 4))
+    assert (answer.starts, answer.start, answer.level) == ("now", cluster.now, "node")
+    assert [(part.node_id, part.gpus) for part in answer.nodes] == [("n2", 4)]
+    assert answer.preempts == ()
+
+
+def test_what_if_gives_the_start_of_a_job_that_would_wait() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("runs", 3, expected_runtime_hours=2)
+    answer = asked(cluster, spec("nlp", 2))
+    assert (answer.starts, answer.start) == ("later", START + 2 * HOUR)
+    assert answer.waiting is not None
+    assert (answer.waiting.code, answer.waiting.position) == ("capacity", 1)
+
+
+def test_what_if_of_an_unknown_run_to_resume_from_says_so() -> None:
+    cluster = Cluster(node("n1", 4))
+    answer = asked(cluster, spec("nlp", 1, resume_from="gone"))
+    assert (answer.starts, "resume_from" in answer.message) == ("never", True)
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.integers(1, 6), st.sampled_from(["nlp", "cv"]), st.integers(0, 100), st.integers(1, 9)
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=40)
+@given(jobs=JOBS, gpus=st.integers(1, 8), minutes=st.integers(0, 90))
+def test_an_answer_comes_true_and_changes_nothing(
+    jobs: list[tuple[int, str, int, int]], gpus: int, minutes: int
+) -> None:
+    cluster = Cluster(node("n1", 4), node("n2", 4, rack="r2"), node("n3", 2, rack="r2"), limit=8)
+    for number, (size, name, priority, hours) in enumerate(jobs):
+        cluster.submit(
+            f"j{number}", size, of_team=name, priority=priority, expected_runtime_hours=hours
+        )
+    cluster.tick(minutes * 60)
+    before = fingerprint(cluster.state)
+    wanted = spec("cv", gpus)
+    answer = asked(cluster, wanted)
+    for job_id in [*cluster.state.pending]:
+        explained(cluster, job_id)
+    assert fingerprint(cluster.state) == before
+    admitted = JobAdmitted(job_id="it", spec=wanted, user="ada", submitted_at=cluster.now)
+    events = [*cluster.give(admitted), *cluster.tick()]
+    (got, *_) = [item for item in every(events, GangAllocated) if item.job_id == "it"] or [None]
+    assert (got is not None) == (answer.starts == "now")
+    if got is not None:
+        assert [(part.node_id, part.gpus) for part in got.nodes] == [
+            (part.node_id, part.indexes) for part in answer.nodes
+        ]
+    else:
+        assert answer.start is None or answer.start > cluster.now
