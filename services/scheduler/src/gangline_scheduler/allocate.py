@@ -48,8 +48,13 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
 
 
 def next_demand(job: Job, state: State) -> Demand:
-    """What a job's next gang asks for: as its spec says, away from where it failed."""
+    """What a job's next gang asks for: as its spec says, away from where it failed.
+
+    An elastic gang that gave GPUs to somebody who still waits for them does not take them back.
+    """
     demand = demand_of(job.spec)
+    if job.resize_to is not None:
+        demand = replace(demand, gpus=min(demand.gpus, max(job.resize_to, job.fewest)))
     if not job.avoid:
         return demand
     never = frozenset(item.node_id for item in job.avoid if _never(item, state.nodes))

@@ -35,10 +35,12 @@ from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, rese
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.state import State
-from gangline_schemas.events.scheduling import GpusUnheld
+from gangline_schemas.events.scheduling import GpusUnheld, StopReason
 
 BACKFILL_DEPTH = 1000
 """So many jobs are looked at behind the first reservation."""
+MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
+"""A gang that stops for these goes on at once, on GPUs that are held for it."""
 
 
 def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
@@ -179,12 +181,15 @@ def _start_held(plan: Plan, policy: Policy) -> None:
     """The jobs for which GPUs are being freed, on those GPUs, once they are all free."""
     for job_id, held in sorted(plan.state.held.items()):
         job = plan.state.jobs[job_id]
+        if job.gang is not None:
+            continue
         snapshot = free_for(plan.state, policy, job_id)
         own = frozenset(node_id for node_id, _ in held.nodes)
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
-        found = statement.place(next_demand(job, plan.state))
-        if found is not None and Ceilings(plan.state).allows(plan.state, job):
+        demand = Ceilings(plan.state).within(plan.state, job, next_demand(job, plan.state))
+        found = statement.place(demand) if demand is not None else None
+        if found is not None:
             allocate(plan, job, found)
             plan.add(job_id, GpusUnheld(job_id=job_id))
 
@@ -192,8 +197,15 @@ def _start_held(plan: Plan, policy: Policy) -> None:
 def _end_holds(plan: Plan) -> None:
     """Nothing is kept for who started or ended, or for longer than was promised."""
     for job_id, held in sorted(plan.state.held.items()):
-        if job_id not in plan.state.pending or plan.now > held.until:
+        if plan.now > held.until or not (job_id in plan.state.pending or _moves(plan, job_id)):
             plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _moves(plan: Plan, job_id: str) -> bool:
+    """Whether its gang still stops, to go on where GPUs are held for it."""
+    job = plan.state.jobs.get(job_id)
+    stop = job.gang.stop if job is not None and job.gang is not None else None
+    return stop is not None and stop.reason in MOVES
 
 
 def _waited(job: Job, now: datetime, guard: timedelta) -> bool:

@@ -184,7 +184,7 @@ def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case f
         case NodeRecovered():
             nodes.recovered(plan, event)
         case DrainAdmitted():
-            nodes.drain(plan, event.node_id, on=event.drain)
+            nodes.drain(plan, event.node_id, on=event.drain, move_jobs=event.move_jobs)
         case TeamConfigured():
             known = plan.state.teams.get(event.config.team)
             if known is None or known.config != event.config:

@@ -55,6 +55,8 @@ CHECKPOINTS_KEPT = 64
 ENDED_CHECKPOINTS_KEPT = 8
 PAST_INCARNATIONS_KEPT = 16
 RUNTIMES_KEPT = 64
+_MOVED = frozenset({StopReason.RESIZE, StopReason.DEFRAGMENT})
+"""A gang that was stopped for these goes on at once, before all who wait."""
 
 
 class LogBrokenError(Exception):
@@ -120,7 +122,8 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
     members = (Member.UNSEEN,) * event.world_size
     gang = Gang(event.attempt, event.nodes, at, members, models=_models(state, event.nodes))
-    _put_job(state, replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False))
+    job = replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False, resize_to=None)
+    _put_job(state, job)
     state.live[event.job_id] = None
     usage.take(state, job, gang, at)
     need = event.spec.resources
@@ -140,13 +143,21 @@ def _(event: GpusHeld, state: State, at: datetime) -> None:  # noqa: ARG001
 
 @_apply.register
 def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
-    state.held.pop(event.job_id, None)
+    held = state.held.pop(event.job_id, None)
+    if held is None or event.job_id in state.live:
+        return
+    for job_id in held.victims:  # nobody waits for what they were to give back
+        job = state.jobs.get(job_id)
+        if job is not None and job.resize_to is not None:
+            _put_job(state, replace(job, resize_to=None))
 
 
 @_apply.register
-def _(event: GangPreempting, state: State, at: datetime) -> None:  # noqa: ARG001
+def _(event: GangPreempting, state: State, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     stop = Stop(event.reason, event.deadline)
+    resized_at = at if event.reason is StopReason.RESIZE else job.resized_at
+    job = replace(job, resized_at=resized_at, resize_to=event.resize_to)
     _put_job(state, replace(job, gang=replace(gang, stop=stop)))
 
 
@@ -175,8 +186,10 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
         and part_of.get(node_id, known.info.incarnation) == known.info.incarnation
     )
     ran_s = job.ran_s + (at - gang.allocated_at).total_seconds()
-    restarting = event.reason is ReleaseReason.RESTARTING
-    preempted = gang.stop is not None and gang.stop.reason is StopReason.PREEMPTED
+    stopped = gang.stop.reason if gang.stop is not None else None
+    moved = event.reason is ReleaseReason.PREEMPTED and stopped in _MOVED
+    restarting = event.reason is ReleaseReason.RESTARTING or moved
+    preempted = stopped is StopReason.PREEMPTED
     job = replace(
         job,
         gang=None,
@@ -246,20 +259,27 @@ def _(event: NodeAdmitted, state: State, at: datetime) -> None:  # noqa: ARG001
     _put_node(
         state,
         replace(
-            known, info=info, admission=known.admission + 1, down=None, drained=False, past=past
+            known,
+            info=info,
+            admission=known.admission + 1,
+            down=None,
+            drained=False,
+            moving_since=None,
+            past=past,
         ),
     )
 
 
 @_apply.register
-def _(event: NodeCordoned, state: State, at: datetime) -> None:  # noqa: ARG001
+def _(event: NodeCordoned, state: State, at: datetime) -> None:
     node = state.nodes.get(event.node_id)
     if node is None or node.info.incarnation != event.incarnation:
         state.lost[event.node_id] = event.incarnation
         if len(state.lost) > LOST_NODES_KEPT:
             del state.lost[next(iter(state.lost))]
     elif event.reason == "drain":
-        _put_node(state, replace(node, drained=True))
+        moving_since = at if event.move_jobs else None
+        _put_node(state, replace(node, drained=True, moving_since=moving_since))
     else:
         _put_node(state, replace(node, down=event.reason))
 
@@ -270,7 +290,8 @@ def _(event: NodeUncordoned, state: State, at: datetime) -> None:  # noqa: ARG00
     if node is None or node.info.incarnation != event.incarnation:
         state.lost.pop(event.node_id, None)
     else:
-        _put_node(state, replace(node, drained=False, admission=node.admission + 1))
+        admission = node.admission + 1
+        _put_node(state, replace(node, drained=False, moving_since=None, admission=admission))
 
 
 def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:

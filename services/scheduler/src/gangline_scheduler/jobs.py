@@ -125,6 +125,13 @@ def drain_gang(plan: Plan, job_id: str) -> None:
         _stop(plan, job, StopReason.DRAIN)
 
 
+def resize_gang(plan: Plan, job_id: str, to: int) -> None:
+    """The gang shall have another size: checkpoint, stop, and start again with at most so many."""
+    job = plan.state.jobs[job_id]
+    if job.gang is not None and job.gang.stop is None:
+        _stop(plan, job, StopReason.RESIZE, resize_to=to)
+
+
 def started(plan: Plan, report: WorkerStarted) -> None:
     """A rank runs: the first makes the job initializing, the last makes it running."""
     found = _live_rank(plan, report.job_id, report.attempt, report.rank)
@@ -201,18 +208,18 @@ def finish_stop(plan: Plan, job_id: str) -> None:
             step = job.resume.step if job.resume is not None else 0
             plan.release(job, ReleaseReason.RESTARTING)
             plan.move(job_id, JobState.PENDING, f"restored to step {step}")
-        case StopReason.PREEMPTED | StopReason.DRAIN:
+        case StopReason.PREEMPTED | StopReason.DRAIN | StopReason.DEFRAGMENT | StopReason.RESIZE:
             plan.move(job_id, JobState.PREEMPTED, reason.value)
             plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
             plan.move(job_id, JobState.PENDING, f"waits again after {reason.value}")
 
 
-def _stop(plan: Plan, job: Job, reason: StopReason) -> None:
+def _stop(plan: Plan, job: Job, reason: StopReason, *, resize_to: int | None = None) -> None:
     """Ask the gang to stop. A gang of which no rank was seen has nothing to save: it ends now."""
     gang = job.gang
     if gang is None or (gang.stop is not None and not _supersedes(reason, gang.stop.reason)):
         return
-    plan.stop(job, reason)
+    plan.stop(job, reason, resize_to=resize_to)
     if gang.unseen:
         finish_stop(plan, job.job_id)
 

@@ -93,7 +93,8 @@ class Job:
     not count: a user restored an older one. `ran_s` is GPU-holding time of ended attempts.
     `restarting`: its last attempt gave its GPUs back to start again, so it is first in the queue.
     `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
-    others.
+    others. `resized_at`: when it was last stopped for another size; `resize_to`: GPUs that its next
+    attempt takes at most, while it makes room for somebody.
     """
 
     job_id: str
@@ -115,6 +116,8 @@ class Job:
     restarting: bool = False
     saved_at: datetime | None = None
     preemptions: int = 0
+    resized_at: datetime | None = None
+    resize_to: int | None = None
 
     @property
     def team(self) -> str:
@@ -125,6 +128,11 @@ class Job:
     def gpus(self) -> int:
         """GPUs of the whole gang."""
         return self.spec.resources.gpus
+
+    @property
+    def fewest(self) -> int:
+        """GPUs that are enough for it: all of them, unless it is elastic."""
+        return self.spec.resources.min_gpus or self.gpus
 
     @property
     def held_gpus(self) -> int:
@@ -245,6 +253,7 @@ class Node:
     """A node that joined. `down` says why it takes no gangs.
 
     `admission` counts how often it was admitted, `led` the rendezvous that it was given.
+    `drained` ones take no gangs; `moving_since`: those there were told to go on elsewhere.
     `holds` is by job, over all incarnations: GPUs are busy until their gang is released.
     """
 
@@ -252,6 +261,7 @@ class Node:
     admission: int = 1
     down: str | None = None
     drained: bool = False
+    moving_since: datetime | None = None
     led: int = 0
     past: tuple[str, ...] = ()
     holds: tuple[tuple[str, Hold], ...] = ()

@@ -27,7 +27,7 @@ def joined(plan: Plan, info: NodeInfo) -> None:
     lost = plan.state.lost.get(node_id) == info.incarnation
     plan.add(node_id, NodeAdmitted(node=info))
     if known is not None and known.drained:
-        _cordon(plan, node_id, info.incarnation, "drain")
+        _drain(plan, known, info.incarnation)
     if lost:
         _cordon(plan, node_id, info.incarnation, "failed")
 
@@ -69,16 +69,22 @@ def recovered(plan: Plan, event: NodeRecovered) -> None:
     if node.down == "failed":
         plan.add(event.node_id, NodeAdmitted(node=node.info))
         if node.drained:
-            _cordon(plan, event.node_id, event.incarnation, "drain")
+            _drain(plan, node, event.incarnation)
 
 
-def drain(plan: Plan, node_id: str, *, on: bool) -> None:
-    """Stop or resume placing gangs on a node; the gangs that run there run on."""
+def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None:
+    """Stop or resume placing gangs on a node.
+
+    `move_jobs`: those that run there leave by checkpoint (policy/moving.py); else they run on.
+    """
     node = plan.state.nodes.get(node_id)
-    if node is None or node.drained is on:
+    if node is None:
+        return
+    moving = on and move_jobs
+    if (node.drained, node.moving_since is not None) == (on, moving):
         return
     if on:
-        _cordon(plan, node_id, node.info.incarnation, "drain")
+        _cordon(plan, node_id, node.info.incarnation, "drain", move_jobs=move_jobs)
     else:
         plan.add(node_id, NodeUncordoned(node_id=node_id, incarnation=node.info.incarnation))
 
@@ -88,5 +94,16 @@ def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:
     return node if node is not None and node.info.incarnation == incarnation else None
 
 
-def _cordon(plan: Plan, node_id: str, incarnation: str, reason: CordonReason) -> None:
-    plan.add(node_id, NodeCordoned(node_id=node_id, incarnation=incarnation, reason=reason))
+def _drain(plan: Plan, known: Node, incarnation: str) -> None:
+    """The drain of a node that was admitted anew goes on, and its time begins anew."""
+    moving = known.moving_since is not None
+    _cordon(plan, known.info.node_id, incarnation, "drain", move_jobs=moving)
+
+
+def _cordon(
+    plan: Plan, node_id: str, incarnation: str, reason: CordonReason, *, move_jobs: bool = False
+) -> None:
+    event = NodeCordoned(
+        node_id=node_id, incarnation=incarnation, reason=reason, move_jobs=move_jobs
+    )
+    plan.add(node_id, event)

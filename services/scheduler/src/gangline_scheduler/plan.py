@@ -47,8 +47,11 @@ class Plan:
             ),
         )
 
-    def stop(self, job: Job, reason: StopReason) -> None:
-        """Ask a live gang to checkpoint and exit. A stop under way keeps its deadline."""
+    def stop(self, job: Job, reason: StopReason, *, resize_to: int | None = None) -> None:
+        """Ask a live gang to checkpoint and exit. A stop under way keeps its deadline.
+
+        `resize_to`: the GPUs that its next attempt takes at most.
+        """
         if job.gang is None:
             return
         earlier = job.gang.stop
@@ -57,7 +60,11 @@ class Plan:
         self.add(
             job.job_id,
             GangPreempting(
-                job_id=job.job_id, attempt=job.gang.attempt, reason=reason, deadline=deadline
+                job_id=job.job_id,
+                attempt=job.gang.attempt,
+                reason=reason,
+                deadline=deadline,
+                resize_to=resize_to,
             ),
         )
         self.move(job.job_id, JobState.CHECKPOINTING, reason.value)
