@@ -9,9 +9,12 @@ from pydantic import Field, field_validator
 
 from gangline_scheduler.decide import Limits
 from gangline_scheduler.free import LEVELS
-from gangline_scheduler.policy.config import Policy, order_named
+from gangline_scheduler.policy.config import Policy, Preemption, Switch, order_named
 from gangline_scheduler.policy.reservation import Mode
 from gangline_service.settings import DecidingSettings
+
+HOLD_MARGIN_S = 60.0
+"""GPUs are held for this long after the last gang that makes room must be gone."""
 
 
 class SchedulerSettings(DecidingSettings):
@@ -31,6 +34,30 @@ class SchedulerSettings(DecidingSettings):
     """What a job is taken for that says nothing and whose team has no past jobs."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
     """How long after its deadline a stopping gang is still waited for."""
+    preempt: Switch = "on"
+    """Stop preemptible jobs for urgent ones that stand better, when that is worth its cost."""
+    reclaim: Switch = "on"
+    """Stop preemptible jobs of teams above their guarantee for a team below its own."""
+    defragment: Switch = "on"
+    """Move preemptible jobs so that a gang fits for which enough GPUs are free, but apart."""
+    preempt_below: Annotated[int, Field(ge=0, le=101)] = 20
+    """A job of a priority below this is urgent."""
+    preempt_checkpoint_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long a stopping gang is taken to save."""
+    preempt_restart_s: Annotated[float, Field(ge=0)] = 60.0
+    """How long it is taken to start again."""
+    preempt_min_runtime_minutes: Annotated[float, Field(ge=0)] = 10.0
+    """A gang that started less long ago is not stopped for others."""
+    preempt_nearly_done_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Nor is one that is expected to end sooner than this."""
+    preempt_most: Annotated[int, Field(ge=0)] = 3
+    """Nor a job that was stopped so often already."""
+    preempt_horizon_hours: Annotated[float, Field(gt=0)] = 24.0
+    """Starting sooner counts for no more than this."""
+    reclaim_worth_hours: Annotated[float, Field(gt=0)] | None = None
+    """A guarantee is worth so much waiting; unset: whatever stopping the others costs."""
+    defragment_moves_per_hour: Annotated[int, Field(ge=0)] = 20
+    """Gangs that are moved in any hour."""
 
     @field_validator("order")
     @classmethod
@@ -45,6 +72,28 @@ class SchedulerSettings(DecidingSettings):
             reservation=self.reservation,
             reserve_after=timedelta(minutes=self.reserve_after_minutes),
             default_runtime=timedelta(hours=self.default_runtime_hours),
+            preemption=self._preemption(),
+        )
+
+    def _preemption(self) -> Preemption:
+        return Preemption(
+            preempt=self.preempt,
+            reclaim=self.reclaim,
+            defragment=self.defragment,
+            preempt_below=self.preempt_below,
+            checkpoint=timedelta(seconds=self.preempt_checkpoint_s),
+            restart=timedelta(seconds=self.preempt_restart_s),
+            min_runtime=timedelta(minutes=self.preempt_min_runtime_minutes),
+            nearly_done=timedelta(minutes=self.preempt_nearly_done_minutes),
+            max_preemptions=self.preempt_most,
+            horizon=timedelta(hours=self.preempt_horizon_hours),
+            reclaim_worth=(
+                None
+                if self.reclaim_worth_hours is None
+                else timedelta(hours=self.reclaim_worth_hours)
+            ),
+            max_moves_per_hour=self.defragment_moves_per_hour,
+            hold_margin=timedelta(seconds=self.stop_margin_s + HOLD_MARGIN_S),
         )
 
     def limits(self) -> Limits:

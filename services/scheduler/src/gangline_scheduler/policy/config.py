@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 
 from gangline_scheduler.free import LEVELS
 from gangline_scheduler.policy.fair_tree import FairTree
@@ -11,7 +12,41 @@ from gangline_scheduler.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.policy.placement import Placer, place
 from gangline_scheduler.policy.reservation import Mode
 
+Switch = Literal["on", "off"]
+
 ORDERS: dict[str, Order] = {order.name: order for order in (FairShare(), FairTree(), FIFO, SJF)}
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """When running gangs are stopped for waiting ones; only those that said `preemptible`.
+
+    `preempt`, `reclaim`, `defragment` switch each of the three. A job of a priority below
+    `preempt_below` may have others stopped for it.
+    `checkpoint` and `restart`: what a stop is taken to cost a gang, besides its work since the
+    last committed checkpoint. `nearly_done`: one that is expected to end sooner is let go on;
+    `min_runtime`: so long an attempt runs before it may be stopped, and at most `max_preemptions`
+    times a job is. `horizon`: starting sooner counts for no more than this.
+    `reclaim_worth`: a guarantee is worth so much waiting of the job that is owed its GPUs; None:
+    whatever it costs. `max_moves_per_hour`: gangs moved to defragment. `hold_margin`: GPUs are
+    held for so long after the last gang had to be gone. `most_per_pass`: jobs for which room is
+    made in one pass.
+    """
+
+    preempt: Switch = "on"
+    reclaim: Switch = "on"
+    defragment: Switch = "on"
+    preempt_below: int = 20
+    checkpoint: timedelta = timedelta(seconds=30)
+    restart: timedelta = timedelta(seconds=60)
+    min_runtime: timedelta = timedelta(minutes=10)
+    nearly_done: timedelta = timedelta(minutes=5)
+    max_preemptions: int = 3
+    horizon: timedelta = timedelta(hours=24)
+    reclaim_worth: timedelta | None = None
+    max_moves_per_hour: int = 20
+    hold_margin: timedelta = timedelta(seconds=75)
+    most_per_pass: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +63,7 @@ class Policy:
     reservation: Mode = "easy"
     reserve_after: timedelta = timedelta(minutes=30)
     default_runtime: timedelta = timedelta(hours=24)
+    preemption: Preemption = field(default_factory=Preemption)
 
 
 def order_named(name: str) -> Order:

@@ -51,6 +51,10 @@ class FairTree:
         line = reversed([*usage.line_of(state.teams, job.team)])
         return (*(due(state, name, total, now) for name in line), *own_place(job))
 
+    def standing(self, job: Job, state: State) -> float:  # noqa: ARG002 - the port's
+        """Its priority: shares say whose turn it is, not who is stopped."""
+        return float(job.priority)
+
 
 def own_place(job: Job) -> tuple[Any, ...]:
     """A job's place within its team."""

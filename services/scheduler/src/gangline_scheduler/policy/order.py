@@ -65,6 +65,13 @@ class Order(Protocol):
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
         """A job's place among all jobs, running ones too: lowest first."""
 
+    def standing(self, job: Job, state: State) -> float:
+        """Its effective priority without what waiting gives: lowest is best.
+
+        A job may be stopped only for one that stands better. Waiting does not count, or jobs of
+        equal priority would stop each other in turn.
+        """
+
 
 def share(team: Team | None, used: int) -> float:
     """GPUs held over GPUs owed; see the module for a team without a guarantee."""
@@ -123,6 +130,10 @@ class FairShare:
         """The whole formula. A running job has stopped waiting, so it has no bonus."""
         fresh, value, *rest = own_rank(job, job.waiting_since if job.gang is not None else now)
         return (fresh, value + self.penalty(state, job.team), *rest)  # type: ignore[return-value]
+
+    def standing(self, job: Job, state: State) -> float:
+        """Priority and share."""
+        return job.priority + self.penalty(state, job.team)
 
     def penalty(self, state: State, team: str) -> float:
         """By how much the team's jobs fall back now."""
@@ -222,6 +233,10 @@ class Listed:
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002
         """The same place, whether it runs or waits."""
         return (*self._place(job), job.job_id)
+
+    def standing(self, job: Job, state: State) -> float:  # noqa: ARG002 - the port's
+        """All stand alike: such an order stops nobody for somebody's priority."""
+        return 0.0
 
 
 class _ListWalk:
