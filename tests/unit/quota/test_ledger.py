@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -143,28 +144,49 @@ def test_a_clock_that_went_back_charges_nothing(quota: Drive[State]) -> None:
     assert quota.state.spent_us == {}
 
 
+def test_the_attempts_of_a_job_add_up(quota: Drive[State]) -> None:
+    for attempt in (1, 2, 3):
+        quota.give(allocated(quota, "a", gpus=4, attempt=attempt))
+        quota.now += timedelta(seconds=attempt)
+        quota.give(released(quota, "a", attempt))
+
+    assert quota.state.active["a"].gpu_us == 4 * (1 + 2 + 3) * 1_000_000
+    assert ledger_broken(quota.state) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
 def test_jobs_that_are_forgotten_still_add_up(
-    quota: Drive[State], monkeypatch: pytest.MonkeyPatch
+    quota: Drive[State], monkeypatch: pytest.MonkeyPatch, *, late: bool
 ) -> None:
     monkeypatch.setattr(evolve, "ENDED_JOBS_KEPT", 1)
     for job_id in ("a", "b", "c"):
         quota.give(JobSubmitted(job_id=job_id, spec=spec(gpus=4)))
         quota.give(allocated(quota, job_id, gpus=4))
         quota.now += timedelta(seconds=1)
-        quota.give(ended(job_id))
-    for job_id in ("a", "b", "c"):
+        last = [ended(job_id), released(quota, job_id)]
+        for event in last[:1] if late else reversed(last):
+            quota.give(event)
+    for job_id in ("a", "b", "c") if late else ():
         quota.give(released(quota, job_id))
 
     assert list(quota.state.ended) == ["c"]
-    assert quota.state.totals_us["forgotten"] == (3 + 2) * 4 * 1_000_000
+    assert quota.state.totals_us["forgotten"] == (3 + 2 if late else 1 + 1) * 4 * 1_000_000
     assert ledger_broken(quota.state) == []
+
+
+@pytest.mark.parametrize("changed", [field.name for field in fields(State)])
+def test_every_part_of_the_state_is_in_its_fingerprint(changed: str) -> None:
+    state = State()
+    getattr(state, changed)["key"] = "value"
+
+    assert fingerprint(state) != fingerprint(State())
 
 
 PARENTS = {"lab": None, "nlp": "lab", "cv": "lab", "speech": "nlp", "other": None}
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit", "cancel", "priority", "allocate", "release", "end", "tick", "restart"]
+            ["submit", "cancel", "priority", "end", "tick", "restart"] + ["allocate", "release"] * 4
         ),
         st.integers(0, 4),
         st.integers(1, 3),
@@ -189,6 +211,8 @@ def test_jobs_teams_and_the_allocated_integral_are_equal(
             )
         )
     )
+    for number, name in enumerate(PARENTS):
+        drive.give(JobSubmitted(job_id=f"j{number}", spec=spec(name)))
     live: dict[tuple[str, int], tuple[int, datetime]] = {}
     integral = dict.fromkeys(PARENTS, 0)
     for kind, number, attempt, later_us in steps:
