@@ -7,15 +7,17 @@
 3. The job's start is when it gets its GPUs: quota, reservations, held GPUs and elastic sizes count
    as they do live, since it is the same code.
 
-Cost: one pass for each end until the start, at most `MOST_ENDS`, over at most `MOST_AHEAD` jobs;
-beyond either the answer is a lower bound. Figures are in docs/concepts/scheduling.md.
+Ends that are close to each other, for how far off they are (`PRECISION`), count as one, at the last
+of them: a start in ten hours is told to half an hour, far within the error of estimates.
+Cost: one pass for each such end until the start, at most `MOST_ENDS`, over at most `MOST_AHEAD`
+jobs; beyond either the answer is a lower bound. Figures are in docs/concepts/scheduling.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heappop, heappush
 
 from gangline_scheduler import jobs
@@ -30,8 +32,7 @@ from gangline_schemas.job import JobState
 
 MOST_AHEAD = 200
 MOST_ENDS = 300
-TOGETHER = timedelta(seconds=1)
-"""Ends so close to each other count as one."""
+PRECISION = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class _Future:
 
     def __init__(self, state: State, now: datetime, policy: Policy) -> None:
         self._plan, self._policy = Plan(state, now), policy
-        self._decided = 0
+        self._asked_at, self._decided = now, 0
         self._ends: list[tuple[datetime, str]] = []
         self._default_s = policy.default_runtime.total_seconds()
         self._expect(state.live)
@@ -94,10 +95,15 @@ class _Future:
             heappush(self._ends, (estimates.end(state.jobs[job_id]), job_id))
 
     def _end_next(self) -> None:
-        plan = self._plan
-        plan.now = max(plan.now, self._ends[0][0])
-        while self._ends and self._ends[0][0] <= plan.now + TOGETHER:
-            self._end(heappop(self._ends)[1])
+        plan, first = self._plan, self._ends[0][0]
+        until = first + PRECISION * (first - self._asked_at)
+        ended: list[str] = []
+        while self._ends and self._ends[0][0] <= until:
+            end, job_id = heappop(self._ends)
+            plan.now = max(plan.now, end)
+            ended.append(job_id)
+        for job_id in ended:
+            self._end(job_id)
 
     def _end(self, job_id: str) -> None:
         plan = self._plan
