@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -23,6 +24,8 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
 from gangline_bus.memory import Broker, Faults
 from gangline_bus.ports import Bus, BusError, OutRecord, TopicPartition
+from gangline_bus.snapshot import Snapshots
+from gangline_bus.state_json import Facts
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
@@ -145,13 +148,19 @@ class World:
     names: TopicNames
     broker: Broker | None
 
-    def process(self, crash_at: str | None = None, **settings: object) -> DeciderLoop[Seen]:
+    def process(
+        self,
+        crash_at: str | None = None,
+        snapshots: Snapshots[Seen] | None = None,
+        **settings: object,
+    ) -> DeciderLoop[Seen]:
         return DeciderLoop(
             self.connect(crash_at),
             Teams(),
             lambda: datetime.now(UTC),
             names=self.names,
             settings=LoopSettings(batch=7, **settings),  # type: ignore[arg-type]
+            snapshots=snapshots,
         )
 
     def request(self, *teams: tuple[str, int]) -> None:
@@ -379,6 +388,56 @@ def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
     )
     with pytest.raises(LogBroken, match="seq is 39, expected 40"):
         world.process().take_over()
+
+
+class SeenJson:
+    """The state of `Teams` as one line."""
+
+    def copy(self, state: Seen) -> Facts:
+        return {"limits": dict(state.limits), "order": dict.fromkeys(state.order)}
+
+    def dump(self, facts: Facts) -> Iterator[bytes]:
+        yield json.dumps([facts["limits"], list(facts["order"])]).encode()
+
+    def load(self, lines: Iterable[bytes]) -> Seen:
+        limits, order = json.loads(b"".join(lines))
+        return Seen(limits, order)
+
+
+class Kept(dict[int, bytes]):
+    """Snapshots in memory."""
+
+    def newest(self, service: str, shard: int) -> Iterator[bytes]:
+        return iter([self[seq] for seq in sorted(self, reverse=True)])
+
+    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+        self[next_seq] = data
+
+    def snapshots(self) -> Snapshots[Seen]:
+        return Snapshots(self, SeenJson(), code="this", every=10)
+
+
+def test_an_heir_goes_on_from_a_snapshot(world: World) -> None:
+    kept = Kept()
+    leader = world.process(snapshots=kept.snapshots())
+    leader.take_over()
+    for first in range(0, 40, 5):
+        world.request(*TEAMS[first : first + 5])
+        run_until(leader, lambda state, wanted=first + 5: len(state.limits) >= wanted)  # type: ignore[misc]
+    newest = max(kept)
+    place = TopicPartition(world.names.name(Topic.QUOTA), 0)
+    restored = kept.snapshots().restore(world.settle(), Teams(), place)
+    assert restored is not None, "no snapshot holds"
+    assert (newest >= 20, restored.next_seq) == (True, 40)
+
+    heir = world.process(snapshots=kept.snapshots())
+    heir.take_over()
+
+    assert heir.next_seq == 40
+    assert heir.state == restored.state
+    world.request(("team-late", 7))
+    run_until(heir, lambda state: "team-late" in state.limits)
+    assert world.fold() == heir.state
 
 
 def decode_out(record: OutRecord) -> Envelope:

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
 FORMAT = 1
-EVERY = 50_000
+EVERY = 20_000
 _LEVEL = 1  # a quarter of the size for a tenth of the time of the default level
 
 

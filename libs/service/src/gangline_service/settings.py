@@ -231,7 +231,7 @@ class DecidingSettings(ServiceSettings):
     store_url: Annotated[str, Field(min_length=1)] | None = None
     """The object store, for snapshots: file:///path or s3://bucket/prefix?endpoint=...; without
     one, a takeover folds the whole log."""
-    snapshot_every: Annotated[int, Field(ge=1)] = 50_000
+    snapshot_every: Annotated[int, Field(ge=1)] = 20_000
     """A snapshot is written after so many events."""
 
 

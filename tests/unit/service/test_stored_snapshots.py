@@ -1,0 +1,60 @@
+"""Snapshots in an object store: the newest three, apart by service, shard and installation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gangline_bus.snapshot import Snapshots
+from gangline_quota.decide import Quota
+from gangline_quota.snapshot import codec
+from gangline_service.deciding import run_decider
+from gangline_service.settings import DecidingSettings
+from gangline_service.snapshots import KEPT, StoredSnapshots, open_snapshots
+from gangline_storage import LocalStore, StoreError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path)
+
+
+def test_the_newest_three_are_kept_newest_first(store: LocalStore) -> None:
+    kept = StoredSnapshots(store)
+    for seq in (1000, 999, 5, 20_000, 30_000):
+        kept.put("quota", 0, seq, b"%d" % seq)
+    assert list(kept.newest("quota", 0)) == [b"30000", b"20000", b"1000"]
+    assert len(list(store.list())) == KEPT
+
+
+def test_each_shard_service_and_installation_has_its_own(store: LocalStore) -> None:
+    StoredSnapshots(store).put("quota", 1, 7, b"mine")
+    assert list(StoredSnapshots(store).newest("quota", 1)) == [b"mine"]
+    assert list(StoredSnapshots(store).newest("quota", 10)) == []
+    assert list(StoredSnapshots(store).newest("quota", 0)) == []
+    assert list(StoredSnapshots(store).newest("scheduler", 1)) == []
+    assert list(StoredSnapshots(store, prefix="other.").newest("quota", 1)) == []
+
+
+def test_without_a_store_there_are_none() -> None:
+    make = open_snapshots("quota", DecidingSettings(), codec(), "gangline_quota")
+    assert make() is None
+
+
+def test_each_shard_gets_snapshots_of_its_own(tmp_path: Path) -> None:
+    settings = DecidingSettings(store_url=f"file://{tmp_path}")
+    make = open_snapshots("quota", settings, codec(), "gangline_quota")
+    one, other = make(), make()
+    assert isinstance(one, Snapshots)
+    assert one is not other
+
+
+def test_a_url_that_names_no_store_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = DecidingSettings(store_url="ftp://somewhere")
+    with pytest.raises(StoreError):
+        open_snapshots("quota", settings, codec(), "gangline_quota")
+    with pytest.raises(SystemExit) as ended:
+        run_decider("quota", settings, Quota(), codec())
+    assert ended.value.code == 2
+    assert "GANGLINE_STORE_URL" in capsys.readouterr().err
