@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from gangline_scheduler.simulator.measure import Measures
 
 WIDTH = 80
-_LABEL = 25
-_CELL = 13
-_PER_BLOCK = (WIDTH - _LABEL) // _CELL
+_LABEL = 22
+_GAP = "  "
 
 
 def _seconds(value: float | None) -> str:
@@ -41,20 +40,27 @@ _ROWS: tuple[tuple[str, Callable[[Measures], str]], ...] = (
 
 
 def table(measures: Sequence[Measures]) -> str:
-    """A row for each figure, a column for each policy; more than fit go into further blocks."""
-    blocks = [
-        _block(measures[start : start + _PER_BLOCK])
-        for start in range(0, len(measures), _PER_BLOCK)
-    ]
-    return "\n\n".join(blocks)
+    """A row for each figure, a column for each policy; those that don't fit go into more blocks."""
+    blocks: list[list[list[str]]] = []
+    room = 0
+    for column in (_column(item) for item in measures):
+        width = len(_GAP) + max(len(cell) for cell in column)
+        if width > room:
+            blocks.append([])
+            room = WIDTH - _LABEL
+        blocks[-1].append(column)
+        room -= width
+    return "\n\n".join(_block(columns) for columns in blocks)
 
 
-def _block(measures: Sequence[Measures]) -> str:
-    rows = [["", *(m.policy.upper()[:_CELL] for m in measures)]]
-    rows += [[label, *(cell(m) for m in measures)] for label, cell in _ROWS]
-    widths = [max(len(row[index]) for row in rows) for index in range(1, len(measures) + 1)]
-    return "\n".join(
-        row[0].ljust(_LABEL)
-        + "  ".join(cell.rjust(width) for cell, width in zip(row[1:], widths, strict=True)).rstrip()
-        for row in rows
-    )
+def _column(item: Measures) -> list[str]:
+    return [item.policy.upper(), *(cell(item) for _, cell in _ROWS)]
+
+
+def _block(columns: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(cell) for cell in column) for column in columns]
+    lines = []
+    for label, *cells in zip(("", *(name for name, _ in _ROWS)), *columns, strict=True):
+        parts = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+        lines.append(_GAP.join((label.ljust(_LABEL), *parts)))
+    return "\n".join(lines)
