@@ -32,6 +32,12 @@ class SchedulerSettings(DecidingSettings):
     """A job that waited longer than this gets a reservation: a start that nobody may delay."""
     default_runtime_hours: Annotated[float, Field(gt=0)] = 24.0
     """What a job is taken for that says nothing and whose team has no past jobs."""
+    resize_every_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """An elastic gang is stopped for another size at most so often."""
+    restart_s: Annotated[float, Field(ge=0)] = 120.0
+    """What stopping a gang and starting it again takes, when a move is weighed."""
+    drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """A gang leaves a draining node after its next checkpoint, or when this has passed."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
     """How long after its deadline a stopping gang is still waited for."""
     preempt: Switch = "on"
@@ -72,6 +78,9 @@ class SchedulerSettings(DecidingSettings):
             reservation=self.reservation,
             reserve_after=timedelta(minutes=self.reserve_after_minutes),
             default_runtime=timedelta(hours=self.default_runtime_hours),
+            resize_every=timedelta(minutes=self.resize_every_minutes),
+            restart=timedelta(seconds=self.restart_s),
+            drain_within=timedelta(minutes=self.drain_within_minutes),
             preemption=self._preemption(),
         )
 

@@ -54,7 +54,9 @@ class Policy:
     """How the scheduler decides. The defaults are the platform's own.
 
     `reserve_after`: a job that waited longer gets a reservation, in the given mode.
-    `default_runtime`: for jobs that say nothing, of teams without a past.
+    `default_runtime`: for jobs that say nothing, of teams without a past. `resize_every`: an elastic
+    gang changes its size at most so often; `restart`: what stopping and starting one takes.
+    `drain_within`: a gang that did not save by then leaves a draining node all the same.
     """
 
     order: Order = field(default_factory=FairShare)
@@ -63,6 +65,9 @@ class Policy:
     reservation: Mode = "easy"
     reserve_after: timedelta = timedelta(minutes=30)
     default_runtime: timedelta = timedelta(hours=24)
+    resize_every: timedelta = timedelta(minutes=30)
+    restart: timedelta = timedelta(minutes=2)
+    drain_within: timedelta = timedelta(minutes=30)
     preemption: Preemption = field(default_factory=Preemption)
 
 
