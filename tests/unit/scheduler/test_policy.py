@@ -255,6 +255,19 @@ def test_the_nodes_with_most_room_now_are_kept() -> None:
     assert busy in made.nodes
 
 
+def test_a_reservation_may_wait_for_jobs_that_start_in_the_same_pass() -> None:
+    cluster = Cluster(node(gpus=4), guard_minutes=30)
+    cluster.run("a", gpus=4, expected_runtime_hours=1)
+    cluster.submit("first", gpus=3, priority=1)
+    cluster.submit("large", gpus=4, priority=2)
+    cluster.submit("small", gpus=1, priority=3)
+    cluster.tick(seconds=31 * 60)
+
+    assert started_jobs(cluster.exit("a")) == ["first"]
+    (made,) = reservations(cluster.state, cluster.now, Policy())
+    assert (made.job_id, made.nodes) == ("large", {"n1"})
+
+
 # --- reasons -------------------------------------------------------------------------------
 
 

@@ -79,9 +79,10 @@ class Statement:
             known = self._snapshot.free.get(part.node_id)
             if known is None:
                 continue
-            node = self._snapshot.nodes[part.node_id]
             self._before.append(known)
-            self._snapshot.free.put(known.more(dict(node.holds)[job.job_id], node))
+            need, count = job.spec.resources, len(part.gpus)
+            hold = Hold(part.gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
+            self._snapshot.free.put(known.more(hold, self._snapshot.nodes[part.node_id]))
 
     def commit(self) -> None:
         """Keep the moves in the snapshot. Raises ValueError when nothing was placed or evicted."""
