@@ -5,8 +5,10 @@ For each input
 2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
    scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py).
 On a tick
-1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop.
-2. A full pass, and the reasons of those who wait (telling.py).
+1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop; those
+   whose time on a draining node is over leave (moving.py).
+2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py).
+3. The reasons of those who wait (telling.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
 """
@@ -19,7 +21,7 @@ from datetime import datetime, timedelta
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler import checkpoints, cycle, invariants, jobs, nodes, telling
+from gangline_scheduler import checkpoints, cycle, invariants, jobs, moving, nodes, telling
 from gangline_scheduler.evolve import apply
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
@@ -125,12 +127,18 @@ class Scheduler:
             }
             if limit is not None and held_s > limit * 3600 and not ending:
                 jobs.exceed_runtime(plan, job)
+        moving.leave(plan, self._policy)
         decided = [decision.event for decision in plan.decisions]
         cycle.run_pass(plan, self._policy)
+        moving.resize(plan, self._policy)
         telling.give_reasons(plan, self._policy)
         self._explain_new(plan, decided)
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
+        if isinstance(cause, DrainAdmitted):
+            moving.leave(plan, self._policy)
+        elif isinstance(cause, CheckpointCommitted) and plan.decisions:
+            moving.saved(plan, self._policy, cause)
         decided = [decision.event for decision in plan.decisions]
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:

@@ -54,9 +54,9 @@ class Policy:
     """How the scheduler decides. The defaults are the platform's own.
 
     `reserve_after`: a job that waited longer gets a reservation, in the given mode.
-    `default_runtime`: for jobs that say nothing, of teams without a past. `resize_every`: an elastic
-    gang changes its size at most so often; `restart`: what stopping and starting one takes.
-    `drain_within`: a gang that did not save by then leaves a draining node all the same.
+    `default_runtime`: for jobs that say nothing, of teams without a past.
+    `resize_every`: an elastic gang changes its size at most so often; `restart`: what stopping and
+    starting one takes. `drain_within`: a gang leaves a draining node by then, saved or not.
     """
 
     order: Order = field(default_factory=FairShare)
