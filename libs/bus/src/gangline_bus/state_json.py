@@ -1,8 +1,8 @@
 """A state as lines of JSON, exactly: what is loaded is equal to what was dumped, to the last digit.
 
-For states that are dataclasses whose fields are dicts. What pydantic does with their types is
-right but for two things, which are changed here: times come back in `datetime.UTC`, and a dict
-whose keys are no strings is written as a list of pairs. Dicts keep their order.
+For states that are dataclasses whose fields are dicts or values. What pydantic does with their
+types is right but for two things, which are changed here: times come back in `datetime.UTC`, and a
+dict whose keys are no strings is written as a list of pairs. Dicts keep their order.
 
 Each line is `field JSON`, with at most `_CHUNK` entries of a dict: between two of them other
 threads run, so that a cycle of the loop never waits for a whole state to be written.
@@ -16,11 +16,12 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import SchemaSerializer, SchemaValidator
 
 StateT = TypeVar("StateT")
-Facts = dict[str, dict[Any, Any]]
-"""The dicts of a state by the names of its fields."""
+Facts = dict[str, Any]
+"""The facts of a state by the names of its fields."""
 _CHUNK = 500
 
 
@@ -44,54 +45,87 @@ class DataclassCodec(Generic[StateT]):
         self._mutable = dict(mutable or {})
         hints = get_type_hints(type(initial()), include_extras=True)
         absent = frozenset(left_out)
-        self._entries = {
-            name: _Entries(name, hint) for name, hint in hints.items() if name not in absent
+        self._fields: dict[str, _Entries | _Value] = {
+            name: _Entries(hint) if get_origin(hint) is dict else _Value(name, hint)
+            for name, hint in hints.items()
+            if name not in absent
         }
 
     def copy(self, state: StateT) -> Facts:
         """The facts as they are now, which later events do not change."""
         facts: Facts = {}
-        for name in self._entries:
+        for name, field in self._fields.items():
             held, value = getattr(state, name), self._mutable.get(name)
-            facts[name] = dict(held) if value is None else {k: value(v) for k, v in held.items()}
+            if isinstance(field, _Value):
+                facts[name] = held
+            else:
+                copied = held if value is None else {k: value(v) for k, v in held.items()}
+                facts[name] = dict(copied)
         return facts
 
     def dump(self, facts: Facts) -> Iterator[bytes]:
         """The facts, a line at a time."""
-        for name, entries in self._entries.items():
-            items = iter(facts[name].items())
-            while chunk := list(islice(items, _CHUNK)):
-                yield b"%s %s\n" % (name.encode(), entries.write(chunk))
+        for name, field in self._fields.items():
+            for part in field.write(facts[name]):
+                yield b"%s %s\n" % (name.encode(), part)
 
     def load(self, lines: Iterable[bytes]) -> StateT:
         """The state of these lines, with what is derived. Raises ValueError."""
         state = self._initial()
         for line in lines:
-            name, _, raw = line.partition(b" ")
-            entries = self._entries.get(name.decode())
-            if entries is None:
+            head, _, raw = line.partition(b" ")
+            name = head.decode()
+            field = self._fields.get(name)
+            if field is None:
                 raise ValueError(f"{name[:64]!r} is no fact of {type(state).__name__}")
-            getattr(state, name.decode()).update(entries.read(raw))
+            read = field.read(raw)
+            if isinstance(field, _Value):
+                setattr(state, name, read)
+            else:
+                getattr(state, name).update(read)
         self._rebuild(state)
         return state
 
 
-class _Entries:
-    """Reads and writes entries of one dict as pairs."""
+class _Json:
+    """Reads and writes values of one type."""
 
-    def __init__(self, name: str, hint: Any) -> None:
-        if get_origin(hint) is not dict:
-            raise TypeError(f"{name} is no dict: leave it out and rebuild it, or make it one")
-        key, value = get_args(hint)
-        schema = _exact(TypeAdapter(list[tuple[key, value]]).core_schema)  # type: ignore[valid-type]
+    def __init__(self, kind: Any) -> None:
+        schema = _exact(TypeAdapter(kind).core_schema)
         self._validator = SchemaValidator(schema)
         self._serializer = SchemaSerializer(schema)
 
-    def write(self, items: list[tuple[Any, Any]]) -> bytes:
-        return self._serializer.to_json(items)
+    def to_json(self, value: Any) -> bytes:
+        return self._serializer.to_json(value)
 
     def read(self, raw: bytes) -> Any:
         return self._validator.validate_json(raw)
+
+
+class _Entries(_Json):
+    """A dict, some pairs a line."""
+
+    def __init__(self, hint: Any) -> None:
+        key, value = get_args(hint)
+        super().__init__(list[tuple[key, value]])  # type: ignore[valid-type]
+
+    def write(self, held: dict[Any, Any]) -> Iterator[bytes]:
+        items = iter(held.items())
+        while chunk := list(islice(items, _CHUNK)):
+            yield self.to_json(chunk)
+
+
+class _Value(_Json):
+    """An immutable value, on one line."""
+
+    def __init__(self, name: str, hint: Any) -> None:
+        try:
+            super().__init__(hint)
+        except PydanticSchemaGenerationError:
+            raise TypeError(f"{name}: {hint} cannot be kept; leave it out and rebuild it") from None
+
+    def write(self, held: Any) -> Iterator[bytes]:
+        yield self.to_json(held)
 
 
 def _exact(schema: Any) -> Any:
