@@ -260,7 +260,7 @@ def test_a_reservation_may_wait_for_jobs_that_start_in_the_same_pass() -> None:
     cluster.run("a", gpus=4, expected_runtime_hours=1)
     cluster.submit("first", gpus=3, priority=1)
     cluster.submit("large", gpus=4, priority=2)
-    cluster.submit("small", gpus=1, priority=3)
+    cluster.submit("small", gpus=1, priority=3, expected_runtime_hours=48)
     cluster.tick(seconds=31 * 60)
 
     assert started_jobs(cluster.exit("a")) == ["first"]
