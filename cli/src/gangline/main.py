@@ -17,8 +17,10 @@ from gangline.commands import (
     jobs,
     logs,
     platform,
+    replay,
     report,
     runs,
+    simulate,
     submit,
     watch,
 )
@@ -84,6 +86,8 @@ for _panel, _bodies in _COMMANDS.items():
 app.command(rich_help_panel="Platform")(platform.up)
 app.command(rich_help_panel="Platform")(demo.demo)
 app.command(rich_help_panel="Platform")(platform.doctor)
+app.command(rich_help_panel="Cluster")(simulate.simulate)
+app.command(rich_help_panel="Cluster")(replay.replay)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")

@@ -105,7 +105,8 @@ def _read(
     except BadInputError as error:
         raise CliError(str(error), "nothing was simulated", ExitCode.USAGE) from None
     gpus = sum(pool.gpus for pool, _ in work.parts)
-    out.note(f"{work.jobs:,} jobs on {gpus:,} GPUs in {len(work.parts)} pools")
+    pools = "1 pool" if len(work.parts) == 1 else f"{len(work.parts)} pools"
+    out.note(f"{work.jobs:,} jobs on {gpus:,} GPUs in {pools}")
     if work.left_out:
         out.note(f"{work.left_out:,} jobs are of teams without a pool and left out")
     if jobs.without_gpus:
