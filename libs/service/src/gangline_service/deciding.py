@@ -2,7 +2,8 @@
 
 1. Wait for the bus and its topics (bounded and visible), then `on_start`.
 2. Join the group that shares out the own log's partitions; each owned partition is a shard.
-3. For each owned shard: take over and cycle. Owning none is being a healthy standby.
+3. For each owned shard: take over and cycle. Owning none is being a healthy standby. Between two
+   cycles others may look at the state (asking.py).
 4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
    starts a new one, which folds the log again. There is no repair in place.
 """
@@ -18,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import structlog
 
@@ -30,6 +31,7 @@ from gangline_bus.snapshot import SnapshotCodec
 from gangline_bus.topics import TopicNames
 from gangline_storage import StoreError
 
+from .asking import Asked
 from .lifecycle import Context, run
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
@@ -140,11 +142,14 @@ def _raises(check: Callable[[], None]) -> bool:
     return False
 
 
-class _Shards:
+class _Shards(Generic[StateT]):
     """The loops of the shards that this process owns."""
 
-    def __init__(self, make: Callable[[int], DeciderLoop[StateT]]) -> None:
+    def __init__(
+        self, make: Callable[[int], DeciderLoop[StateT]], asked: Asked[StateT] | None
+    ) -> None:
         self._make = make
+        self._asked = asked
         self._loops: dict[int, DeciderLoop[StateT]] = {}
         self._watchdog = _Watchdog()
 
@@ -163,6 +168,9 @@ class _Shards:
             loop = self._loops[shard]
             with self._watchdog.over(loop.check_connection):
                 loop.cycle(0.05)
+        if self._asked is not None:
+            first = min(self._loops, default=None)
+            self._asked.answer(None if first is None else self._loops[first].state)
 
     def close(self) -> None:
         """Let go of all loops."""
@@ -178,8 +186,12 @@ def run_decider(
     *,
     performer: Callable[[str, object], object] | None = None,
     on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
+    asked: Asked[StateT] | None = None,
 ) -> NoReturn:
-    """Run a decider as this process's life. `performer(key, effect)` runs in a thread pool."""
+    """Run a decider as this process's life. `performer(key, effect)` runs in a thread pool.
+
+    Who waits at `asked` looks at the state of the first shard that this process leads.
+    """
     package = type(decider).__module__.partition(".")[0]
     try:
         snapshots = open_snapshots(name, settings, codec, package)
@@ -212,7 +224,7 @@ def run_decider(
                 snapshots=snapshots(),
             )
 
-        shards = _Shards(make)
+        shards = _Shards(make, asked)
         member = bus.join(f"{names.prefix}gangline.{name}", names.name(decider.log))
         while not context.stopping.is_set():
             context.health.beat()

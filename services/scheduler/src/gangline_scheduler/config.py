@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from gangline_scheduler.decide import Limits
+from gangline_scheduler.door_config import DoorSettings
 from gangline_scheduler.free import LEVELS
 from gangline_scheduler.policy.config import Policy, Preemption, Switch, order_named
 from gangline_scheduler.policy.reservation import Mode
-from gangline_service.settings import DecidingSettings
 
 HOLD_MARGIN_S = 60.0
 """GPUs are held for this long after the last gang that makes room must be gone."""
 
 
-class SchedulerSettings(DecidingSettings):
+class SchedulerSettings(DoorSettings):
     """What the scheduler can be told."""
 
     section: ClassVar[str] = "scheduler"
@@ -34,8 +34,6 @@ class SchedulerSettings(DecidingSettings):
     """What a job is taken for that says nothing and whose team has no past jobs."""
     resize_every_minutes: Annotated[float, Field(ge=0)] = 30.0
     """An elastic gang is stopped for another size at most so often."""
-    restart_s: Annotated[float, Field(ge=0)] = 120.0
-    """What stopping a gang and starting it again takes, when a move is weighed."""
     drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A gang leaves a draining node after its next checkpoint, or when this has passed."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
@@ -79,7 +77,6 @@ class SchedulerSettings(DecidingSettings):
             reserve_after=timedelta(minutes=self.reserve_after_minutes),
             default_runtime=timedelta(hours=self.default_runtime_hours),
             resize_every=timedelta(minutes=self.resize_every_minutes),
-            restart=timedelta(seconds=self.restart_s),
             drain_within=timedelta(minutes=self.drain_within_minutes),
             preemption=self._preemption(),
         )

@@ -1,0 +1,59 @@
+"""Asking a running decider: other threads look at its state between two cycles.
+
+The loop's thread alone touches the state, so a look is taken there; it must be short, such as a
+fork of the state, and what it gives must not change afterwards. The work on it is the asker's.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Generic, TypeVar, cast
+
+StateT = TypeVar("StateT")
+SeenT = TypeVar("SeenT")
+
+
+class StandsByError(Exception):
+    """This process leads no shard; another one knows."""
+
+
+class NoLookError(Exception):
+    """The loop did not come by in time."""
+
+
+class Asked(Generic[StateT]):
+    """Between askers in any thread and one loop."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[tuple[Callable[[StateT], Any], Future[Any]]] = (
+            queue.SimpleQueue()
+        )
+
+    def look(self, take: Callable[[StateT], SeenT], timeout_s: float) -> SeenT:
+        """What `take` gives of the state after the current cycle, and what it raises.
+
+        Raises StandsByError, and NoLookError after `timeout_s`.
+        """
+        seen: Future[Any] = Future()
+        self._waiting.put((take, seen))
+        try:
+            return cast("SeenT", seen.result(timeout_s))
+        except FutureTimeoutError:
+            seen.cancel()
+            raise NoLookError(f"the decider did not answer within {timeout_s:g} s") from None
+
+    def answer(self, state: StateT | None) -> None:
+        """Let all that wait look; None when this process leads nothing. The loop calls it."""
+        while not self._waiting.empty():
+            take, seen = self._waiting.get()
+            if not seen.set_running_or_notify_cancel():
+                continue
+            try:
+                if state is None:
+                    raise StandsByError("this process stands by")
+                seen.set_result(take(state))
+            except Exception as error:  # noqa: BLE001  (the asker's, never the loop's)
+                seen.set_exception(error)
