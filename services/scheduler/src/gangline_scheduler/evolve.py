@@ -7,7 +7,7 @@ ends the process. Cost per event: one job and the nodes of its gang.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import singledispatch
 
 from gangline_scheduler import usage
@@ -55,6 +55,7 @@ CHECKPOINTS_KEPT = 64
 ENDED_CHECKPOINTS_KEPT = 8
 PAST_INCARNATIONS_KEPT = 16
 RUNTIMES_KEPT = 64
+MOVES_KEPT = timedelta(hours=1)
 _MOVED = frozenset({StopReason.RESIZE, StopReason.DEFRAGMENT})
 """A gang that was stopped for these goes on at once, before all who wait."""
 
@@ -159,6 +160,9 @@ def _(event: GangPreempting, state: State, at: datetime) -> None:
     resized_at = at if event.reason is StopReason.RESIZE else job.resized_at
     job = replace(job, resized_at=resized_at, resize_to=event.resize_to)
     _put_job(state, replace(job, gang=replace(gang, stop=stop)))
+    if event.reason is StopReason.DEFRAGMENT:
+        recent = tuple(then for then in state.moved if at - then < MOVES_KEPT)
+        state.moved = (*recent, at)
 
 
 @_apply.register

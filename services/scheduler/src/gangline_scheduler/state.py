@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from gangline_scheduler.free import LEVELS, FreeIndex
 from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage
@@ -25,6 +26,7 @@ class State:
     `lost`: incarnations that failed before they joined here, by node. `held`: GPUs that are being
     freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
+    `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
@@ -40,6 +42,7 @@ class State:
     broke: dict[str, str] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
+    moved: tuple[datetime, ...] = ()
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
     live: dict[str, None] = field(default_factory=dict)
@@ -74,6 +77,7 @@ def fork(state: State) -> State:
         broke=dict(state.broke),
         usage=dict(state.usage),
         runtimes=dict(state.runtimes),
+        moved=state.moved,
         pending=dict(state.pending),
         queue=state.queue.copy(),
         live=dict(state.live),
@@ -97,6 +101,7 @@ def fingerprint(state: State) -> str:
     lines += _lines("broke", state.broke.items())
     lines += _lines("usage", ((team, repr(usage)) for team, usage in state.usage.items()))
     lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
+    lines += [f"moved {at.isoformat()}" for at in state.moved]
     lines += [f"pending {job_id}" for job_id in state.pending]
     lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))
     lines += _lines("used", ((team, str(gpus)) for team, gpus in state.used.items() if gpus))
