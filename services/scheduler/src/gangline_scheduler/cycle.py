@@ -26,7 +26,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gangline_scheduler.allocate import allocate, next_demand
-from gangline_scheduler.model import Demand, Hold, Job
+from gangline_scheduler.model import Demand, Held, Hold, Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
@@ -82,8 +82,16 @@ def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
     snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
     for other, held in state.held.items():
         if other != job_id:
-            snapshot.keep(dict(held.nodes))
+            snapshot.keep(_still_free(state, other, held))
     return snapshot
+
+
+def _still_free(state: State, job_id: str, held: Held) -> dict[str, int]:
+    """What is held for a job by node, without what its own gang, which is to move, has there."""
+    job = state.jobs.get(job_id)
+    parts = job.gang.nodes if job is not None and job.gang is not None else ()
+    own = {part.node_id: len(part.gpus) for part in parts}
+    return {node_id: gpus - own.get(node_id, 0) for node_id, gpus in held.nodes}
 
 
 class _Pass:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
 from itertools import islice
 from typing import Literal
 
@@ -31,8 +30,6 @@ from gangline_scheduler.policy.statement import Statement
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import GpusHeld, NodeShare
 
-HOLD_AFTER_STOP = timedelta(minutes=2)
-"""GPUs are held for so long after the deadline of the stop that frees them."""
 HELPED = 10
 """So many jobs of the head of the queue are looked at for a shrink."""
 
@@ -71,18 +68,18 @@ def resize(plan: Plan, policy: Policy) -> None:
     if found is not None:
         jobs.resize_gang(plan, found.job.job_id, found.placement.gpus)
         _hold(
-            plan, found.job.job_id, found.placement, "resize", [found.job],
+            plan, policy, found.job.job_id, found.placement, "resize", [found.job],
             cost=found.cost_gpu_s, value=found.value_gpu_s,
         )  # fmt: skip
 
 
-def shrink(plan: Plan, job: Job, found: Shrinking) -> None:
+def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
     """Stop the gangs that give GPUs to this job, and hold these for it."""
     for other, size in found.sizes:
         jobs.resize_gang(plan, other.job_id, size)
     asked = [other for other, _ in found.sizes]
     _hold(
-        plan, job.job_id, found.placement, "resize", asked,
+        plan, policy, job.job_id, found.placement, "resize", asked,
         victims=tuple(other.job_id for other in asked),
         cost=found.cost_gpu_s, value=found.value_gpu_s,
     )  # fmt: skip
@@ -104,7 +101,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
         return
     jobs.drain_gang(plan, job_id)
     if found is not None:
-        _hold(plan, job_id, found, "drain", [job])
+        _hold(plan, policy, job_id, found, "drain", [job])
 
 
 def _make_room(plan: Plan, policy: Policy) -> bool:
@@ -117,13 +114,14 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
         snapshot = free_for(state, policy, job.job_id)
         found = shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)
         if found is not None:
-            shrink(plan, job, found)
+            shrink(plan, policy, job, found)
             return True
     return False
 
 
 def _hold(
     plan: Plan,
+    policy: Policy,
     job_id: str,
     placement: Placement,
     reason: Literal["resize", "drain"],
@@ -146,6 +144,6 @@ def _hold(
         victims=victims,
         cost_gpu_seconds=cost,
         value_gpu_seconds=value,
-        until=max(deadlines) + HOLD_AFTER_STOP,
+        until=max(deadlines) + policy.preemption.hold_margin,
     )
     plan.add(job_id, event)

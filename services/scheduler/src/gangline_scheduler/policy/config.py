@@ -55,8 +55,8 @@ class Policy:
 
     `reserve_after`: a job that waited longer gets a reservation, in the given mode.
     `default_runtime`: for jobs that say nothing, of teams without a past.
-    `resize_every`: an elastic gang changes its size at most so often; `restart`: what stopping and
-    starting one takes. `drain_within`: a gang leaves a draining node by then, saved or not.
+    `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
+    a draining node by then, saved or not.
     """
 
     order: Order = field(default_factory=FairShare)
@@ -66,7 +66,6 @@ class Policy:
     reserve_after: timedelta = timedelta(minutes=30)
     default_runtime: timedelta = timedelta(hours=24)
     resize_every: timedelta = timedelta(minutes=30)
-    restart: timedelta = timedelta(minutes=2)
     drain_within: timedelta = timedelta(minutes=30)
     preemption: Preemption = field(default_factory=Preemption)
 

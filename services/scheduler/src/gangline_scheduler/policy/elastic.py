@@ -73,7 +73,7 @@ def growth(snapshot: Snapshot, state: State, now: datetime, policy: Policy) -> G
         found = _larger(job, snapshot, state)
         if found is None or _wanted(found, snapshot, state):
             continue
-        cost_s = found.gpus * policy.restart.total_seconds() + _unsaved_gpu_s(job, now)
+        cost_s = found.gpus * _restart_s(policy) + _unsaved_gpu_s(job, now)
         value_s = (found.gpus - job.held_gpus) * estimates.left_s(job)
         if value_s > cost_s:
             return Growth(job, found, cost_s, value_s)
@@ -96,10 +96,15 @@ def shrinking(
     if found is None:
         return None
     sizes, placement = found
-    restart_s = policy.restart.total_seconds()
-    cost_s = sum(size * restart_s + _unsaved_gpu_s(other, now) for other, size in sizes)
+    cost_s = sum(size * _restart_s(policy) + _unsaved_gpu_s(other, now) for other, size in sizes)
     value_s = need.gpus * _sooner_s(job, need, snapshot, state, now, policy)
     return Shrinking(sizes, placement, cost_s, value_s) if value_s > cost_s else None
+
+
+def _restart_s(policy: Policy) -> float:
+    """Seconds that a gang does nothing for: it saves, stops and starts."""
+    costs = policy.preemption
+    return (costs.checkpoint + costs.restart).total_seconds()
 
 
 def _live(state: State) -> Iterable[Job]:
