@@ -1,18 +1,21 @@
 """What is free on each node, indexed so that a placement looks at few nodes.
 
 Kept for each GPU model ("" stands for all together):
-- nodes by the number of their free GPUs: the best fit on one node is a lookup;
+- nodes by the number of their free GPUs, and among these by rack: the best fit on one node, in
+  the fullest rack, is a lookup;
 - the free GPUs of each domain (NVLink domain, rack, block): a domain that is too small for a gang
   is never opened.
 
 `copy` shares everything and costs O(distinct counts + domains + nodes) pointers; what is written
-afterwards is copied first. `put` and `pop` cost O(levels) and the copy of one set of nodes.
+afterwards is copied first. `put` and `pop` cost O(levels) and the copy of the nodes of one rack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
 
 from gangline_scheduler.model import Hold, Node
 
@@ -25,7 +28,8 @@ class FreeNode:
     """What a schedulable node can still give: GPU indexes by model, CPUs, memory in GB.
 
     `path`: its domain at each level, from the node itself to the whole cluster, as names that are
-    unique in the cluster. `gpus`: (model in lower case, free indexes in order).
+    unique in the cluster. `gpus`: (model in lower case, free indexes in order). `home`: which of
+    `path` is its rack (the widest level below the cluster where there are no racks).
     """
 
     node_id: str
@@ -34,6 +38,12 @@ class FreeNode:
     cpus: float
     memory_gb: float
     labels: tuple[tuple[str, str], ...] = ()
+    home: int = field(default=0, repr=False, compare=False)
+
+    @property
+    def rack(self) -> str:
+        """The domain by which nodes with equally many free GPUs are kept."""
+        return self.path[self.home]
 
     @property
     def size(self) -> int:
@@ -97,6 +107,7 @@ def free_of(
         cpus=node.info.cpus - sum(hold.cpus for hold in holds),
         memory_gb=node.info.memory_gb - sum(hold.memory_gb for hold in holds),
         labels=node.labels,
+        home=levels.index("rack") + 1 if "rack" in levels else len(levels),
     )
 
 
@@ -123,12 +134,12 @@ class FreeIndex:
 
     def __init__(self, nodes: Iterable[FreeNode] = ()) -> None:
         self._nodes: dict[str, FreeNode] = {}
-        self._by_count: dict[tuple[str, int], dict[str, None]] = {}
+        self._by_count: dict[tuple[str, int], dict[str, dict[str, None]]] = {}
         self._sums: dict[tuple[int, str], dict[str, int]] = {}
         self._members: dict[str, dict[str, None]] = {}
         self._totals: dict[str, int] = {}
         self._largest = 0
-        self._own: set[tuple[str, int]] = set()
+        self._own: set[tuple[str, int] | tuple[str, int, str]] = set()
         self._own_members: set[str] = set()
         for node in nodes:
             self.put(node)
@@ -183,30 +194,48 @@ class FreeIndex:
             return list(self._nodes.values())
         return [self._nodes[node_id] for node_id in self._members.get(domain, ())]
 
+    def some(self, model: str) -> Iterator[FreeNode]:
+        """The nodes with any free GPU of a model ("": any), in no order that matters."""
+        for count in range(1, self._largest + 1):
+            for names in self._by_count.get((model, count), {}).values():
+                for name in names:
+                    yield self._nodes[name]
+
     def tightest(
         self, model: str, gpus: int, fits: Callable[[FreeNode], bool], rack_level: int
     ) -> FreeNode | None:
         """The node with the fewest free GPUs that holds `gpus` and `fits`.
 
         Of equal ones the one in the fullest rack, so that whole racks stay free; then by name.
+        Cost: O(racks with such nodes), and the nodes of the rack taken.
         """
-        racks = self._sums.get((rack_level, model), {})
+        sums = self._sums.get((rack_level, model), {})
         for count in range(gpus, self._largest + 1):
-            bucket = self._by_count.get((model, count))
-            if not bucket:
+            racks = self._by_count.get((model, count))
+            if not racks:
                 continue
-            fitting = [node for name in bucket if fits(node := self._nodes[name])]
-            if fitting:
-                return min(
-                    fitting,
-                    key=lambda node: (racks.get(node.path[rack_level], 0), node.node_id),
-                )
+            by_room = sorted((sums.get(rack, 0), rack) for rack in racks)
+            for _, equal in groupby(by_room, key=itemgetter(0)):
+                found = self._first([racks[rack] for _, rack in equal], fits)
+                if found is not None:
+                    return found
         return None
+
+    def _first(
+        self, racks: list[dict[str, None]], fits: Callable[[FreeNode], bool]
+    ) -> FreeNode | None:
+        """The node that fits with the smallest name. The very smallest mostly does."""
+        smallest = self._nodes[min(min(names) for names in racks)]
+        if fits(smallest):
+            return smallest
+        names = (name for names in racks for name in names)
+        fitting = [name for name in names if fits(self._nodes[name])]
+        return self._nodes[min(fitting)] if fitting else None
 
     def put(self, node: FreeNode) -> None:
         """Add a node, or say anew what is free on it."""
         before = self._nodes.get(node.node_id)
-        if before is not None and before.path == node.path:
+        if before is not None and before.path == node.path and before.home == node.home:
             self._count(before, -1)
         else:
             if before is not None:
@@ -254,11 +283,18 @@ class FreeIndex:
         if key not in self._own:
             self._own.add(key)
             self._by_count[key] = dict(self._by_count.get(key, {}))
+        racks, rack = self._by_count[key], node.rack
+        if (*key, rack) not in self._own:
+            self._own.add((*key, rack))
+            racks[rack] = dict(racks.get(rack, {}))
         if sign > 0:
-            self._by_count[key][node.node_id] = None
+            racks[rack][node.node_id] = None
             self._largest = max(self._largest, count)
         else:
-            del self._by_count[key][node.node_id]
+            del racks[rack][node.node_id]
+            if not racks[rack]:
+                del racks[rack]
+                self._own.discard((*key, rack))
         self._totals[model] = self._totals.get(model, 0) + sign * count
         for level, domain in enumerate(node.path[1:-1], start=1):
             if domain != node.node_id:

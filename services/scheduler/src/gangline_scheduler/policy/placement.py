@@ -132,9 +132,9 @@ def models(demand: Demand) -> tuple[str, ...]:
 
 def room(demand: Demand, node: FreeNode, model: str) -> int:
     """How many of the gang's ranks a node can hold."""
-    if demand.labels and not set(demand.labels) <= set(node.labels):
-        return 0
     most = len(node.indexes(model))
+    if not most or (demand.labels and not set(demand.labels) <= set(node.labels)):
+        return 0
     if demand.cpus_per_gpu > 0:
         most = min(most, int((node.cpus + _EPSILON) / demand.cpus_per_gpu))
     if demand.memory_per_gpu_gb > 0:
@@ -156,7 +156,8 @@ def _in_level(
 ) -> tuple[Part, ...] | None:
     sums = {"": free.total(model)} if whole else free.sums(number, model)
     for _, name in sorted((count, name) for name, count in sums.items() if count >= demand.gpus):
-        allowed = (node for node in free.members(name) if node.node_id not in skip)
+        nodes = free.members(name) if name else free.some(model)
+        allowed = (node for node in nodes if node.node_id not in skip)
         found = rooms_of(demand, allowed, model)
         if sum(item.size for item in found) >= demand.gpus:
             return spread(found, demand.gpus, number)
