@@ -43,8 +43,8 @@ ROUNDS = 200
 STEP = st.tuples(
     st.sampled_from(
         """submit submit run run start exit done stopped fail node_fail final cancel restore
-        commit commit delete priority join rejoin leave silent recover drain undrain team tick
-        tick long outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
+        commit commit delete priority join rejoin leave silent recover drain cordon undrain team
+        tick tick long save save outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
     ),
     st.integers(0, 7),
     st.integers(0, 7),
@@ -65,6 +65,8 @@ class Story:
             self.cluster.tick(seconds=3600 * b if kind == "long" else 7 * b)
         elif kind == "outdated":
             self._outdated(a * 8 + b)
+        elif kind == "save":
+            self._save(a)
         elif kind in {"run", "done"}:
             job_id = self._chosen(a)
             if job_id is not None and kind == "run":
@@ -82,6 +84,13 @@ class Story:
     def _chosen(self, a: int) -> str | None:
         active = sorted(self.cluster.state.jobs)
         return active[a % len(active)] if active else None
+
+    def _save(self, a: int) -> None:
+        """A live gang saves its next step, which makes it move from draining nodes, or grow."""
+        job_id = self._chosen(a)
+        if job_id is not None and (job := self.cluster.job(job_id)).gang is not None:
+            newest = job.checkpoints[-1].step if job.checkpoints else 0
+            self.cluster.commit(job_id, newest + 1, attempt=job.attempt)
 
     def _outdated(self, number: int) -> None:
         """Anything that was given before comes again; reports of older attempts do nothing."""
@@ -120,7 +129,7 @@ class Story:
             return None
         job = self.cluster.job(job_id)
         live = {"job_id": job_id, "attempt": max(1, job.attempt)}
-        rank = {"rank": b % job.gpus, "node_id": "n0", "incarnation": "i1"}
+        rank = {"rank": b % max(1, job.held_gpus), "node_id": "n0", "incarnation": "i1"}
         verdict = {"message": "m", "restarts_used": 0, "restarts_max": 3} | live
         match kind:
             case "start":
@@ -156,12 +165,14 @@ class Story:
             fields["max_runtime_hours"] = 2
         if b == 6 and self.jobs > 1:
             fields["resume_from"] = "j1"
+        gpus = 1 + (a + b) % (NODES * GPUS)
+        need = {"gpus": gpus, "min_gpus": 1 + a % gpus} if b % 2 else {"gpus": gpus}
         team = "cv" if a % 2 else "nlp"
         spec_data = {"name": "j", "team": team, "run": "x", "priority": a * 10} | fields
         return JobAdmitted.model_validate(
             {
                 "job_id": job_id,
-                "spec": spec_data | {"resources": {"gpus": 1 + (a + b) % (NODES * GPUS)}},
+                "spec": spec_data | {"resources": need},
                 "user": "u",
                 "submitted_at": self.cluster.now,
             }
@@ -183,8 +194,9 @@ class Story:
                 return NodeFailed(node_id=node_id, incarnation=now, reason="silent")
             case "recover":
                 return NodeRecovered(node_id=node_id, incarnation=now, was="failed")
-            case "drain" | "undrain":
-                return DrainAdmitted(node_id=node_id, drain=kind == "drain", user="u")
+            case "drain" | "cordon" | "undrain":
+                on, move = kind != "undrain", kind == "drain"
+                return DrainAdmitted(node_id=node_id, drain=on, move_jobs=move, user="u")
             case _:
                 return None
 
