@@ -1,0 +1,57 @@
+"""A scheduler that is watched: after each input, all that must always hold."""
+
+from __future__ import annotations
+
+from builders_deciding import Drive
+from builders_scheduler import Cluster
+from gangline_bus.decision import Input
+from gangline_scheduler.config import SchedulerSettings
+from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.invariants import consistent, held_for_waiting, violations
+from gangline_scheduler.snapshot import codec
+from gangline_scheduler.state import fingerprint
+from gangline_schemas.base import Event
+
+
+class Checked(Cluster):
+    """The scheduler with these settings, without teams or nodes.
+
+    `thorough`: also that deciding changes nothing, and that the same input again leads to nothing.
+    """
+
+    def __init__(self, settings: SchedulerSettings, *, thorough: bool = True) -> None:
+        self.policy = settings.policy()
+        Drive.__init__(self, Scheduler(settings.limits(), self.policy))
+        self.thorough = thorough
+
+    def take(self, item: Input) -> list[Event]:
+        """Decide, fold and check one input."""
+        mark = fingerprint(self.state) if self.thorough else ""
+        decisions = list(self.decider.decide(self.state, item, self.now))
+        assert not self.thorough or fingerprint(self.state) == mark, "decide changed the state"
+        found = []
+        for decision in decisions:
+            if self.state.held:
+                found += held_for_waiting(self.state, [decision.event])
+            self.state = self.decider.evolve(self.state, decision, self.now)
+            self.log.append((decision, self.now))
+        found += violations(self.state)
+        assert not found, "; ".join(found)
+        if self.thorough:
+            self.decides_nothing(item)
+            derived = consistent(self.state)
+            assert not derived, "; ".join(derived)
+        return [decision.event for decision in decisions]
+
+    def decides_nothing(self, item: Input) -> None:
+        """The same input again leads to nothing."""
+        again = self.decider.decide(self.state, item, self.now)
+        assert not again, f"decided twice: {again[0].event!r}"
+
+    def folds_to_the_same(self) -> None:
+        """A successor that folds the log, or reads a snapshot, stands where this one does."""
+        now = fingerprint(self.state)
+        assert fingerprint(self.replayed()) == now, "the log folds to another state"
+        snapshots = codec(self.decider.initial)
+        loaded = snapshots.load(snapshots.dump(snapshots.copy(self.state)))
+        assert fingerprint(loaded) == now, "a snapshot holds another state"
