@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -28,17 +28,22 @@ from gangline_gateway.history import LogPage, RunPage
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
+from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.serving import HttpServer
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.door import Desk, Door
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.requests import TeamConfigureRequested
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.job import TeamConfig
+from gangline_service.asking import Asked
 from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
@@ -102,15 +107,6 @@ class GatewayScene:
         self.bus: MemoryBus = self.broker.connect("test")
         create_topics(self.bus, self.names)
         self.tail = Tail(self.broker.connect("gateway"), self.names)
-        self.gate = Gate(
-            tail=self.tail,
-            publisher=Publisher(self.broker.connect("gateway").writer(), self.names),
-            past=past or Past(no_history),
-            followers=Followers(self.tail),
-            streams=Streams(50),
-            store=LocalStore(folder / "store"),
-            answer_wait_s=DEADLINE_S if deciding else 0.05,
-        )
         self.tokens_file = folder / "tokens.json"
         write_tokens(
             self.tokens_file,
@@ -120,6 +116,19 @@ class GatewayScene:
                 TokenEntry.of(TOKENS["vision"], name="bob", role=Role.MEMBER, teams=["vision"]),
                 TokenEntry.of(TOKENS["svc"], name="svc", role=Role.SERVICE),
             ],
+        )
+        self.asked: Asked[State] = Asked()
+        desk = Desk(self.asked, Scheduler(), Policy())
+        self.door = Door(desk, TokenBook.load(self.tokens_file), instance="test")
+        self.gate = Gate(
+            tail=self.tail,
+            publisher=Publisher(self.broker.connect("gateway").writer(), self.names),
+            past=past or Past(no_history),
+            followers=Followers(self.tail),
+            streams=Streams(50),
+            store=LocalStore(folder / "store"),
+            scheduler=SchedulerDoor([self.door.address.url], TOKENS["svc"], answer_s=DEADLINE_S),
+            answer_wait_s=DEADLINE_S if deciding else 0.05,
         )
         self._telemetry = start_telemetry("gateway", "test")
         self._stopping = threading.Event()
@@ -138,7 +147,8 @@ class GatewayScene:
         )
 
     def start(self) -> None:
-        """Deciders and tail."""
+        """Deciders, the scheduler's door and tail."""
+        self.door.start()
         if self._deciding:
             self._deciders.start()
         self.tail.start()
@@ -147,6 +157,7 @@ class GatewayScene:
     def stop(self) -> None:
         """End both threads; a decider's error fails the test."""
         self._stopping.set()
+        self.door.close()
         self.tail.close()
         if self._deciding:
             self._deciders.join(DEADLINE_S)
@@ -206,6 +217,7 @@ class GatewayScene:
             while not self._stopping.wait(0.005):
                 for loop in loops:
                     loop.cycle(0.0)
+                self.asked.answer(cast("State", loops[1].state))
         except BaseException as error:
             self.failures.append(error)
 

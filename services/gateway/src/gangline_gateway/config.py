@@ -36,7 +36,9 @@ class Settings(ServiceSettings):
     """The http(s):// URL of the tracker's endpoint or of a ClickHouse server."""
     clickhouse_user: str = "default"
     service_token: SecretStr | None = None
-    """The password towards ClickHouse."""
+    """The password towards ClickHouse, and the token towards the schedulers."""
+    scheduler_urls: str = ""
+    """Where schedulers are asked (their question_port), leader and standbys, by commas."""
     store_url: str | None = None
     """Where code bundles are put; see gangline_storage.open."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
@@ -56,6 +58,22 @@ class Settings(ServiceSettings):
             raise ValueError("must not hold credentials; set service_token instead")
         return value.rstrip("/")
 
+    @field_validator("scheduler_urls")
+    @classmethod
+    def _check_schedulers(cls, value: str) -> str:
+        for url in filter(None, value.split(",")):
+            parts = urlsplit(url.strip())
+            if parts.scheme not in {"http", "https"} or not parts.hostname:
+                raise ValueError("must be URLs such as http://127.0.0.1:8090, with commas between")
+            if parts.scheme == "http" and not _is_loopback(parts.hostname):
+                raise ValueError("a scheduler on another machine is asked by https:// alone")
+        return value
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """The URLs of `scheduler_urls`."""
+        return tuple(url.strip().rstrip("/") for url in self.scheduler_urls.split(",") if url)
+
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
@@ -70,14 +88,16 @@ class Settings(ServiceSettings):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
-        if self.gateway_host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.gateway_host).is_loopback
-        except ValueError:
-            return False
+        return _is_loopback(self.gateway_host)
 
     @property
     def scheme(self) -> str:
         """How clients reach the gateway."""
         return "http" if self.tls_cert is None else "https"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -17,6 +17,7 @@ from gangline_gateway.live_model import JobDetails
 from gangline_gateway.past import Past
 from gangline_gateway.problems import forbidden, not_found
 from gangline_gateway.publish import Publisher
+from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_service.tokens import Principal, Role
@@ -57,6 +58,7 @@ class Gate:
     followers: Followers
     streams: Streams
     store: ObjectStore | None = None
+    scheduler: SchedulerDoor = field(default_factory=lambda: SchedulerDoor([], ""))
     answer_wait_s: float = 2.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gangline_schemas.base import FieldError, Identifier
 from gangline_schemas.job import GpuTypeLimit, JobSpec, TeamConfig
+from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
 State = Literal[
     "pending", "scheduled", "initializing", "running", "checkpointing", "preempted",
@@ -150,6 +151,17 @@ class Explanation(Answer):
     message: str
     since: datetime | None
     evidence: dict[str, JsonValue]
+    eta: datetime | None = Field(default=None, description="When a job that waits will start.")
+    eta_note: str = Field(default="", description="What the ETA is, or why there is none.")
+    waits_for: JobExplained | None = Field(
+        default=None, description="What a pending job waits for; null when it does not wait."
+    )
+
+
+class WhatIf(WhatIfAnswer):
+    """What would happen to this job if it were submitted now; nothing was changed."""
+
+    notes: tuple[str, ...] = Field(default=(), description="What its team's quota says to it.")
 
 
 class LogLineAnswer(Answer):

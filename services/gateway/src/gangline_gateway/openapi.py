@@ -8,8 +8,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from gangline_gateway.models import WhatIf
 from gangline_gateway.problems import MEDIA_TYPE, Problem
 from gangline_schemas.job import JobSpec
+from gangline_schemas.questions import JobExplained
 
 _REF = "#/components/schemas/{model}"
 _SCHEME = {"type": "http", "scheme": "bearer", "description": "A token of this installation."}
@@ -37,7 +39,9 @@ def document(app: FastAPI) -> dict[str, Any]:
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
     """FastAPI shows aliases (camelCase), which are accepted too; the names are what we send."""
     _, definitions = models_json_schema(
-        [(JobSpec, "validation")], by_alias=False, ref_template=_REF
+        [(kind, "validation") for kind in (JobSpec, JobExplained, WhatIf)],
+        by_alias=False,
+        ref_template=_REF,
     )
     schemas = found["components"]["schemas"]
     for name, schema in definitions["$defs"].items():

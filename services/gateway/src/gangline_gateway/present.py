@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import cast
@@ -17,6 +18,7 @@ from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNod
 from gangline_schemas import gpu_time
 from gangline_schemas.events.workers import GpuStatus, WorkerHeartbeat
 from gangline_schemas.job import JobSpec
+from gangline_schemas.questions import AheadJob, JobExplained, WhatIfAnswer
 from gangline_schemas.team_usage import team_usage
 from gangline_schemas.teams import rolled_up
 
@@ -331,3 +333,52 @@ def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
             "evidence": evidence,
         }
     )
+
+
+def with_answer(
+    found: models.Explanation, answer: JobExplained, visible: frozenset[str] | None
+) -> models.Explanation:
+    """With what the scheduler says of a pending job; jobs of other teams are not named."""
+    outlook = answer.outlook
+    note = outlook.eta_reason
+    if outlook.eta is not None and outlook.eta_is == "at_least":
+        note = f"no sooner than this: {note}"
+    return found.model_copy(
+        update={
+            "code": answer.code,
+            "message": answer.message,
+            "since": answer.since,
+            "eta": outlook.eta,
+            "eta_note": note,
+            "waits_for": _seen(answer, visible),
+        }
+    )
+
+
+def what_if(
+    answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] | None
+) -> models.WhatIf:
+    """What a job would do, as a caller may see it."""
+    waiting = answer.waiting
+    victims = tuple(
+        item if visible is None or item.team in visible
+        else item.model_copy(update={"job_id": None, "team": None})
+        for item in answer.preempts
+    )  # fmt: skip
+    return models.WhatIf(
+        **dict(answer)
+        | {
+            "notes": tuple(notes),
+            "preempts": victims,
+            "waiting": None if waiting is None else _seen(waiting, visible),
+        }
+    )
+
+
+def _seen(answer: JobExplained, visible: frozenset[str] | None) -> JobExplained:
+    if visible is None:
+        return answer
+    ahead = tuple(
+        item if item.team in visible else AheadJob(gpus=item.gpus) for item in answer.ahead
+    )
+    return answer.model_copy(update={"ahead": ahead})

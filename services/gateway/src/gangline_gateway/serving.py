@@ -19,6 +19,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
 from gangline_gateway.past import Past, connector
 from gangline_gateway.publish import Publisher
+from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_service.deciding import connect, wait_for_topics
@@ -109,6 +110,7 @@ def main(context: Context[Settings]) -> int:
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once),
         store=open_store(settings.store_url) if settings.store_url else None,
+        scheduler=_door(settings),
         answer_wait_s=settings.answer_wait_s,
     )
     server = _bind(settings)
@@ -138,6 +140,11 @@ def main(context: Context[Settings]) -> int:
     writer.close()
     tail.close()
     return 0
+
+
+def _door(settings: Settings) -> SchedulerDoor:
+    token = settings.service_token
+    return SchedulerDoor(settings.schedulers, token.get_secret_value() if token else "")
 
 
 def _tokens(settings: Settings) -> TokenBook:

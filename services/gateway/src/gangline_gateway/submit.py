@@ -49,30 +49,31 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
     """What the gateway can say of a job without submitting it. Raises a 403 problem."""
     may_change(caller, spec.team)
-    notes: list[str] = []
+    notes, _ = quota_notes(gate, spec)
+    return DryRun(
+        job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
+        gpus=spec.resources.gpus,
+        notes=notes,
+        spec=spec,
+    )
+
+
+def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
+    """What the quota of the job's team says to it, and whether it would be rejected."""
     teams = gate.tail.ask(lambda live: {name: team.config for name, team in live.teams.items()})
     team = teams.get(spec.team)
     gpus = spec.resources.gpus
     if team is None:
-        notes.append(f"team {spec.team} is not configured: the job would be rejected")
-    elif (spec.resources.min_gpus or gpus) > (top := tightest(teams, spec.team)).ceiling:
-        notes.append(
-            f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever "
-            "hold: the job would be rejected"
-        )
-    else:
-        used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
-        if used + gpus > team.gpu_limit:
-            notes.append(
-                f"team {spec.team} holds {used} of {team.gpu_limit} GPUs now: "
-                "the job would wait, or borrow"
-            )
-    return DryRun(
-        job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
-        gpus=gpus,
-        notes=notes,
-        spec=spec,
-    )
+        return [f"team {spec.team} is not configured: the job would be rejected"], True
+    top = tightest(teams, spec.team)
+    if (spec.resources.min_gpus or gpus) > top.ceiling:
+        note = f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever hold"
+        return [f"{note}: the job would be rejected"], True
+    used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
+    if used + gpus <= team.gpu_limit:
+        return [], False
+    note = f"team {spec.team} holds {used} of {team.gpu_limit} GPUs now"
+    return [f"{note}: the job would wait, or borrow"], False
 
 
 def _decided(live: Live, job_id: str) -> JobDetails | None:

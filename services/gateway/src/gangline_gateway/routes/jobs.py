@@ -15,13 +15,15 @@ from gangline_gateway.gate import (
     TheGate,
     answers,
     job_to_change,
+    may_change,
     router,
     visible_teams,
 )
 from gangline_gateway.history import RunRow
 from gangline_gateway.live_model import JobDetails
-from gangline_gateway.problems import conflict, invalid, not_found
-from gangline_gateway.submit import dry_run, submit
+from gangline_gateway.problems import conflict, invalid, not_found, unavailable
+from gangline_gateway.scheduler_door import AwayError
+from gangline_gateway.submit import dry_run, quota_notes, submit
 from gangline_schemas.base import Event
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
@@ -214,11 +216,16 @@ def list_checkpoints(job_id: JobId, gate: TheGate, caller: Caller) -> models.Che
     responses=answers(404),
 )
 def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanation:
-    """One dominant reason with its evidence and the next step."""
+    """One dominant reason with its evidence and the next step; of one that waits, until when.
+
+    While the scheduler does not answer, `eta_note` says so and the rest is what it said last.
+    """
     now = gate.clock()
     found = gate.details(job_id, caller)
     if found is not None:
-        return gate.tail.ask(lambda live: present.explain(live, found, now))
+        told = gate.tail.ask(lambda live: present.explain(live, found, now))
+        waits = found.job.queued and not found.job.nodes and not found.job.ended
+        return _asked(gate, caller, told) if waits else told
     row = past_run(gate, caller, job_id)
     return models.Explanation.model_validate(
         {
@@ -230,6 +237,38 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanat
             "evidence": {"attempt": row.attempt, "restarts": row.restarts},
         }
     )
+
+
+@jobs.post(
+    "/v1/what-if",
+    operation_id="whatIf",
+    summary="What a job would do now",
+    response_model=models.WhatIf,
+    responses=answers(),
+)
+def what_if(spec: Spec, gate: TheGate, caller: Caller) -> models.WhatIf:
+    """When and where this job would start, whom it would preempt and at what cost.
+
+    Nothing changes by asking. 503 while the scheduler does not answer.
+    """
+    may_change(caller, spec.team)
+    notes, rejected = quota_notes(gate, spec)
+    if rejected:
+        gpus = spec.resources.gpus
+        return models.WhatIf(starts="never", gpus=gpus, message=notes[0], notes=tuple(notes))
+    try:
+        answer = gate.scheduler.what_if(spec)
+    except AwayError as error:
+        raise unavailable("scheduler-away", str(error)) from None
+    return present.what_if(answer, notes, visible_teams(caller))
+
+
+def _asked(gate: Gate, caller: Principal, told: models.Explanation) -> models.Explanation:
+    try:
+        answer = gate.scheduler.explain(told.job_id)
+    except AwayError as error:
+        return told.model_copy(update={"eta_note": f"no estimate: {error}"})
+    return told if answer is None else present.with_answer(told, answer, visible_teams(caller))
 
 
 def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
