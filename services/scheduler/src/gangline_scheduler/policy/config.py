@@ -11,10 +11,12 @@ from gangline_scheduler.policy.fair_tree import FairTree
 from gangline_scheduler.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.policy.placement import Placer, place
 from gangline_scheduler.policy.reservation import Mode
+from gangline_scheduler.policy.short_first import ShortFirst
 
 Switch = Literal["on", "off"]
 
-ORDERS: dict[str, Order] = {order.name: order for order in (FairShare(), FairTree(), FIFO, SJF)}
+_ORDERS: tuple[Order, ...] = (FairShare(), FairTree(), ShortFirst(), FIFO, SJF)
+ORDERS: dict[str, Order] = {order.name: order for order in _ORDERS}
 
 
 @dataclass(frozen=True, slots=True)

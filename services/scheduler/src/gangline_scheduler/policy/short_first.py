@@ -1,0 +1,57 @@
+"""Who needs least to be done goes first, as far as that is known: the order named `short`.
+
+What a job still needs is
+- what it said (`expected_runtime_hours`) less what it has run;
+- for a job that said nothing, an hour until it has held 60,000 GPU-seconds, and a day from then on
+  (least attained service, in two queues: most jobs are short, and who has run long runs on).
+Among equals, restarts first, then who was submitted first. Priorities come before all of it in
+steps of `STEP` points, so that an urgent job is not behind a short one.
+
+A running job is compared by half of what it needs: one that waits must be much shorter to have it
+stopped (policy/preemption.py with `preempt_below = 101`), or two jobs would take turns.
+Sources: Gu et al., "Tiresias" (NSDI 2019) for the two queues; shortest remaining time first.
+Cost: one sorted list.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from gangline_scheduler.model import Job
+from gangline_scheduler.policy.order import Listed
+from gangline_scheduler.state import State
+
+STEP = 20
+SPLIT_GPU_S = 60_000.0
+SHORT_S = 3600.0
+LONG_S = 24 * 3600.0
+SHORTEST_S = 60.0
+KEEP = 0.5
+"""A running job counts as needing this part of what it needs."""
+
+
+class ShortFirst(Listed):
+    """See the module."""
+
+    def __init__(self) -> None:
+        super().__init__("short", _waiting_place, strict=False)
+
+    def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002
+        """Its place among all: a running job keeps a lead."""
+        if job.gang is None:
+            return (*_waiting_place(job), job.job_id)
+        needed_s = KEEP * left_s(job, job.ran_by(now))
+        return job.priority // STEP, True, needed_s, job.submitted_at, job.job_id
+
+
+def left_s(job: Job, ran_s: float) -> float:
+    """Seconds that the job is taken to need after it has run for `ran_s`."""
+    said = job.spec.expected_runtime_hours
+    if said is not None:
+        return max(SHORTEST_S, said * 3600 - ran_s)
+    return SHORT_S if ran_s * job.gpus <= SPLIT_GPU_S else LONG_S
+
+
+def _waiting_place(job: Job) -> tuple[Any, ...]:
+    return job.priority // STEP, not job.restarting, left_s(job, job.ran_s), job.submitted_at
