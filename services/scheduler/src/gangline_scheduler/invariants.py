@@ -35,21 +35,28 @@ def violations(state: State) -> list[str]:
 def one_gang_per_gpu(state: State) -> list[str]:
     """1. A GPU belongs to at most one live gang, and free means free."""
     found: list[str] = []
-    holder: dict[tuple[str, int], str] = {}
+    taken: dict[str, set[int]] = {}
     for job_id in state.live:
         gang = state.jobs[job_id].gang
         for part in gang.nodes if gang is not None else ():
-            for index in part.gpus:
-                other = holder.setdefault((part.node_id, index), job_id)
-                if other != job_id:
-                    found.append(f"GPU {index} of {part.node_id} belongs to {other} and {job_id}")
-    for node in state.free.nodes():
-        found += [
-            f"GPU {index} of {node.node_id} counts as free and belongs to "
-            f"{holder[node.node_id, index]}"
-            for index in node.indexes("")
-            if (node.node_id, index) in holder
-        ]
+            there = taken.get(part.node_id)
+            if there is None:
+                taken[part.node_id] = set(part.gpus)
+                continue
+            twice = there.intersection(part.gpus)
+            found += [
+                f"GPU {index} of {part.node_id} belongs to {job_id} and to another job"
+                for index in sorted(twice)
+            ]
+            there.update(part.gpus)
+    for node_id, there in taken.items():
+        node = state.free.get(node_id)
+        if node is not None and not there.isdisjoint(node.indexes("")):
+            twice = there.intersection(node.indexes(""))
+            found += [
+                f"GPU {index} of {node_id} counts as free and belongs to a gang"
+                for index in sorted(twice)
+            ]
     return found
 
 
@@ -93,11 +100,14 @@ def ceilings(state: State) -> list[str]:
 
     What it held when its limit was lowered is excused until those gangs end.
     """
-    held: dict[str, int] = {}
+    own: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        for name in [*line_of(state.teams, job.team)] or [job.team]:
-            held[name] = held.get(name, 0) + job.held_gpus
+        own[job.team] = own.get(job.team, 0) + job.held_gpus
+    held: dict[str, int] = {}
+    for team, gpus in own.items():
+        for name in [*line_of(state.teams, team)] or [team]:
+            held[name] = held.get(name, 0) + gpus
     found = []
     for team in sorted(held.keys() | state.used.keys()):
         used, counted = held.get(team, 0), state.used.get(team, 0)
@@ -112,15 +122,16 @@ def ceilings(state: State) -> list[str]:
 
 def states_agree(state: State) -> list[str]:
     """5, in part: a job with a gang is in a state with one; one that waits has none."""
+    jobs, waits = state.jobs, JobState.PENDING
     found = [
-        f"{job_id} is {state.jobs[job_id].state} and holds GPUs"
+        f"{job_id} is {jobs[job_id].state} and holds GPUs"
         for job_id in state.live
-        if state.jobs[job_id].state not in _WITH_GANG
+        if jobs[job_id].state not in _WITH_GANG
     ]
     found += [
-        f"{job_id} waits and is {state.jobs[job_id].state}"
+        f"{job_id} waits and is {job.state}"
         for job_id in state.pending
-        if state.jobs[job_id].state is not JobState.PENDING or state.jobs[job_id].gang is not None
+        if (job := jobs[job_id]).state is not waits or job.gang is not None
     ]
     if len(state.pending) + len(state.live) != len(state.jobs):
         found.append(

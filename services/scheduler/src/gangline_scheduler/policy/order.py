@@ -86,11 +86,15 @@ def share_penalty(team: Team | None, used: int) -> float:
     return max(0.0, (share(team, used) - 1.0) * SHARE_WEIGHT)
 
 
+def wait_bonus(since: datetime, now: datetime) -> float:
+    """By how much waiting since then brings a job forward."""
+    waited_minutes = max(0.0, (now - since).total_seconds() / 60.0)
+    return min(MAX_WAIT_BONUS, waited_minutes / MINUTES_PER_POINT)
+
+
 def own_rank(job: Job, now: datetime) -> Rank:
     """A job's place within its team: the formula without the share."""
-    waited_minutes = max(0.0, (now - job.waiting_since).total_seconds() / 60.0)
-    bonus = min(MAX_WAIT_BONUS, waited_minutes / MINUTES_PER_POINT)
-    value = job.priority - bonus
+    value = job.priority - wait_bonus(job.waiting_since, now)
     return not job.restarting, value, job.waiting_since, job.submitted_at, job.job_id
 
 
@@ -150,11 +154,10 @@ class _FairWalk:
         penalty: Callable[[State, str], float],
     ) -> None:
         self._current, self._now, self._penalty = current, now, penalty
-        self._groups = list(current().queue.groups().items())
+        self._groups: list[tuple[Any, list[tuple[Any, ...]]]] = [*current().queue.groups().items()]
         self._heads: dict[str, list[tuple[Rank, int, int]]] = {}
-        for number in range(len(self._groups)):
-            head = self._head(number, 0)
-            self._heads.setdefault(head[0], []).append(head[1])
+        for number, (group, _) in enumerate(self._groups):
+            self._heads.setdefault(group.team, []).append(self._head(number, 0))
         for heads in self._heads.values():
             heapify(heads)
         self._teams = [self._team_head(team) for team in self._heads]
@@ -171,7 +174,7 @@ class _FairWalk:
                 continue
             _, number, at = heappop(self._heads[team])
             self._given = (team, number, at)
-            return self._job(number, at)
+            return self._current().jobs[self._groups[number][1][at][-1]]
         return None
 
     def drop(self) -> None:
@@ -185,16 +188,16 @@ class _FairWalk:
             return
         (team, number, at), self._given = self._given, None
         if at + 1 < len(self._groups[number][1]):
-            heappush(self._heads[team], self._head(number, at + 1)[1])
+            heappush(self._heads[team], self._head(number, at + 1))
         if self._heads[team]:
             heappush(self._teams, self._team_head(team))
 
-    def _job(self, number: int, at: int) -> Job:
-        return self._current().jobs[self._groups[number][1][at][-1]]
-
-    def _head(self, number: int, at: int) -> tuple[str, tuple[Rank, int, int]]:
-        job = self._job(number, at)
-        return job.team, (own_rank(job, self._now), number, at)
+    def _head(self, number: int, at: int) -> tuple[Rank, int, int]:
+        """The rank is `own_rank`'s; group and place hold all that it takes, without the job."""
+        group, places = self._groups[number]
+        since, submitted_at, job_id = places[at]
+        value = group.priority - wait_bonus(since, self._now)
+        return (not group.restarting, value, since, submitted_at, job_id), number, at
 
     def _team_head(self, team: str) -> tuple[Rank, str]:
         fresh, value, *rest = self._heads[team][0][0]
