@@ -41,6 +41,8 @@ share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
 # Groups begin at once: nobody else is about to join.
 group.initial.rebalance.delay.ms=0
+# A standby takes over when the leader's session is over: sessions may be shorter than 6 s.
+group.min.session.timeout.ms=1000
 # After kill -9 the controller waits for the old session: 3.4-4.6 s instead of 11 s until back.
 broker.session.timeout.ms=1000
 broker.heartbeat.interval.ms=200

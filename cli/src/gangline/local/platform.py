@@ -40,6 +40,8 @@ SERVICES: Mapping[str, str] = {
 KAFKA_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
+STANDBY_SESSION_MS = "3000"
+"""A leader that is silent for this long is replaced by its standby, if there is one."""
 _PRIVATE = 0o600
 
 
@@ -121,8 +123,10 @@ class Platform:
         found = []
         for name, module in SERVICES.items():
             copies = self.settings.schedulers if name == "scheduler" else 1
+            own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if copies > 1 else {}
             found += [
-                self._process(f"{name}-{index}", module, environment) for index in range(copies)
+                self._process(f"{name}-{index}", module, {**own, **environment})
+                for index in range(copies)
             ]
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
