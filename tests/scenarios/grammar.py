@@ -23,7 +23,8 @@ Expectations (`Then`) say exactly what happened or is so; what is not said is no
   that wait, in order), `value` (the fair-share formula, lowest first), `due` (of the drf order),
   `reserved` (for whom, where, and when it starts).
 
-Ranks of a gang report as soon as it starts, unless its job is `silent`. Durations: 90 s, 5 min, 2 h.
+Ranks of a gang report as soon as it starts, unless its job is `silent`. Durations: 90 s,
+5 min, 2 h.
 """
 
 from __future__ import annotations

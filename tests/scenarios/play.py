@@ -105,7 +105,8 @@ class Table(Checked):
         own = []
         for node_id, count in shares.items():
             free = self.state.free.get(node_id)
-            assert free is not None and free.size >= count, f"{job_id}: no room on {node_id}"
+            assert free is not None, f"{job_id}: {node_id} takes no gangs"
+            assert free.size >= count, f"{job_id}: {free.size} are free on {node_id}"
             own.append(free.less(Hold(free.indexes("")[count:], 0.0, 0.0)))
         plan = Plan(self.state, self.now)
         jobs.admit(plan, self._admitted(job_id, row))
