@@ -38,10 +38,12 @@ def draw(seed: int, kinds: Sequence[str] | None = None) -> Plan:
 
 
 def _job(random: Random, index: int) -> JobPlan:
+    team = random.choice(("red", "blue"))
+    gpus = random.choice((1, 1, 2, 2, 3, 4, 6, 9)) if index else 2
     return JobPlan(
         job_id=f"j{index}",
-        team=random.choice(("red", "blue")),
-        gpus=random.choice((1, 1, 2, 2, 3, 4, 6, 9)) if index else 2,
+        team=team,
+        gpus=gpus,
         steps=random.randint(8, 24),
         step_s=round(random.uniform(3.0, 9.0), 2),
         save_every=random.randint(2, 5),
@@ -51,6 +53,7 @@ def _job(random: Random, index: int) -> JobPlan:
         keep=random.choice((1, 2, 3)),
         max_runtime_s=random.choice((0.0, 0.0, 0.0, 0.0, 60.0)),
         resume_from="j0" if index and random.random() < 0.15 else "",
+        min_gpus=random.choice((0, 0, 1, (gpus + 1) // 2)),
     )
 
 

@@ -33,7 +33,10 @@ class NodePlan:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A training job: `steps` of `step_s` seconds each, a checkpoint every `save_every` steps."""
+    """A training job: `steps` of `step_s` seconds each, a checkpoint every `save_every` steps.
+
+    `min_gpus` makes it elastic; 0: it is not.
+    """
 
     job_id: str
     team: str
@@ -48,6 +51,7 @@ class JobPlan:
     keep: int = 2
     max_runtime_s: float = 0.0
     resume_from: str = ""
+    min_gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ def spec_of(job: JobPlan) -> JobSpec:
         optional["max_runtime_hours"] = job.max_runtime_s / 3600
     if job.resume_from:
         optional["resume_from"] = job.resume_from
+    need = {"gpus": job.gpus} | ({"min_gpus": job.min_gpus} if job.min_gpus else {})
     return JobSpec.model_validate(
         {
             **optional,
@@ -94,7 +95,7 @@ def spec_of(job: JobPlan) -> JobSpec:
             "team": job.team,
             "priority": job.priority,
             "command": ["train"],
-            "resources": {"gpus": job.gpus},
+            "resources": need,
             "topology": {"level": "rack", "mode": "preferred"},
             "checkpoint": {"keep": {"latest": job.keep}},
             "restart": {"max": job.restarts},

@@ -130,8 +130,10 @@ class JobsWatch:
         if event.attempt != job.attempt + 1:
             raise Violation(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
         places = [(part.node_id, index) for part in event.nodes for index in part.gpus]
-        if len(set(places)) != event.spec.resources.gpus:
-            raise Violation(f"{event.job_id} got {places} for {event.spec.resources.gpus} GPUs")
+        need = event.spec.resources
+        whole = need.min_gpus or need.gpus, len(set(places)), need.gpus
+        if list(whole) != sorted(whole) or len(set(places)) != event.world_size:
+            raise Violation(f"{event.job_id} got {places} for {need.gpus} GPUs")
         for node_id, index in places:
             if index >= self.node_gpus.get(node_id, 0):
                 raise Violation(f"{event.job_id} got GPU {index} of {node_id}: there is none")
@@ -141,7 +143,7 @@ class JobsWatch:
             self.gpus[node_id, index] = event.job_id
         job.gang, job.attempt = event, event.attempt
         used = sum(
-            other.gang.spec.resources.gpus
+            other.gang.world_size
             for other in self.admitted.values()
             if other.gang is not None and other.gang.team == event.team
         )
