@@ -1,0 +1,141 @@
+"""15,000 workloads in 5 cohorts of 6 queues, as in Kueue's scalability test, in virtual time.
+
+Each queue gets 350 small workloads (1 CPU for 0.2 s, one each 0.1 s), 100 medium (5 CPUs for
+0.5 s, one each 0.5 s) and 50 large (20 CPUs for 1 s, one each 1.2 s); its nominal quota is 20 and
+it may borrow 100 from its cohort. Here a CPU is a GPU slot, a queue is a team with a guarantee of
+20, a limit of 20 and 100 to borrow, and a cohort is the team above its six, with a limit of 120.
+All are in one scheduler's state, as one Kueue schedules all cohorts. Large ones have the best
+priority, as there.
+
+Every rank of a gang exits by itself, which is 3.7 inputs a workload and a pass after each last one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from harness import Context, Result
+from scheduler_scene import START, Scene
+
+from gangline_scheduler.simulator.cluster import one_pool
+from gangline_schemas.job import JobSpec, TeamConfig
+
+COHORTS, QUEUES = 5, 6
+NOMINAL, BORROW = 20, 100
+SLOTS_PER_NODE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One class of workloads. Times in seconds."""
+
+    count: int
+    cpus: int
+    runs_s: float
+    every_s: float
+    priority: int
+
+
+KINDS = (
+    Kind(350, 1, 0.2, 0.1, 75),
+    Kind(100, 5, 0.5, 0.5, 50),
+    Kind(50, 20, 1.0, 1.2, 25),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the whole run took."""
+
+    workloads: int
+    cpu_s: float
+    virtual_s: float
+    inputs: int
+    utilization: float
+
+
+def replay(cohorts: int) -> Ran:
+    """Submit, start and end all workloads of so many cohorts; asserts that every one ended."""
+    slots = cohorts * QUEUES * NOMINAL
+    queues = [f"cohort-{number // QUEUES}-queue-{number % QUEUES}" for number in range(cohorts * 6)]
+    scene = Scene(one_pool(slots // SLOTS_PER_NODE, SLOTS_PER_NODE).pools[0].nodes, teams(cohorts))
+    moments = [
+        (number * kind.every_s, index, queue, kind)
+        for index, queue in enumerate(queues)
+        for kind in KINDS
+        for number in range(kind.count)
+    ]
+    arrivals = sorted(moments, key=lambda moment: (moment[0], moment[1], -moment[3].cpus))
+    specs = {(queue, kind): spec(queue, kind) for queue in queues for kind in KINDS}
+    arrivals.reverse()
+    ends: list[tuple[float, str]] = []
+    kinds: dict[str, Kind] = {}
+    now_s, ended, worked = 0.0, 0, 0.0
+    cpu = time.process_time()
+    while arrivals or ends:
+        due = [moments[-1][0] for moments in (arrivals,) if moments] + [e[0] for e in ends[:1]]
+        now_s = min(due)
+        scene.now = START + timedelta(seconds=now_s)
+        while ends and ends[0][0] <= now_s:
+            scene.finish(heapq.heappop(ends)[1])
+            ended += 1
+        while arrivals and arrivals[-1][0] <= now_s:
+            _, _, queue, kind = arrivals.pop()
+            kinds[scene.submit(specs[queue, kind])] = kind
+        for gang in scene.allocated:
+            kind = kinds[gang.job_id]
+            worked += kind.cpus * kind.runs_s
+            heapq.heappush(ends, (now_s + kind.runs_s, gang.job_id))
+        scene.allocated.clear()
+    cpu_s = time.process_time() - cpu
+    assert ended == len(moments), f"{len(moments) - ended} workloads wait for ever"
+    return Ran(ended, cpu_s, now_s, len(scene.cycles), worked / (slots * now_s))
+
+
+def teams(cohorts: int) -> list[TeamConfig]:
+    """A team for each cohort, and its queues below it."""
+    found = []
+    for cohort in range(cohorts):
+        name = f"cohort-{cohort}"
+        found.append(TeamConfig(team=name, gpu_limit=QUEUES * NOMINAL))
+        found += [
+            TeamConfig(
+                team=f"{name}-queue-{queue}",
+                gpu_limit=NOMINAL,
+                gpu_guarantee=NOMINAL,
+                borrow_limit=BORROW,
+                parent=name,
+            )
+            for queue in range(QUEUES)
+        ]
+    return found
+
+
+def spec(queue: str, kind: Kind) -> JobSpec:
+    """One workload of the class."""
+    return JobSpec.model_validate(
+        {
+            "name": "bench",
+            "team": queue,
+            "priority": kind.priority,
+            "command": ["x"],
+            "resources": {"gpus": kind.cpus},
+            "expected_runtime_hours": kind.runs_s / 3600,
+        }
+    )
+
+
+def run(context: Context) -> list[Result]:
+    """CPU seconds for all of them."""
+    ran = replay(1 if context.quick else COHORTS)
+    note = (
+        f"{ran.workloads} workloads, {ran.inputs} inputs, {ran.virtual_s:.1f} s of virtual time, "
+        f"{100 * ran.utilization:.0f} % of the quota used"
+    )
+    return [
+        context.result("queues_cpu_s", ran.cpu_s, "s", note=note),
+        context.result("queues_workloads_per_cpu_s", ran.workloads / ran.cpu_s, "1/s"),
+    ]
