@@ -62,6 +62,12 @@ def next_demand(job: Job, state: State) -> Demand:
     return replace(demand, avoid=avoid, never=never)
 
 
+def need_of(state: State, job_id: str) -> tuple[float, float]:
+    """CPUs and GB that a job needs with each GPU: they are held as well."""
+    need = state.jobs[job_id].spec.resources
+    return need.cpus_per_gpu, need.memory_per_gpu_gb
+
+
 def _never(item: Avoid, nodes: dict[str, Node]) -> bool:
     """Whether the job must not go there: not if the node was admitted anew since."""
     node = nodes.get(item.node_id)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gangline_scheduler.allocate import allocate, next_demand
+from gangline_scheduler.allocate import allocate, need_of, next_demand
 from gangline_scheduler.model import Demand, Held, Hold, Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
@@ -46,17 +46,20 @@ MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
     """Start every job that can start now, in order; what was reserved for those that cannot."""
     _end_holds(plan)
+    if plan.state.pending and plan.state.free_gpus > 0:
+        _start_held(plan, policy)
+    _end_late_holds(plan)
     if not plan.state.pending or plan.state.free_gpus <= 0:
         return []
-    _start_held(plan, policy)
-    return _Pass(plan, policy).run()
+    made = _Pass(plan, policy).run()
+    _end_holds(plan)
+    return made
 
 
 def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
     """Start one job that just began to wait, if it can; nobody else who waits fits."""
     state = plan.state
-    oldest = state.jobs[next(iter(state.pending))]
-    if state.free_gpus <= 0 or _waited(oldest, plan.now, policy.reserve_after):
+    if state.free_gpus <= 0:
         return
     if policy.order.strict and len(state.pending) > 1:
         return
@@ -67,6 +70,12 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
     found = Statement(free_for(state, policy, job_id)).place(demand)
     if found is not None:
         allocate(plan, job, found)
+
+
+def guarded(plan: Plan, policy: Policy) -> bool:
+    """Whether somebody has waited longer than the guard, so that only full passes start jobs."""
+    oldest = plan.state.jobs[next(iter(plan.state.pending))]
+    return _waited(oldest, plan.now, policy.reserve_after)
 
 
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
@@ -82,7 +91,7 @@ def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
     snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
     for other, held in state.held.items():
         if other != job_id:
-            snapshot.keep(_still_free(state, other, held))
+            snapshot.keep(_still_free(state, other, held), need_of(state, other))
     return snapshot
 
 
@@ -156,7 +165,7 @@ class _Pass:
 
     def _reserve(self, job: Job, demand: Demand) -> bool:
         policy, now = self._policy, self._plan.now
-        if len(self._made) >= DEPTH[policy.reservation]:
+        if len(self._made) >= DEPTH[policy.reservation] or job.job_id in self._plan.state.held:
             return False
         if not _waited(job, now, policy.reserve_after):
             return False
@@ -203,9 +212,17 @@ def _start_held(plan: Plan, policy: Policy) -> None:
 
 
 def _end_holds(plan: Plan) -> None:
-    """Nothing is kept for who started or ended, or for longer than was promised."""
+    """Nothing is kept for who started or ended."""
+    for job_id in sorted(plan.state.held):
+        if not (job_id in plan.state.pending or _moves(plan, job_id)):
+            plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _end_late_holds(plan: Plan) -> None:
+    """Nor for longer than was promised, or on nodes that take no gangs any more."""
     for job_id, held in sorted(plan.state.held.items()):
-        if plan.now > held.until or not (job_id in plan.state.pending or _moves(plan, job_id)):
+        lost = any(node_id not in plan.state.free for node_id, _ in held.nodes)
+        if lost or plan.now > held.until:
             plan.add(job_id, GpusUnheld(job_id=job_id))
 
 

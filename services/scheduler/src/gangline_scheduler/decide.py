@@ -3,11 +3,13 @@
 For each input
 1. What it means for its job or node (jobs.py, checkpoints.py, nodes.py).
 2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
-   scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py).
+   scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
+   is made for it if it is urgent or owed (making_room.py).
 On a tick
 1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop; those
    whose time on a draining node is over leave (moving.py).
-2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py).
+2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
+   are stopped for who is urgent, owed or kept apart (making_room.py).
 3. The reasons of those who wait (telling.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
@@ -21,7 +23,16 @@ from datetime import datetime, timedelta
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler import checkpoints, cycle, invariants, jobs, moving, nodes, telling
+from gangline_scheduler import (
+    checkpoints,
+    cycle,
+    invariants,
+    jobs,
+    making_room,
+    moving,
+    nodes,
+    telling,
+)
 from gangline_scheduler.evolve import apply
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
@@ -129,8 +140,9 @@ class Scheduler:
                 jobs.exceed_runtime(plan, job)
         moving.leave(plan, self._policy)
         decided = [decision.event for decision in plan.decisions]
-        cycle.run_pass(plan, self._policy)
+        made = cycle.run_pass(plan, self._policy)
         moving.resize(plan, self._policy)
+        making_room.make_room(plan, self._policy, made)
         telling.give_reasons(plan, self._policy)
         self._explain_new(plan, decided)
 
@@ -142,10 +154,16 @@ class Scheduler:
         decided = [decision.event for decision in plan.decisions]
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:
-                cycle.try_alone(plan, self._policy, cause.job_id)
+                self._joined(plan, cause.job_id)
         elif any(_makes_room(event) for event in decided):
             cycle.run_pass(plan, self._policy)
         self._explain_new(plan, decided)
+
+    def _joined(self, plan: Plan, job_id: str) -> None:
+        if cycle.guarded(plan, self._policy):
+            return
+        cycle.try_alone(plan, self._policy, job_id)
+        making_room.make_room_for(plan, self._policy, job_id)
 
     def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
         for event in decided:

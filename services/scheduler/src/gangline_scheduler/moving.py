@@ -73,6 +73,23 @@ def resize(plan: Plan, policy: Policy) -> None:
         )  # fmt: skip
 
 
+def shrink_for(plan: Plan, policy: Policy, job: Job) -> bool:
+    """Let elastic gangs make room for this job; whether they do."""
+    found = shrinking_for(plan, policy, job)
+    if found is not None:
+        shrink(plan, policy, job, found)
+    return found is not None
+
+
+def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
+    """Which elastic gangs would make room for this job."""
+    state = plan.state
+    if not any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
+        return None
+    snapshot = free_for(state, policy, job.job_id)
+    return shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)
+
+
 def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
     """Stop the gangs that give GPUs to this job, and hold these for it."""
     for other, size in found.sizes:
@@ -111,10 +128,7 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
     for job in islice(waiting, 1 if policy.order.strict else HELPED):
         if job.waiting is not None and job.waiting.code in ELSEWHERE - {"quota"}:
             continue
-        snapshot = free_for(state, policy, job.job_id)
-        found = shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)
-        if found is not None:
-            shrink(plan, policy, job, found)
+        if shrink_for(plan, policy, job):
             return True
     return False
 

@@ -132,14 +132,16 @@ def models(demand: Demand) -> tuple[str, ...]:
 
 def room(demand: Demand, node: FreeNode, model: str) -> int:
     """How many of the gang's ranks a node can hold."""
-    most = len(node.indexes(model))
-    if not most or (demand.labels and not set(demand.labels) <= set(node.labels)):
-        return 0
+    return ranks_in(demand, len(node.indexes(model)), node.cpus, node.memory_gb)
+
+
+def ranks_in(demand: Demand, gpus: int, cpus: float, memory_gb: float) -> int:
+    """How many of the gang's ranks so much holds."""
     if demand.cpus_per_gpu > 0:
-        most = min(most, int((node.cpus + _EPSILON) / demand.cpus_per_gpu))
+        gpus = min(gpus, int((cpus + _EPSILON) / demand.cpus_per_gpu))
     if demand.memory_per_gpu_gb > 0:
-        most = min(most, int((node.memory_gb + _EPSILON) / demand.memory_per_gpu_gb))
-    return max(0, most)
+        gpus = min(gpus, int((memory_gb + _EPSILON) / demand.memory_per_gpu_gb))
+    return max(0, gpus)
 
 
 def rooms_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list[Room]:

@@ -45,12 +45,17 @@ class Snapshot:
             other.free.pop(node_id)
         return other
 
-    def keep(self, shares: Mapping[str, int]) -> None:
-        """Leave so many of a node's free GPUs out: they are kept for somebody else."""
+    def keep(self, shares: Mapping[str, int], need: tuple[float, float] = (0.0, 0.0)) -> None:
+        """Leave so many of a node's free GPUs out: they are kept for somebody else.
+
+        `need`: CPUs and GB that are kept with each of them.
+        """
         for node_id, gpus in shares.items():
             node = self.free.get(node_id)
             if node is not None and gpus > 0:
-                self.free.put(node.less(Hold(node.indexes("")[-gpus:], 0.0, 0.0)))
+                kept = node.indexes("")[-gpus:]
+                cpus, memory_gb = (len(kept) * each for each in need)
+                self.free.put(node.less(Hold(kept, cpus, memory_gb)))
 
 
 class Statement:

@@ -1,0 +1,156 @@
+"""Making room: who waits and may have running gangs stopped for it, and the events for that.
+
+After a pass, on a tick
+1. The first job of each group of equal ones that waits and has no GPUs held yet, in the order of
+   the policy: the urgent ones, those that their teams are owed, and those for which enough GPUs are
+   free, but apart.
+2. For each in turn: move others out of the way (policy/defragment.py), else take back what its
+   team is owed (policy/reclaim.py), else preempt (policy/preemption.py).
+3. If that is worth it: `gpus.held` for the job, with cost and value, and `gang.preempting` for each
+   victim, in one decision. The GPUs go to nobody else until the job starts on them (cycle.py).
+For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
+Elastic gangs gave way before (moving.py). A job that is urgent or owed is tried at once when it
+joins the queue, unless elastic gangs can give way for it on the next tick.
+
+Cost: O(groups of pending jobs) when nobody qualifies; for each job tried that of the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+
+from gangline_scheduler import moving
+from gangline_scheduler.model import Job
+from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.defragment import defragment, moves_left
+from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.preemption import preempt, urgent
+from gangline_scheduler.policy.reclaim import reclaim
+from gangline_scheduler.policy.reservation import Reservation
+from gangline_scheduler.policy.scene import Room, Scene
+from gangline_schemas.events.scheduling import GpusHeld, NodeShare, StopReason
+
+MOST_TRIED = 4
+"""So many jobs that cannot be helped are tried in a pass."""
+
+
+def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
+    """See the module; `made` is what the pass reserved for whom."""
+    if policy.order.preemptive or not plan.state.pending or not _anybody(plan, policy):
+        return
+    scene = Scene(plan.state, plan.now, policy, made)
+    found = failed = 0
+    for job in _candidates(scene):
+        room = _room(scene, job)
+        if room is None:
+            failed += 1
+            if failed == MOST_TRIED:
+                return
+            continue
+        _hold(plan, policy, room)
+        found += 1
+        if found == policy.preemption.most_per_pass:
+            return
+        scene = Scene(plan.state, plan.now, policy, made)
+
+
+def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
+    """Try it for one job that just began to wait, if it is urgent or owed."""
+    job = plan.state.jobs.get(job_id)
+    if job is None or job_id not in plan.state.pending or policy.order.preemptive:
+        return
+    scene = Scene(plan.state, plan.now, policy)
+    if not _has_a_claim(scene, job) or not _anybody(plan, policy):
+        return
+    if moving.shrinking_for(plan, policy, job) is None:
+        room = _room(scene, job)
+        if room is not None:
+            _hold(plan, policy, room)
+
+
+def _anybody(plan: Plan, policy: Policy) -> bool:
+    """Whether anything running may ever be stopped for others."""
+    settings = policy.preemption
+    if {settings.preempt, settings.reclaim, settings.defragment} == {"off"}:
+        return False
+    jobs = plan.state.jobs
+    return any(jobs[job_id].spec.preemptible for job_id in plan.state.live)
+
+
+def _candidates(scene: Scene) -> Iterator[Job]:
+    """The first of each group that qualifies, those with a claim first, in the policy's order."""
+    state, order = scene.state, scene.policy.order
+    heads = [
+        job
+        for places in state.queue.groups().values()
+        if (job := _first(scene, places)) is not None and _qualifies(scene, job)
+    ]
+    yield from sorted(
+        heads, key=lambda job: (not _has_a_claim(scene, job), order.rank(job, state, scene.now))
+    )
+
+
+def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
+    ids = (str(place[-1]) for place in places)
+    job_id = next((job_id for job_id in ids if job_id not in scene.state.held), None)
+    return None if job_id is None else scene.state.jobs[job_id]
+
+
+def _qualifies(scene: Scene, job: Job) -> bool:
+    if _has_a_claim(scene, job):
+        return True
+    apart = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
+    return apart and scene.ceilings.allows(scene.state, job)
+
+
+def _has_a_claim(scene: Scene, job: Job) -> bool:
+    settings = scene.policy.preemption
+    owed = settings.reclaim == "on" and scene.owed(job) is not None
+    return owed or urgent(job, settings)
+
+
+def _room(scene: Scene, job: Job) -> Room | None:
+    room = defragment(scene, job) or reclaim(scene, job)
+    if room is None and urgent(job, scene.policy.preemption):
+        room = preempt(scene, job)
+    return room
+
+
+def _hold(plan: Plan, policy: Policy, room: Room) -> None:
+    """Write it: what is held for whom and why, and who stops."""
+    clearing = room.clearing
+    if not clearing.victims:
+        return
+    graces = (victim.job.spec.stop_grace_seconds for victim in clearing.victims)
+    last = plan.now + max(timedelta(seconds=grace) for grace in graces)
+    until = last + policy.preemption.hold_margin
+    plan.add(
+        room.job.job_id,
+        GpusHeld(
+            job_id=room.job.job_id,
+            nodes=_shares(clearing.placement),
+            reason=room.reason,
+            victims=tuple(victim.job.job_id for victim in clearing.victims),
+            cost_gpu_seconds=clearing.cost,
+            value_gpu_seconds=room.value,
+            until=until,
+        ),
+    )
+    why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
+    for victim in clearing.victims:
+        plan.stop(victim.job, why)
+    for victim, placement in room.moves:
+        _hold_for_moved(plan, victim.job.job_id, placement, until)
+
+
+def _hold_for_moved(plan: Plan, job_id: str, placement: Placement, until: datetime) -> None:
+    plan.add(
+        job_id,
+        GpusHeld(job_id=job_id, nodes=_shares(placement), reason="defragment", until=until),
+    )
+
+
+def _shares(placement: Placement) -> tuple[NodeShare, ...]:
+    return tuple(NodeShare(node_id=part.node_id, gpus=len(part.gpus)) for part in placement.parts)

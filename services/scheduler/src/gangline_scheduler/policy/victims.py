@@ -1,0 +1,156 @@
+"""Who may be stopped for somebody who waits, and what that costs.
+
+A gang may be stopped if its job said `preemptible`, all its ranks run, nothing stops it yet, this
+attempt has run for `min_runtime`, the job was stopped for others fewer than `max_preemptions`
+times, and it is not nearly done: what it has left is more than `nearly_done` and more than the stop
+and the restart would take. Stopping it costs, in GPU-seconds,
+
+    GPUs x (time to save + work since its last committed checkpoint + time to start again)
+
+What a team is guaranteed stands in the way of some: `Guarantees`. Cost: O(running gangs), once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gangline_scheduler import usage
+from gangline_scheduler.model import Job, Member
+from gangline_scheduler.policy.config import Policy, Preemption
+from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.state import State
+from gangline_schemas.job import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands."""
+
+    job: Job
+    gpus: int
+    cost: float
+    standing: float
+
+    @property
+    def cheapness(self) -> tuple[float, str]:
+        """Its cost for each GPU; lowest first."""
+        return self.cost / self.gpus, self.job.job_id
+
+
+def stoppable(
+    state: State, now: datetime, policy: Policy, estimates: Estimates
+) -> tuple[Victim, ...]:
+    """Every gang that may be stopped now, the cheapest for each GPU first."""
+    settings, found = policy.preemption, []
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.spec.preemptible and _may_be_stopped(job, now, settings, estimates):
+            cost = cost_gpu_s(job, now, settings)
+            found.append(Victim(job, job.held_gpus, cost, policy.order.standing(job, state)))
+    return tuple(sorted(found, key=lambda victim: victim.cheapness))
+
+
+def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
+    """What stopping its gang now costs in GPU-seconds; 0 without a gang.
+
+    One that starts anew each time loses all that its attempt did.
+    """
+    if job.gang is None:
+        return 0.0
+    saved_at = job.gang.allocated_at
+    anew = job.spec.checkpoint.resume == "never" and not job.restored
+    if job.saved_at is not None and not anew:
+        saved_at = max(saved_at, job.saved_at)
+    lost_s = max(0.0, (now - saved_at).total_seconds())
+    return job.held_gpus * (_pause_s(settings) + lost_s)
+
+
+def _may_be_stopped(job: Job, now: datetime, settings: Preemption, estimates: Estimates) -> bool:
+    gang = job.gang
+    if gang is None or gang.stop is not None or job.state is not JobState.RUNNING:
+        return False
+    if job.preemptions >= settings.max_preemptions or now - gang.allocated_at < (
+        settings.min_runtime
+    ):
+        return False
+    if any(member is not Member.STARTED for member in gang.members):
+        return False
+    shortest_s = max(_pause_s(settings), settings.nearly_done.total_seconds())
+    return estimates.left_s(job) >= shortest_s
+
+
+def _pause_s(settings: Preemption) -> float:
+    return (settings.checkpoint + settings.restart).total_seconds()
+
+
+class Guarantees:
+    """What each team may still lose to others: no team is taken below what it is guaranteed.
+
+    `inside`: teams for whose sake it happens; they, and what is below them, are not asked.
+    A team's GPUs are those that it and the teams below it hold, less those of gangs that stop.
+    """
+
+    def __init__(self, state: State, leaving: Mapping[str, int], inside: Iterable[str]) -> None:
+        self._state = state
+        self._inside = frozenset(inside)
+        self._lines: dict[str, tuple[str, ...]] = {}
+        self._spare = {
+            name: state.used.get(name, 0) - leaving.get(name, 0) - team.config.gpu_guarantee
+            for name, team in state.teams.items()
+            if team.config.gpu_guarantee and name not in self._inside
+        }
+
+    def asked(self, victim: Victim) -> tuple[str, ...]:
+        """The teams with a guarantee from which this victim would be taken."""
+        team = victim.job.team
+        if team not in self._lines:
+            line = usage.line_of(self._state.teams, team)
+            self._lines[team] = tuple(name for name in line if name in self._spare)
+        return self._lines[team]
+
+    def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
+        """Whether it may be stopped, after so many GPUs of teams were taken."""
+        return all(
+            victim.gpus <= self._spare[name] - taken.get(name, 0) for name in self.asked(victim)
+        )
+
+    def take(self, victim: Victim, taken: dict[str, int]) -> None:
+        """Count it into `taken`."""
+        for name in self.asked(victim):
+            taken[name] = taken.get(name, 0) + victim.gpus
+
+
+def leaving(state: State) -> dict[str, int]:
+    """GPUs of each team, with those below it, whose gangs stop and go on nowhere else."""
+    found: dict[str, int] = {}
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.gang is not None and job.gang.stop is not None and job_id not in state.held:
+            for name in usage.line_of(state.teams, job.team):
+                found[name] = found.get(name, 0) + job.held_gpus
+    return found
+
+
+def promised(state: State) -> dict[str, int]:
+    """GPUs of each team, with those below it, that are held for its jobs that wait."""
+    found: dict[str, int] = {}
+    for job_id, held in state.held.items():
+        job = state.jobs.get(job_id)
+        if job is not None and job.gang is None:
+            for name in usage.line_of(state.teams, job.team):
+                found[name] = found.get(name, 0) + sum(gpus for _, gpus in held.nodes)
+    return found
+
+
+def gone(state: State, victims: Iterable[Victim]) -> State:
+    """The same state in which teams no longer use what these hold. For questions about ceilings."""
+    used, models = dict(state.used), dict(state.used_models)
+    for victim in victims:
+        gang = victim.job.gang
+        for name in usage.line_of(state.teams, victim.job.team):
+            used[name] = used.get(name, 0) - victim.gpus
+            for model, count in gang.models if gang is not None else ():
+                models[name, model] = models.get((name, model), 0) - count
+    return replace(state, used=used, used_models=models)
