@@ -345,7 +345,7 @@ class NodeGpu(Answer):
 
 
 class Node(Answer):
-    """One node: ready, suspected, failed, draining, leaving or superseded."""
+    """One node: ready, suspected, failed, draining, cordoned, leaving or superseded."""
 
     node_id: str
     status: str

@@ -341,10 +341,13 @@ class Gangline:
         """All nodes, by id."""
         return read(api.NodeList, self._call("GET", "/v1/nodes")).nodes
 
-    def drain(self, node_id: str, *, drain: bool = True) -> api.Drained:
-        """Keep gangs off a node, or let them there again."""
+    def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> api.Drained:
+        """Keep gangs off a node, or let them there again.
+
+        Gangs there go on elsewhere after their next checkpoint; without `move_jobs` they run on.
+        """
         path = f"/v1/nodes/{path_id(node_id)}/drain"
-        body = {"drain": drain}
+        body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
         return read(api.Drained, self._call("POST", path, body=body, repeatable=True))
 
     def queue(self) -> api.Queue:

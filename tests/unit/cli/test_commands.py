@@ -225,7 +225,12 @@ def test_drain_and_its_undoing(gangline: Runner, stub: Stub) -> None:
     all_routes(stub)
     gangline("drain", "node-0")
     gangline("drain", "node-0", "--undo")
-    assert stub.bodies("POST", "/v1/nodes/node-0/drain") == [{"drain": True}, {"drain": False}]
+    gangline("drain", "node-0", "--cordon")
+    assert stub.bodies("POST", "/v1/nodes/node-0/drain") == [
+        {"drain": True},
+        {"drain": False},
+        {"drain": True, "move_jobs": False},
+    ]
 
 
 @pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103)])

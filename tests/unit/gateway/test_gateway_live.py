@@ -295,6 +295,8 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     assert live.nodes["n0"].status == "failed"
     fold([NodeRecovered(node_id="n0", incarnation="i", was="failed")], live)
     fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain")], live)
+    assert live.nodes["n0"].status == "cordoned"
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], live)
     assert live.nodes["n0"].status == "draining"
     fold([NodeAdmitted(node=node_info("i2"))], live)
     assert live.nodes["n0"].status == "ready"

@@ -74,9 +74,12 @@ def drain(
     session: Session,
     node_id: Annotated[str, typer.Argument(metavar="NODE", help="As `nodes` shows it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Let gangs there again.")] = False,
+    cordon: Annotated[
+        bool, typer.Option("--cordon", help="Only keep new gangs off: those there run on.")
+    ] = False,
 ) -> None:
-    """Keep new gangs off a node, for maintenance."""
-    done = session.client.drain(node_id, drain=not undo)
+    """Empty a node for maintenance: its gangs go on elsewhere after their next checkpoint."""
+    done = session.client.drain(node_id, drain=not undo, move_jobs=not cordon)
     session.out.show(done, f"{done.node_id} is {done.status}")
 
 

@@ -41,6 +41,8 @@ KAFKA_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
 STANDBY_SESSION_MS = "3000"
+_TAKEN = frozenset({"ready", "draining", "cordoned"})
+"""A node that is admitted, whether it takes gangs or not."""
 """A leader that is silent for this long is replaced by its standby, if there is one."""
 _PRIVATE = 0o600
 
@@ -271,7 +273,7 @@ def _wait_for_nodes(client: Client, wanted: int) -> None:
     with Gangline(Transport(client.url, client.token)) as gateway:
         while time.monotonic() < deadline:
             try:
-                known = [node.status in {"ready", "draining"} for node in gateway.nodes()]
+                known = [node.status in _TAKEN for node in gateway.nodes()]
                 if sum(known) >= wanted:
                     return
             except CliError:

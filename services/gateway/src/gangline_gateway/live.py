@@ -320,7 +320,7 @@ class Live:
 
     @_on.register(NodeCordoned)
     def _(self, event: NodeCordoned, at: datetime) -> None:
-        self._change_node(event.node_id, cordoned=event.reason)
+        self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
 
     @_on.register(NodeUncordoned)
     def _(self, event: NodeUncordoned, at: datetime) -> None:

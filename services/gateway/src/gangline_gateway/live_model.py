@@ -124,7 +124,10 @@ class LiveJob:
 
 @dataclass(frozen=True, slots=True)
 class LiveNode:
-    """One node. `silence` is the fault manager's view: "", suspected or failed."""
+    """One node. `silence` is the fault manager's view: "", suspected or failed.
+
+    `cordoned` is the reason, or "move" for a drain that lets its gangs go elsewhere.
+    """
 
     info: NodeInfo
     cordoned: str = ""
@@ -138,7 +141,7 @@ class LiveNode:
         if self.silence == "failed" or self.cordoned == "failed":
             return "failed"
         if self.cordoned:
-            return {"drain": "draining"}.get(self.cordoned, self.cordoned)
+            return {"drain": "cordoned", "move": "draining"}.get(self.cordoned, self.cordoned)
         return self.silence or "ready"
 
 

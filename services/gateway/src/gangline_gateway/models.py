@@ -372,7 +372,9 @@ class Node(Answer):
     """One node."""
 
     node_id: str
-    status: str = Field(description="ready, suspected, failed, draining, leaving or superseded")
+    status: str = Field(
+        description="ready, suspected, failed, draining, cordoned, leaving or superseded"
+    )
     incarnation: str
     hostname: str
     rack: str
@@ -394,10 +396,13 @@ class NodeList(Answer):
 
 
 class DrainBody(BaseModel):
-    """Whether gangs shall be kept off the node."""
+    """Whether gangs shall be kept off the node, and whether those there shall go elsewhere."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"drain": True}]})
     drain: bool
+    move_jobs: bool = Field(
+        default=True, description="Gangs there go on elsewhere; else they run on (a cordon)."
+    )
 
 
 class Drained(Answer):

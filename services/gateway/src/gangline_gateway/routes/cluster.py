@@ -121,10 +121,12 @@ async def drain_node(
     gate: TheGate,
     caller: Admin,
 ) -> models.Drained:
-    """Needs an admin. Gangs there save a checkpoint, stop, and go on elsewhere."""
+    """Needs an admin. Gangs there go on elsewhere after their next checkpoint, or run on."""
     if gate.tail.ask(lambda live: live.nodes.get(node_id)) is None:
         raise not_found("node")
-    event = NodeDrainRequested(node_id=node_id, drain=body.drain, user=caller.name)
+    event = NodeDrainRequested(
+        node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
+    )
     request_id = await gate.publisher.publish(node_id, event)
     outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
     if outcome is not None and outcome.refused is not None:
@@ -132,7 +134,9 @@ async def drain_node(
 
     def settled(live: Live) -> str | None:
         status = live.nodes[node_id].status
-        return status if (status == "draining") == body.drain else None
+        kept_off = {"draining": True, "cordoned": False}.get(status)
+        wanted = body.move_jobs if body.drain else None
+        return status if kept_off == wanted else None
 
     status = await gate.tail.until(settled, gate.answer_wait_s)
     now = status or gate.tail.ask(lambda live: live.nodes[node_id].status)
