@@ -115,21 +115,23 @@ class Platform:
         bus.close()
         client = self._client(bootstrap, ports)
         on_phase("services")
-        self.supervisor.start([*self._services(environment), *self._agents(environment)])
+        self.supervisor.start([*self._services(environment, ports), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
         on_phase("nodes")
         _wait_for_nodes(client, self.settings.nodes)
         return client
 
-    def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
-        found = []
-        for name, module in SERVICES.items():
-            copies = self.settings.schedulers if name == "scheduler" else 1
-            own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if copies > 1 else {}
-            found += [
-                self._process(f"{name}-{index}", module, {**own, **environment})
-                for index in range(copies)
-            ]
+    def _services(
+        self, environment: Mapping[str, str], ports: Mapping[str, int]
+    ) -> list[ProcessSpec]:
+        found = [
+            self._process(f"{name}-0", module, environment)
+            for name, module in SERVICES.items()
+            if name != "scheduler"
+        ]
+        for name in self._schedulers():
+            own = {**environment, "GANGLINE_QUESTION_PORT": str(ports[name])}
+            found.append(self._process(name, SERVICES["scheduler"], own))
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
         return found
@@ -182,6 +184,9 @@ class Platform:
             "GANGLINE_HTTP_PORT": str(ports["clickhouse"]),
             "GANGLINE_LIVE_PORT": str(ports["live"]),
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
+            "GANGLINE_SCHEDULER_URLS": ",".join(
+                f"http://127.0.0.1:{ports[name]}" for name in self._schedulers()
+            ),
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "OMP_NUM_THREADS": "1",
@@ -209,14 +214,18 @@ class Platform:
     def _ports(self) -> dict[str, int]:
         """The ports of this data directory: picked once, kept over restarts."""
         path = self.data_dir / "ports.json"
-        names = ("gateway", "clickhouse", "live")
-        if path.exists():
-            kept: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
-            if kept.keys() == set(names):
-                return kept
-        picked = dict(zip(names, pick_ports(len(names)), strict=True))
-        path.write_text(json.dumps(picked), encoding="utf-8")
-        return picked
+        kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        wanted = ("gateway", "clickhouse", "live", *self._schedulers())
+        missing = [name for name in wanted if name not in kept]
+        if missing:
+            free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]
+            kept |= zip(missing, free, strict=False)
+            path.write_text(json.dumps(kept), encoding="utf-8")
+        return kept
+
+    def _schedulers(self) -> list[str]:
+        """The names of the scheduler's copies, each with a port to be asked at."""
+        return [f"scheduler-{index}" for index in range(self.settings.schedulers)]
 
     def _tokens(self) -> dict[str, str]:
         """The tokens of local use, made once: `admin` for the user, `service` for services."""

@@ -10,7 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from gangline_gateway.models import WhatIf
 from gangline_gateway.problems import MEDIA_TYPE, Problem
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job import JobSpec, TeamConfig
 from gangline_schemas.questions import JobExplained
 
 _REF = "#/components/schemas/{model}"
@@ -39,7 +39,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
     """FastAPI shows aliases (camelCase), which are accepted too; the names are what we send."""
     _, definitions = models_json_schema(
-        [(kind, "validation") for kind in (JobSpec, JobExplained, WhatIf)],
+        [(kind, "validation") for kind in (JobSpec, TeamConfig, JobExplained, WhatIf)],
         by_alias=False,
         ref_template=_REF,
     )
