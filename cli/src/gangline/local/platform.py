@@ -129,9 +129,11 @@ class Platform:
             for name, module in SERVICES.items()
             if name != "scheduler"
         ]
-        for name in self._schedulers():
-            own = {**environment, "GANGLINE_QUESTION_PORT": str(ports[name])}
-            found.append(self._process(name, SERVICES["scheduler"], own))
+        copies = self._schedulers()
+        own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
+        for name in copies:
+            door = {"GANGLINE_QUESTION_PORT": str(ports[name])}
+            found.append(self._process(name, SERVICES["scheduler"], {**own, **environment, **door}))
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
         return found
