@@ -29,6 +29,7 @@ def violations(state: State) -> list[str]:
         *live_attempts(state),
         *ceilings(state),
         *states_agree(state),
+        *held_is_coming(state),
     ]
 
 
@@ -138,6 +139,33 @@ def states_agree(state: State) -> list[str]:
             f"{len(state.jobs)} jobs, but {len(state.pending)} wait and {len(state.live)} run"
         )
     return found
+
+
+def held_is_coming(state: State) -> list[str]:
+    """7. What is held on a node for gangs that wait is free, or held by gangs that stop."""
+    held: dict[str, int] = {}
+    for item in state.held.values():
+        for node_id, gpus in item.nodes:
+            held[node_id] = held.get(node_id, 0) + gpus
+    found = []
+    for node_id, gpus in held.items():
+        node = state.free.get(node_id)
+        if node is None:
+            continue
+        coming = sum(
+            len(hold.gpus) for job_id, hold in state.nodes[node_id].holds if _stops(state, job_id)
+        )
+        if node.size + coming < gpus:
+            found.append(
+                f"{gpus} GPUs of {node_id} are held for gangs that wait; {node.size} are free "
+                f"and {coming} become so"
+            )
+    return found
+
+
+def _stops(state: State, job_id: str) -> bool:
+    gang = state.jobs[job_id].gang
+    return gang is not None and gang.stop is not None
 
 
 def held_for_waiting(before: State, decided: Sequence[Event]) -> list[str]:

@@ -40,20 +40,13 @@ def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
     """See the module; `made` is what the pass reserved for whom."""
     if policy.order.preemptive or not plan.state.pending or not _anybody(plan, policy):
         return
-    scene = Scene(plan.state, plan.now, policy, made)
-    found = failed = 0
-    for job in _candidates(scene):
-        room = _room(scene, job)
-        if room is None:
-            failed += 1
-            if failed == MOST_TRIED:
-                return
-            continue
-        _hold(plan, policy, room)
-        found += 1
-        if found == policy.preemption.most_per_pass:
-            return
+    failed: set[str] = set()
+    for _ in range(policy.preemption.most_per_pass):
         scene = Scene(plan.state, plan.now, policy, made)
+        room = _first_room(scene, failed)
+        if room is None:
+            return
+        _hold(plan, policy, room)
 
 
 def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
@@ -77,6 +70,20 @@ def _anybody(plan: Plan, policy: Policy) -> bool:
         return False
     jobs = plan.state.jobs
     return any(jobs[job_id].spec.preemptible for job_id in plan.state.live)
+
+
+def _first_room(scene: Scene, failed: set[str]) -> Room | None:
+    """Room for the first job that can be helped; adds those that cannot to `failed`."""
+    for job in _candidates(scene):
+        if job.job_id in failed:
+            continue
+        if len(failed) >= MOST_TRIED:
+            return None
+        room = _room(scene, job)
+        if room is not None:
+            return room
+        failed.add(job.job_id)
+    return None
 
 
 def _candidates(scene: Scene) -> Iterator[Job]:
@@ -121,8 +128,6 @@ def _room(scene: Scene, job: Job) -> Room | None:
 def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     """Write it: what is held for whom and why, and who stops."""
     clearing = room.clearing
-    if not clearing.victims:
-        return
     graces = (victim.job.spec.stop_grace_seconds for victim in clearing.victims)
     last = plan.now + max(timedelta(seconds=grace) for grace in graces)
     until = last + policy.preemption.hold_margin

@@ -251,7 +251,7 @@ class _Search:
 
     def _try(self, victims: tuple[Victim, ...]) -> Clearing | None:
         after, placement = self._evict(victims)
-        if placement is None or not self._enough(victims):
+        if not victims or placement is None or not self._enough(victims):
             return None
         needed = self._needed(victims, after)
         if len(needed) < len(victims):

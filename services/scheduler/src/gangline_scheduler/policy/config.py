@@ -48,7 +48,7 @@ class Preemption:
     reclaim_worth: timedelta | None = None
     max_moves_per_hour: int = 20
     hold_margin: timedelta = timedelta(seconds=75)
-    most_per_pass: int = 3
+    most_per_pass: int = 5
 
 
 @dataclass(frozen=True, slots=True)

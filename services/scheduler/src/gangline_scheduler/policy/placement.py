@@ -132,7 +132,10 @@ def models(demand: Demand) -> tuple[str, ...]:
 
 def room(demand: Demand, node: FreeNode, model: str) -> int:
     """How many of the gang's ranks a node can hold."""
-    return ranks_in(demand, len(node.indexes(model)), node.cpus, node.memory_gb)
+    most = len(node.indexes(model))
+    if not most or (demand.labels and not set(demand.labels) <= set(node.labels)):
+        return 0
+    return ranks_in(demand, most, node.cpus, node.memory_gb)
 
 
 def ranks_in(demand: Demand, gpus: int, cpus: float, memory_gb: float) -> int:
