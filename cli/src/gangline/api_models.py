@@ -151,6 +151,131 @@ class Explanation(Answer):
     message: str
     since: datetime | None = None
     evidence: dict[str, Any] = Field(default_factory=dict)
+    eta: datetime | None = None
+    eta_note: str = ""
+    waits_for: JobExplained | None = None
+
+
+class AheadJob(Answer):
+    """A job that comes first; the id of another team's is not given."""
+
+    job_id: str | None = None
+    team: str | None = None
+    gpus: int
+
+
+class OrderParts(Answer):
+    """The fair-share formula: priority + share_penalty - waiting_bonus = score."""
+
+    priority: int
+    share_penalty: float
+    waiting_bonus: float
+    score: float
+
+
+class QuotaNumbers(Answer):
+    """What the job's team holds, and may hold now."""
+
+    held: int
+    ceiling: int
+    limit: int
+    borrow_limit: int
+
+
+class GpuNumbers(Answer):
+    """GPUs wanted, free now, and of all usable nodes."""
+
+    wanted: int
+    fewest: int
+    free: int
+    total: int
+
+
+class FreedFor(Answer):
+    """GPUs that are being freed for the job."""
+
+    reason: str
+    nodes: list[str]
+    victims: int
+    until: datetime
+
+
+class WaitError(Answer):
+    """How far the first estimates of past jobs' starts were off, in seconds."""
+
+    jobs: int
+    median_s: float
+    p90_s: float
+
+
+class RuntimeMiss(Answer):
+    """How far run times were off what the team's past jobs had said, as shares of it."""
+
+    jobs: int
+    median: float
+    p90: float
+
+
+class Outlook(Answer):
+    """When and where a job will start: `eta_is` estimate or at_least; without, `eta_reason`."""
+
+    eta: datetime | None = None
+    eta_is: str = "estimate"
+    eta_reason: str = ""
+    nodes: list[str] = Field(default_factory=list)
+    level: str | None = None
+    wait_error: WaitError | None = None
+    runtime_error: RuntimeMiss | None = None
+
+
+class JobExplained(Answer):
+    """What a pending job waits for, and until when."""
+
+    job_id: str
+    code: str
+    message: str
+    since: datetime
+    position: int
+    ahead: list[AheadJob] = Field(default_factory=list)
+    ahead_gpus: int = 0
+    order: OrderParts | None = None
+    quota: QuotaNumbers | None = None
+    gpus: GpuNumbers
+    freed: FreedFor | None = None
+    outlook: Outlook
+
+
+class StartsOn(Answer):
+    """GPUs of one node; `indexes` are not known while they are being freed."""
+
+    node_id: str
+    gpus: int
+    indexes: list[int] = Field(default_factory=list)
+
+
+class Victim(Answer):
+    """A gang that would be stopped; the id of another team's is not given."""
+
+    job_id: str | None = None
+    team: str | None = None
+    gpus: int
+    deadline: datetime
+
+
+class WhatIf(Answer):
+    """What a job would do: `starts` now, after_preemption, later or never."""
+
+    starts: str
+    gpus: int
+    start: datetime | None = None
+    nodes: list[StartsOn] = Field(default_factory=list)
+    level: str | None = None
+    preempts: list[Victim] = Field(default_factory=list)
+    cost_gpu_seconds: float = 0.0
+    value_gpu_seconds: float = 0.0
+    waiting: JobExplained | None = None
+    message: str = ""
+    notes: list[str] = Field(default_factory=list)
 
 
 class LogLine(Answer):

@@ -142,6 +142,11 @@ class Gangline:
             api.Explanation, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}/explain")
         )
 
+    def what_if(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> api.WhatIf:
+        """When and where the job would start now, whom it would preempt; nothing changes."""
+        file = read_submission(job, overrides)
+        return read(api.WhatIf, self._call("POST", "/v1/what-if", body=file.spec.data()))
+
     def cancel(self, job_id: str) -> api.Job:
         """End a job; its gang saves first if it can."""
         path = f"/v1/training-jobs/{path_id(job_id)}/cancel"

@@ -1,4 +1,4 @@
-"""`gangline list, show, explain, cancel, priority`."""
+"""`gangline list, show, cancel, priority`."""
 
 from __future__ import annotations
 
@@ -125,24 +125,6 @@ def _busy(job: Job) -> str:
 def _places(job: Job) -> str:
     parts = [f"{place.node_id} (GPUs {', '.join(map(str, place.gpus))})" for place in job.nodes]
     return ", ".join(parts) or NONE
-
-
-def explain(session: Session, job_id: JobId) -> None:
-    """Why a job is where it is: one reason, its evidence, the next step."""
-    found = session.client.explain(job_id)
-    lines = [f"{found.job_id} is {found.state}: {found.code}", render.wrap(found.message, "  ")]
-    lines += [
-        render.wrap(_evidence(name, value), "  ")
-        for name, value in found.evidence.items()
-        if value not in (None, [], {})
-    ]
-    session.out.show(found, "\n".join(lines))
-
-
-def _evidence(name: str, value: object) -> str:
-    if name.endswith("_s") and isinstance(value, int | float):
-        name, value = name.removesuffix("_s"), render.duration(value)
-    return f"{name.replace('_', ' ')}: {value}"
 
 
 def cancel(session: Session, job_id: JobId) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from gangline import render
-from gangline.api_models import DryRun, Job, Node, Team
+from gangline.api_models import DryRun, Job, Node, Team, WhatIf
+from gangline.commands import questions
 from gangline.commands.logs import LogPrinter
 from gangline.commands.outcome import end_with
 from gangline.errors import CliError, ExitCode
@@ -55,7 +57,7 @@ def submit(  # noqa: PLR0917 -- options of a command line
     job_file = read_job_file(file, overrides)
     client, out = session.client, session.out
     plan = client.dry_run(job_file)
-    text = plan_text(job_file, plan, client.teams(), client.nodes())
+    text = plan_text(job_file, plan, client.teams(), client.nodes(), outlook_of(session, job_file))
     if dry_run:
         out.show(plan, text)
         return
@@ -117,8 +119,22 @@ def as_unfinished(error: BaseException, job_id: str) -> CliError:
     )
 
 
-def plan_text(file: JobFile, plan: DryRun, teams: Sequence[Team], nodes: Sequence[Node]) -> str:
-    """What would run, the team's room, and whether it fits now."""
+def outlook_of(session: Session, file: JobFile) -> WhatIf | None:
+    """When the job would start; None while the scheduler does not answer: it may be submitted."""
+    try:
+        return session.client.what_if(file)
+    except CliError:
+        return None
+
+
+def plan_text(
+    file: JobFile,
+    plan: DryRun,
+    teams: Sequence[Team],
+    nodes: Sequence[Node],
+    outlook: WhatIf | None = None,
+) -> str:
+    """What would run, the team's room, whether it fits now; when, where, whom it would preempt."""
     spec = file.spec
     what = spec.run.strip().splitlines()[0] if spec.run else " ".join(spec.command)
     rows = [
@@ -132,8 +148,12 @@ def plan_text(file: JobFile, plan: DryRun, teams: Sequence[Team], nodes: Sequenc
     rows.append(("team", _team_text(spec.team, plan.gpus, teams)))
     free = sum(len(node.gpus) - node.gpus_used for node in nodes if node.status == _READY)
     total = sum(len(node.gpus) for node in nodes)
-    fits = "fits now" if free >= plan.gpus else "waits for room"
+    starts_now = free >= plan.gpus if outlook is None else outlook.starts == "now"
+    fits = "fits now" if starts_now else "waits for room"
     rows.append(("cluster", f"{free} of {total} GPUs are free: {fits}"))
+    if outlook is not None:
+        told = questions.plan(outlook, datetime.now(UTC))
+        rows += [(name, text) for name, text in told if name not in {"closeness", "note"}]
     lines = [render.labelled(name, text, 11) for name, text in rows]
     lines += [render.labelled("note", note, 11) for note in plan.notes]
     return "\n".join(lines)
