@@ -14,7 +14,7 @@ from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.timing import Timing
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Limits, Scheduler
-from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangsim.bus import SimBroker
 
@@ -25,7 +25,12 @@ GUARD_S = 60.0
 
 
 def _scheduler() -> Decider[Any]:
-    return Scheduler(Limits(), Policy(reserve_after=timedelta(seconds=GUARD_S)))
+    second = timedelta(seconds=1)
+    preemption = Preemption(
+        checkpoint=second, restart=second, min_runtime=10 * second, nearly_done=10 * second
+    )
+    policy = Policy(reserve_after=timedelta(seconds=GUARD_S), preemption=preemption)
+    return Scheduler(Limits(), policy)
 
 
 def _faults() -> Decider[Any]:

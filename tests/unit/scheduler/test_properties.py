@@ -56,6 +56,7 @@ class Story:
 
     def __init__(self) -> None:
         self.cluster = Cluster(*(node(f"n{i}", GPUS, rack=f"r{i % 2}") for i in range(NODES)))
+        self.cluster.give(TeamConfigured(config=team("cv", limit=64, guarantee=NODES)))
         self.given: list[Event] = []
         self.incarnations = dict.fromkeys(range(NODES), 1)
         self.jobs = 0
@@ -159,7 +160,7 @@ class Story:
                 return None
 
     def _submission(self, job_id: str, a: int, b: int) -> JobAdmitted:
-        fields: dict[str, object] = {"stop_grace_seconds": 10}
+        fields: dict[str, object] = {"stop_grace_seconds": 10, "preemptible": b % 3 != 0}
         if b == 7:
             fields["max_runtime_hours"] = 2
         if b == 6 and self.jobs > 1:
