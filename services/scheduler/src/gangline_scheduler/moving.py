@@ -23,7 +23,13 @@ from gangline_scheduler.cycle import free_for
 from gangline_scheduler.model import Job, Node
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.elastic import ELSEWHERE, Shrinking, growth, shrinking
+from gangline_scheduler.policy.elastic import (
+    ELSEWHERE,
+    Shrinking,
+    growth,
+    may_give,
+    shrinking,
+)
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.statement import Statement
@@ -104,7 +110,8 @@ def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
 
 def _draining(plan: Plan) -> Iterator[Node]:
     nodes = plan.state.nodes
-    return (nodes[name] for name in sorted(nodes) if nodes[name].moving_since is not None)
+    names = sorted(name for name, node in nodes.items() if node.moving_since is not None)
+    return (nodes[name] for name in names)
 
 
 def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
@@ -123,6 +130,8 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
 
 def _make_room(plan: Plan, policy: Policy) -> bool:
     state = plan.state
+    if not any(may_give(state.jobs[job_id], plan.now, policy) for job_id in state.live):
+        return False
     walk = in_order(policy.order, lambda: state, plan.now)
     waiting = (job for job in walk if job.job_id not in state.held)
     for job in islice(waiting, 1 if policy.order.strict else HELPED):

@@ -11,13 +11,13 @@ what its team may hold). Its gang changes its size by a checkpoint and a restart
   if the GPUs of the waiting job times the time by which it starts sooner are more than the cost.
 
 Each gang is resized at most once in `resize_every`. One that would start anew from nothing
-(`checkpoint.resume: never`) is left alone. Cost: O(live gangs), and for a shrink two placements
-for each gang that is asked, `ASKED` at most.
+(`checkpoint.resume: never`) is left alone. Cost: O(live gangs), for growth O(groups of pending
+jobs), and for a shrink two placements for each gang that is asked, `ASKED` at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -25,6 +25,7 @@ from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Demand, Job, demand_of
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.policy.order import Group
 from gangline_scheduler.policy.placement import Placement, models, room
 from gangline_scheduler.policy.reservation import reserve
 from gangline_scheduler.policy.share import Ceilings
@@ -154,18 +155,25 @@ def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
 def _wanted(found: Placement, snapshot: Snapshot, state: State) -> bool:
     """Whether somebody waits who could use GPUs that are free on those nodes."""
     nodes = [node for part in found.parts if (node := snapshot.free.get(part.node_id)) is not None]
-    seen: set[Demand] = set()
-    for job_id in state.pending:
-        job = state.jobs[job_id]
+    for job in _examples(state):
         if job.waiting is not None and job.waiting.code in ELSEWHERE:
             continue
         demand = next_demand(job, state)
-        if demand in seen:
-            continue
-        seen.add(demand)
         if any(room(demand, node, model) for node in nodes for model in models(demand)):
             return True
     return False
+
+
+def _examples(state: State) -> Iterator[Job]:
+    """The pending jobs, the first only of a group of equal ones."""
+    for group, places in state.queue.groups().items():
+        for place in places[:1] if isinstance(group, Group) else places:
+            yield state.jobs[place[-1]]
+
+
+def may_give(job: Job, now: datetime, policy: Policy) -> bool:
+    """Whether its gang may be asked for GPUs."""
+    return job.held_gpus > job.fewest and _may_change(job, now, policy)
 
 
 def _giving(job: Job, state: State, now: datetime, policy: Policy) -> list[Job]:
@@ -174,9 +182,7 @@ def _giving(job: Job, state: State, now: datetime, policy: Policy) -> list[Job]:
     ranked = [
         (place, other)
         for other in _live(state)
-        if other.held_gpus > other.fewest
-        and _may_change(other, now, policy)
-        and (place := policy.order.rank(other, state, now)) > own
+        if may_give(other, now, policy) and (place := policy.order.rank(other, state, now)) > own
     ]
     ranked.sort(key=lambda entry: entry[0], reverse=True)
     return [other for _, other in ranked[:ASKED]]
