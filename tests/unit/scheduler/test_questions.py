@@ -15,7 +15,7 @@ from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
-from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.events.scheduling import GangAllocated, GpusHeld
 from gangline_schemas.job import JobSpec
 from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
@@ -167,6 +167,36 @@ def test_what_if_gives_the_start_of_a_job_that_would_wait() -> None:
     assert (answer.starts, answer.start) == ("later", START + 2 * HOUR)
     assert answer.waiting is not None
     assert (answer.waiting.code, answer.waiting.position) == ("capacity", 1)
+
+
+def test_what_if_names_whom_it_would_preempt_and_at_what_cost() -> None:
+    cluster = Cluster(node("n1", 4))
+    cluster.run("cheap", 2, priority=80, preemptible=True, expected_runtime_hours=9)
+    cluster.run("kept", 2, priority=80, expected_runtime_hours=9)
+    cluster.tick(20 * 60)
+    before = fingerprint(cluster.state)
+    wanted = spec("cv", 2, priority=5, expected_runtime_hours=1)
+    answer = asked(cluster, wanted)
+    assert fingerprint(cluster.state) == before
+    assert answer.starts == "after_preemption"
+    assert [(item.job_id, item.team, item.gpus) for item in answer.preempts] == [
+        ("cheap", "nlp", 2)
+    ]
+    assert answer.value_gpu_seconds > answer.cost_gpu_seconds > 0
+    admitted = JobAdmitted(job_id="it", spec=wanted, user="ada", submitted_at=cluster.now)
+    (held,) = every([*cluster.give(admitted), *cluster.tick()], GpusHeld)
+    assert [(part.node_id, part.gpus) for part in answer.nodes] == [
+        (part.node_id, part.gpus) for part in held.nodes
+    ]
+    assert (held.victims, held.cost_gpu_seconds) == (("cheap",), answer.cost_gpu_seconds)
+    gang = cluster.job("cheap").gang
+    assert gang is not None
+    assert gang.stop is not None
+    assert answer.start == gang.stop.deadline
+    told = explained(cluster, "it")
+    assert told.freed is not None
+    assert (told.freed.reason, told.freed.victims) == (held.reason, 1)
+    assert told.outlook.eta == gang.stop.deadline
 
 
 def test_what_if_of_an_unknown_run_to_resume_from_says_so() -> None:
