@@ -90,7 +90,7 @@ def shrink_for(plan: Plan, policy: Policy, job: Job) -> bool:
 def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
     """Which elastic gangs would make room for this job."""
     state = plan.state
-    if not any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
+    if not any(may_give(state.jobs[job_id], plan.now, policy) for job_id in state.live):
         return None
     snapshot = free_for(state, policy, job.job_id)
     return shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)

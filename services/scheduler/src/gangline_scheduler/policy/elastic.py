@@ -90,10 +90,11 @@ def shrinking(
     """
     need = replace(demand, gpus=demand.fewest or demand.gpus, fewest=None)
     giving = _giving(job, state, now, policy)
-    if snapshot.free_gpus + sum(other.held_gpus - other.fewest for other in giving) < need.gpus:
+    missing = need.gpus - snapshot.free_gpus
+    if _spare(giving) < missing:
         return None
     trial = _Trial(job, need, snapshot, state)
-    found = _fewest_asked(trial, giving)
+    found = _fewest_asked(trial, giving, missing)
     if found is None:
         return None
     sizes, placement = found
@@ -191,12 +192,19 @@ def _giving(job: Job, state: State, now: datetime, policy: Policy) -> list[Job]:
 Found = tuple[tuple[tuple[Job, int], ...], Placement]
 
 
-def _fewest_asked(trial: _Trial, giving: Sequence[Job]) -> Found | None:
+def _spare(gangs: Iterable[Job]) -> int:
+    """GPUs that they could give."""
+    return sum(job.held_gpus - job.fewest for job in gangs)
+
+
+def _fewest_asked(trial: _Trial, giving: Sequence[Job], missing: int) -> Found | None:
     """Ask one more until the job fits; then leave out whoever is not needed."""
     asked: list[Job] = []
     found: Found | None = None
     for other in giving:
         asked.append(other)
+        if _spare(asked) < missing:
+            continue
         found = trial.fit(asked)
         if found is not None:
             break
@@ -204,7 +212,7 @@ def _fewest_asked(trial: _Trial, giving: Sequence[Job]) -> Found | None:
         return None
     for other in asked[:-1]:
         rest = [one for one in asked if one is not other]
-        better = trial.fit(rest)
+        better = trial.fit(rest) if _spare(rest) >= missing else None
         if better is not None:
             asked, found = rest, better
     return found
