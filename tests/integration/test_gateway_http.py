@@ -370,8 +370,13 @@ def test_teams_and_nodes_are_changed_by_admins(
     assert (answer["parent"], answer["depth"], answer["weight"]) == ("speech", 1, 2.0)
     assert answer["gpu_types"] == [{"gpu_type": "h100", "gpu_limit": None}]
     scene.join("drained", gpus=1)
-    for drain, status in ((True, "draining"), (False, "ready")):
-        answer = http_client.post("/v1/nodes/drained/drain", json={"drain": drain}, headers=ADMIN)
+    drains = (
+        ({"drain": True}, "draining"),
+        ({"drain": True, "move_jobs": False}, "cordoned"),
+        ({"drain": False}, "ready"),
+    )
+    for body, status in drains:
+        answer = http_client.post("/v1/nodes/drained/drain", json=body, headers=ADMIN)
         assert (answer.status_code, answer.json()["status"]) == (202, status)
     none = http_client.post("/v1/nodes/none/drain", json={"drain": True}, headers=ADMIN)
     problem(none, 404, "not-found")
