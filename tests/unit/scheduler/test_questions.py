@@ -15,7 +15,7 @@ from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
-from gangline_schemas.events.scheduling import GangAllocated, GpusHeld
+from gangline_schemas.events.scheduling import GangAllocated, GpusHeld, JobWaiting
 from gangline_schemas.job import JobSpec
 from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
@@ -149,6 +149,26 @@ def test_the_error_of_what_a_team_said_is_told() -> None:
     miss = explained(cluster, "waits").outlook.runtime_error
     assert miss is not None
     assert (miss.jobs, miss.median, miss.p90) == (3, 0.5, 0.9)
+
+
+def test_estimates_are_compared_with_what_came() -> None:
+    cluster = Cluster(node("n1", 2))
+    cluster.decider = Scheduler(Limits(), Policy(foretell=True))
+    cluster.run("runs-0", 2, expected_runtime_hours=1)
+    for number in range(3):
+        cluster.submit(f"runs-{number + 1}", 2, expected_runtime_hours=1)
+        (told,) = [event for event in every(cluster.tick(), JobWaiting) if event.eta is not None]
+        assert told.eta == cluster.now + HOUR
+        assert every(cluster.tick(60), JobWaiting) == [], "it is said once"
+        cluster.tick(3600 - 60 + 600 * number)
+        cluster.exit(f"runs-{number}")
+        cluster.start(f"runs-{number + 1}")
+    assert [wait.real_s - wait.foretold_s for wait in cluster.state.waits] == [0.0, 600.0, 1200.0]
+    cluster.submit("waits", 1)
+    error = explained(cluster, "waits").outlook.wait_error
+    assert error is not None
+    assert (error.jobs, error.median_s, error.p90_s) == (3, 600.0, 1080.0)
+    assert fingerprint(cluster.replayed()) == fingerprint(cluster.state)
 
 
 def test_what_if_names_nodes_level_and_gpus() -> None:

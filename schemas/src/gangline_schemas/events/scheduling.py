@@ -78,6 +78,9 @@ class JobWaiting(Event):
     job_id: Identifier
     code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
     message: str
+    eta: Timestamp | None = Field(
+        default=None, description="The first start that was estimated in this wait; said once."
+    )
 
 
 class GangAllocated(Event):

@@ -36,6 +36,8 @@ class SchedulerSettings(DoorSettings):
     """An elastic gang is stopped for another size at most so often."""
     drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A gang leaves a draining node after its next checkpoint, or when this has passed."""
+    foretell: bool = True
+    """Estimate the start of the first jobs that wait, so that explain knows its own error."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
     """How long after its deadline a stopping gang is still waited for."""
     preempt: Switch = "on"
@@ -79,6 +81,7 @@ class SchedulerSettings(DoorSettings):
             resize_every=timedelta(minutes=self.resize_every_minutes),
             drain_within=timedelta(minutes=self.drain_within_minutes),
             preemption=self._preemption(),
+            foretell=self.foretell,
         )
 
     def _preemption(self) -> Preemption:

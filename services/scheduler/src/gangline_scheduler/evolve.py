@@ -15,6 +15,7 @@ from gangline_scheduler.free import free_of
 from gangline_scheduler.model import (
     Avoid,
     EndedRun,
+    Foretold,
     Gang,
     Held,
     Hold,
@@ -24,6 +25,7 @@ from gangline_scheduler.model import (
     Runtime,
     Stop,
     Team,
+    Wait,
     Waiting,
 )
 from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
@@ -55,6 +57,7 @@ CHECKPOINTS_KEPT = 64
 ENDED_CHECKPOINTS_KEPT = 8
 PAST_INCARNATIONS_KEPT = 16
 RUNTIMES_KEPT = 64
+WAITS_KEPT = 200
 MOVES_KEPT = timedelta(hours=1)
 _MOVED = frozenset({StopReason.RESIZE, StopReason.DEFRAGMENT})
 """A gang that was stopped for these goes on at once, before all who wait."""
@@ -92,8 +95,13 @@ def _(event: JobQueued, state: State, at: datetime) -> None:
 
 @_apply.register
 def _(event: JobWaiting, state: State, at: datetime) -> None:
-    waiting = Waiting(event.code, event.message, at)
-    _put_job(state, replace(state.jobs[event.job_id], waiting=waiting))
+    job = state.jobs[event.job_id]
+    waiting, foretold = Waiting(event.code, event.message, at), job.foretold
+    if event.eta is not None and foretold is None:
+        foretold = Foretold(event.eta, at)
+        if job.waiting is not None and job.waiting.message == event.message:
+            waiting = job.waiting
+    _put_job(state, replace(job, waiting=waiting, foretold=foretold))
 
 
 @_apply.register
@@ -106,7 +114,7 @@ def _(event: JobStateChanged, state: State, at: datetime) -> None:
     job = replace(state.jobs[event.job_id], state=event.state)
     if event.state is JobState.PENDING:
         if event.previous is not JobState.PENDING:
-            job = replace(job, waiting_since=at, waiting=None)
+            job = replace(job, waiting_since=at, waiting=None, foretold=None)
         _put_job(state, job)
         if event.job_id not in state.pending:
             _wait(state, job)
@@ -123,6 +131,7 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
     members = (Member.UNSEEN,) * event.world_size
     gang = Gang(event.attempt, event.nodes, at, members, models=_models(state, event.nodes))
+    job = _came_true(state, job, at)
     job = replace(job, attempt=event.attempt, gang=gang, avoid=(), restarting=False, resize_to=None)
     _put_job(state, job)
     state.live[event.job_id] = None
@@ -236,9 +245,14 @@ def _(event: TeamNoted, state: State, at: datetime) -> None:  # noqa: ARG001
     name, known = event.config.team, state.teams.get(event.config.team)
     state.teams[name] = Team(event.config)
     if known is None or known.config.parent != event.config.parent:
+        # It took its gangs along: those above it may hold more than they may now.
         usage.recount(state)
-    used = state.used.get(name, 0)
-    state.teams[name] = Team(event.config, used if used > event.config.ceiling else 0)
+        changed = [*state.teams]
+    else:
+        changed = [name]
+    for each in changed:
+        config, used = state.teams[each].config, state.used.get(each, 0)
+        state.teams[each] = Team(config, used if used > config.ceiling else 0)
 
 
 @_apply.register
@@ -333,6 +347,16 @@ def _wait_no_more(state: State, job_id: str) -> None:
     if job_id in state.pending:
         del state.pending[job_id]
         state.queue.remove(state.jobs[job_id])
+
+
+def _came_true(state: State, job: Job, at: datetime) -> Job:
+    """Remember how the estimate of its start came, and forget it."""
+    said = job.foretold
+    if said is None:
+        return job
+    wait = Wait((said.start - said.at).total_seconds(), (at - said.at).total_seconds())
+    state.waits = (*state.waits, wait)[-WAITS_KEPT:]
+    return replace(job, foretold=None)
 
 
 def _remember_runtime(state: State, job: Job) -> None:

@@ -46,12 +46,18 @@ class Forecast:
 
 
 def forecast(
-    state: State, job_id: str, ahead: Sequence[str], now: datetime, policy: Policy
+    state: State,
+    job_id: str,
+    ahead: Sequence[str],
+    now: datetime,
+    policy: Policy,
+    *,
+    most_ends: int = MOST_ENDS,
 ) -> Forecast:
     """When and where a pending job starts; `ahead` are the jobs before it, in order."""
     shown = ahead[:MOST_AHEAD]
     future = _Future(_cut(state, {*shown, job_id}), now, policy)
-    found = future.start_of(job_id)
+    found = future.start_of(job_id, most_ends)
     if found.start is not None and len(ahead) > MOST_AHEAD:
         return Forecast(found.start, exact=False)
     return found
@@ -67,9 +73,9 @@ class _Future:
         self._default_s = policy.default_runtime.total_seconds()
         self._expect(state.live)
 
-    def start_of(self, job_id: str) -> Forecast:
+    def start_of(self, job_id: str, most_ends: int) -> Forecast:
         plan = self._plan
-        for _ in range(MOST_ENDS):
+        for _ in range(most_ends):
             run_pass(plan, self._policy)
             started = self._started()
             if job_id in started:

@@ -85,6 +85,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class Foretold:
+    """The first start that was estimated for a job that waits, and when it was said."""
+
+    start: datetime
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a job was to wait from its first estimate on, and how long it did."""
+
+    foretold_s: float
+    real_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """An admitted job that has not ended.
 
@@ -115,6 +131,7 @@ class Job:
     ran_s: float = 0.0
     restarting: bool = False
     saved_at: datetime | None = None
+    foretold: Foretold | None = None
     preemptions: int = 0
     resized_at: datetime | None = None
     resize_to: int | None = None

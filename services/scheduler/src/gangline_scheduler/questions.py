@@ -51,6 +51,7 @@ from gangline_schemas.questions import (
     RuntimeMiss,
     StartsOn,
     Victim,
+    WaitMiss,
     WhatIfAnswer,
 )
 
@@ -238,16 +239,16 @@ def _freed(state: State, job_id: str) -> FreedFor | None:
 def _outlook(
     state: State, job: Job, ahead: Sequence[str], reason: Reason, now: datetime, policy: Policy
 ) -> Outlook:
-    miss = _runtime_miss(state, job.team)
+    miss, waits = _runtime_miss(state, job.team), _wait_miss(state)
     if place(next_demand(job, state), state.empty, state.levels) is None:
         why = "no nodes that are there could hold it, even if they were empty"
-        return Outlook(eta_reason=why, runtime_error=miss)
+        return Outlook(eta_reason=why, runtime_error=miss, wait_error=waits)
     found = forecast(state, job.job_id, ahead, now, policy)
     if found.start is None:
         why = "it would not start when all that runs now has ended"
         if reason.code == "quota":
             why = "its team may not hold so many GPUs, whoever ends"
-        return Outlook(eta_reason=why, runtime_error=miss)
+        return Outlook(eta_reason=why, runtime_error=miss, wait_error=waits)
     why = ""
     if not found.exact:
         why = "so much comes first that not all of it was looked at"
@@ -258,7 +259,16 @@ def _outlook(
         nodes=found.nodes,
         level=found.level,
         runtime_error=miss,
+        wait_error=waits,
     )
+
+
+def _wait_miss(state: State) -> WaitMiss | None:
+    misses = [abs(wait.real_s - wait.foretold_s) for wait in state.waits]
+    if len(misses) < FEWEST_RUNS:
+        return None
+    middle, high = spread(misses)
+    return WaitMiss(jobs=len(misses), median_s=round(middle, 1), p90_s=round(high, 1))
 
 
 def _runtime_miss(state: State, team: str) -> RuntimeMiss | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_scheduler.free import LEVELS, FreeIndex
-from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage
+from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage, Wait
 from gangline_scheduler.queue import PendingIndex, Slot
 
 ENDED_RUNS_KEPT = 100_000
@@ -27,6 +27,7 @@ class State:
     freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
+    `waits`: what was foretold to the last jobs that started, and how it came; newest last.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
@@ -43,6 +44,7 @@ class State:
     usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     moved: tuple[datetime, ...] = ()
+    waits: tuple[Wait, ...] = ()
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
     live: dict[str, None] = field(default_factory=dict)
@@ -78,6 +80,7 @@ def fork(state: State) -> State:
         usage=dict(state.usage),
         runtimes=dict(state.runtimes),
         moved=state.moved,
+        waits=state.waits,
         pending=dict(state.pending),
         queue=state.queue.copy(),
         live=dict(state.live),
@@ -102,6 +105,7 @@ def fingerprint(state: State) -> str:
     lines += _lines("usage", ((team, repr(usage)) for team, usage in state.usage.items()))
     lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
     lines += [f"moved {at.isoformat()}" for at in state.moved]
+    lines += [f"wait {wait!r}" for wait in state.waits]
     lines += [f"pending {job_id}" for job_id in state.pending]
     lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))
     lines += _lines("used", ((team, str(gpus)) for team, gpus in state.used.items() if gpus))

@@ -1,4 +1,10 @@
-"""Telling pending jobs why they wait: when it changed, and not too often."""
+"""Telling pending jobs why they wait, when it changed and not too often; and when they will start.
+
+The first estimate of a job's start in a wait is written into the log, with its reason, so that it
+can be compared with what came (evolve.py): `explain` tells that error with each new estimate. One
+job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py), and what lies
+further off is estimated once it is closer.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,19 @@ from datetime import timedelta
 from itertools import islice
 
 from gangline_scheduler.cycle import reservations
+from gangline_scheduler.forecast import forecast
 from gangline_scheduler.model import Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.reasons import Explainer, Reason, later
-from gangline_scheduler.policy.share import Ceilings
+from gangline_scheduler.policy.share import STUCK, Ceilings
 from gangline_schemas.events.scheduling import JobWaiting
 
 REASONED = 50
 REASON_EVERY = timedelta(seconds=15)
+FORETOLD = 10
+FORETOLD_ENDS = 20
 
 
 def give_reasons(plan: Plan, policy: Policy) -> None:
@@ -24,8 +33,11 @@ def give_reasons(plan: Plan, policy: Policy) -> None:
     if not state.pending:
         return
     explainer = _explainer(plan, policy)
-    for job in list(islice(in_order(policy.order, lambda: state, plan.now), REASONED)):
+    first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
+    for job in first:
         _tell(plan, job, explainer.explain(job))
+    if policy.foretell:
+        _foretell(plan, policy, [job.job_id for job in first[:FORETOLD]])
 
 
 def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
@@ -37,6 +49,27 @@ def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
         _tell(plan, job, later())
         return
     _tell(plan, job, _explainer(plan, policy).explain(job))
+
+
+def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:
+    untold = [
+        number
+        for number, job_id in enumerate(first)
+        if (job := plan.state.jobs[job_id]).foretold is None
+        and job.waiting is not None
+        and job.waiting.code not in STUCK
+    ]
+    if not untold:
+        return
+    # Another one at each tick: one that cannot be foretold keeps nobody from it.
+    number = untold[int(plan.now.timestamp()) % len(untold)]
+    found = forecast(
+        plan.state, first[number], first[:number], plan.now, policy, most_ends=FORETOLD_ENDS
+    )
+    waiting = plan.state.jobs[first[number]].waiting
+    if found.start is not None and found.exact and waiting is not None:
+        said = {"code": waiting.code, "message": waiting.message, "eta": found.start}
+        plan.add(first[number], JobWaiting.model_validate({"job_id": first[number], **said}))
 
 
 def _explainer(plan: Plan, policy: Policy) -> Explainer:

@@ -58,7 +58,8 @@ class Policy:
     `reserve_after`: a job that waited longer gets a reservation, in the given mode.
     `default_runtime`: for jobs that say nothing, of teams without a past.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
-    a draining node by then, saved or not.
+    a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
+    know how good such estimates are (telling.py).
     """
 
     order: Order = field(default_factory=FairShare)
@@ -70,6 +71,7 @@ class Policy:
     resize_every: timedelta = timedelta(minutes=30)
     drain_within: timedelta = timedelta(minutes=30)
     preemption: Preemption = field(default_factory=Preemption)
+    foretell: bool = False
 
 
 def order_named(name: str) -> Order:
