@@ -8,6 +8,7 @@ All are in one scheduler's state, as one Kueue schedules all cohorts. Large ones
 priority, as there.
 
 Every rank of a gang exits by itself, which is 3.7 inputs a workload and a pass after each last one.
+The invariants are checked at each moment of virtual time: the service checks once a batch.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def replay(cohorts: int) -> Ran:
     """Submit, start and end all workloads of so many cohorts; asserts that every one ended."""
     slots = cohorts * QUEUES * NOMINAL
     queues = [f"cohort-{number // QUEUES}-queue-{number % QUEUES}" for number in range(cohorts * 6)]
-    scene = Scene(one_pool(slots // SLOTS_PER_NODE, SLOTS_PER_NODE).pools[0].nodes, teams(cohorts))
+    nodes = one_pool(slots // SLOTS_PER_NODE, SLOTS_PER_NODE).pools[0].nodes
+    scene = Scene(nodes, teams(cohorts), checks=False)
     moments = [
         (number * kind.every_s, index, queue, kind)
         for index, queue in enumerate(queues)
@@ -85,6 +87,7 @@ def replay(cohorts: int) -> Ran:
         while arrivals and arrivals[-1][0] <= now_s:
             _, _, queue, kind = arrivals.pop()
             kinds[scene.submit(specs[queue, kind])] = kind
+        scene.check()
         for gang in scene.allocated:
             kind = kinds[gang.job_id]
             worked += kind.cpus * kind.runs_s

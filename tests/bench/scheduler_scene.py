@@ -66,7 +66,7 @@ class Cycle:
 
 def trace_file(name: str) -> Path | None:
     """A file of the traces: in the folder that GANGLINE_TRACES names, else the copy kept here."""
-    places = [DATA / f"{name}.gz"]
+    places = [DATA / f"{name}.gz", DATA / name]
     if folder := os.environ.get("GANGLINE_TRACES"):
         places.insert(0, Path(folder) / name)
     return next((place for place in places if place.exists()), None)
@@ -148,7 +148,10 @@ class Scene:
         teams: Sequence[TeamConfig],
         *,
         policy: Policy | None = None,
+        checks: bool = True,
     ) -> None:
+        """`checks`: check the invariants after each input; the service does once a batch."""
+        self.checks = checks
         self.scheduler = Scheduler(policy=policy)
         self.state = self.scheduler.initial()
         self.now = START
@@ -203,7 +206,7 @@ class Scene:
                 ),
             )
 
-    def finish(self, job_id: str) -> None:
+    def finish(self, job_id: str, reason: ExitReason = ExitReason.FINISHED) -> None:
         """Every rank of a gang exits; the last one releases its GPUs, and a full pass follows."""
         gang = self.state.jobs[job_id].gang
         assert gang is not None
@@ -216,7 +219,7 @@ class Scene:
                     rank=rank,
                     node_id=gang.nodes[0].node_id,
                     incarnation="1",
-                    reason=ExitReason.FINISHED,
+                    reason=reason,
                 ),
             )
 
@@ -234,14 +237,18 @@ class Scene:
         for decision in decisions:
             self.state = self.scheduler.evolve(self.state, decision, self.now)
         decided = time.thread_time()
-        broken = self.scheduler.check(self.state)
-        checked = time.thread_time()
-        assert not broken, broken[0]
+        checked = self.check() if self.checks else decided
         events = [decision.event for decision in decisions]
         self.allocated += [event for event in events if isinstance(event, GangAllocated)]
         self.cycles.append(
             Cycle(kind, (decided - started) * 1e3, (checked - decided) * 1e3, len(events))
         )
+
+    def check(self) -> float:
+        """Assert the invariants; the time afterwards."""
+        broken = self.scheduler.check(self.state)
+        assert not broken, broken[0]
+        return time.thread_time()
 
     def _new_id(self) -> str:
         self._number += 1

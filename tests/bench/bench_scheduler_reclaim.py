@@ -1,0 +1,110 @@
+"""A gang of 100 nodes x 8 GPUs is owed its GPUs: reclaimed from 1,000 nodes of one-GPU jobs.
+
+One team borrowed the whole cluster with 8,000 preemptible one-GPU jobs, each an hour old. A team
+with a guarantee of 800 submits one gang of 800. Measured: the submission and the tick after it,
+until `gpus.held` and 800 `gang.preempting` are decided; folding them and checking the invariants
+is in it. Then the victims' ranks exit, and the gang must start on what was held for it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from harness import Context, Result
+from scheduler_scene import START, Scene, settle, spec
+
+from gangline_scheduler.evolve import apply
+from gangline_scheduler.simulator.cluster import one_pool
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangMemberChanged,
+    JobStateChanged,
+    NodeAssignment,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+
+NODES, GPUS_PER_NODE = 1000, 8
+GANG = 100 * GPUS_PER_NODE
+BORROWER, OWED = "team-00", "team-01"
+
+
+def full_of_small_jobs() -> Scene:
+    """Every GPU held by a job of its own, of a team that has borrowed all but its limit of 1."""
+    total = NODES * GPUS_PER_NODE
+    teams = (
+        TeamConfig(team=BORROWER, gpu_limit=1, borrow_limit=total),
+        TeamConfig(team=OWED, gpu_limit=GANG, gpu_guarantee=GANG),
+    )
+    nodes = one_pool(NODES, GPUS_PER_NODE).pools[0].nodes
+    nodes = tuple(
+        node.model_copy(update={"rack": f"r{number // 32}", "block": f"b{number // 512}"})
+        for number, node in enumerate(nodes)
+    )
+    scene = Scene(nodes, teams)
+    small = spec(BORROWER, 50, 1, (), 24.0)
+    for node in nodes:
+        for gpu in range(GPUS_PER_NODE):
+            run_on(scene, small, node.node_id, gpu)
+    scene.now = START + timedelta(hours=1)
+    return scene
+
+
+def run_on(scene: Scene, small: JobSpec, node_id: str, gpu: int) -> None:
+    """Fold a one-GPU job that runs there."""
+    job_id = scene.fold_waiting(small, since=START)
+    part = NodeAssignment(
+        node_id=node_id, incarnation="1", address=node_id, gpus=(gpu,), first_rank=0
+    )
+    allocated = GangAllocated(
+        job_id=job_id,
+        attempt=1,
+        team=small.team,
+        world_size=1,
+        nodes=(part,),
+        rendezvous=Rendezvous(address=node_id, port=1),
+        spec=small,
+    )
+    apply(scene.state, allocated, START)
+    started = GangMemberChanged(job_id=job_id, attempt=1, rank=0, status="started")
+    for before, after in (
+        (JobState.PENDING, JobState.SCHEDULED),
+        (JobState.SCHEDULED, JobState.RUNNING),
+    ):
+        changed = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)
+        apply(scene.state, changed, START)
+    apply(scene.state, started, START)
+
+
+def reclaim(scene: Scene) -> tuple[float, int]:
+    """Submit the gang and tick; (seconds until its GPUs are held, victims)."""
+    gang = scene.submit(spec(OWED, 50, GANG, (), 24.0))
+    if gang not in scene.state.held:
+        scene.wait(1)
+        scene.tick()
+    assert gang in scene.state.held, "nothing is being freed for the gang"
+    took_s = sum(cycle.ms for cycle in scene.cycles) / 1e3
+    victims = list(scene.state.held[gang].victims)
+    for victim in victims:
+        scene.finish(victim, ExitReason.STOPPED)
+    if not scene.allocated:
+        scene.tick()
+    assert [event.job_id for event in scene.allocated] == [gang], "others took what was held for it"
+    return took_s, len(victims)
+
+
+def run(context: Context) -> list[Result]:
+    """Seconds for one reclaim, and for the passes while its victims leave."""
+    took, leave_ms = [], []
+    victims = 0
+    for _ in range(context.repeats(3)):
+        scene = settle(full_of_small_jobs)
+        took_s, victims = reclaim(scene)
+        took.append(took_s)
+        leave_ms += [cycle.decide_ms for cycle in scene.cycles if cycle.kind == "release"]
+    note = f"{victims} gangs are stopped for a gang of {GANG} GPUs on {NODES} nodes"
+    return [
+        context.median("reclaim_s", took, "s", note=note),
+        context.median("reclaim_victim_leaves_ms", leave_ms, "ms", note="a release and its pass"),
+    ]
