@@ -10,7 +10,7 @@
 Ends that are close to each other, for how far off they are (`PRECISION`), count as one, at the last
 of them: a start in ten hours is told to half an hour, far within the error of estimates.
 Cost: one pass for each such end until the start, at most `MOST_ENDS`, over at most `MOST_AHEAD`
-jobs; beyond either the answer is a lower bound. Figures are in docs/concepts/scheduling.md.
+jobs; beyond either the answer is a lower bound. Figures are in docs/concepts/questions.md.
 """
 
 from __future__ import annotations
