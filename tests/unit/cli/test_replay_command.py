@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
+from builders_scheduler import Cluster, node
 from cli_run import Runner
 from gangline.commands import replay
 from gangline.errors import CliError, ExitCode
@@ -15,6 +17,7 @@ from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_scheduler.state import State
+from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition
 from golden.scenario import START, Scenario
@@ -46,17 +49,7 @@ def lived() -> Lived:
         }
         seen.append((scenario.now, held, len(state.pending)))
     broker = Broker()
-    bus = broker.connect("scheduler")
-    create_topics(bus, NAMES)
-    topic = NAMES.name(Topic.SCHEDULING)
-    out = []
-    for seq, logged in enumerate(scenario.logs["scheduler"]):
-        position = LogPosition(0, 1, seq)
-        envelope = Envelope(
-            f"e{seq}", "/t", logged.at, logged.subject, logged.event, position=position
-        )
-        out.append(encode(envelope, topic=topic, key="0", partition=0))
-    bus.transactional_writer("gangline.scheduler.0").commit(out, {}, "g")
+    write(broker, [(logged.at, logged.event) for logged in scenario.logs["scheduler"]])
     return broker, seen
 
 
@@ -130,6 +123,118 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(CliError, match="--at: ") as refused:
         replay.parse_time(text, NOW)
     assert refused.value.code is ExitCode.USAGE
+
+
+def write(broker: Broker, logged: Sequence[tuple[datetime, Event]], first: int = 0) -> None:
+    """A log of the scheduler on the bus; its numbers begin with `first`."""
+    bus = broker.connect("scheduler")
+    create_topics(bus, NAMES)
+    out = [
+        encode(
+            Envelope(f"e{seq}", "/t", at, "s", event, position=LogPosition(0, 1, seq)),
+            topic=NAMES.name(Topic.SCHEDULING),
+            key="0",
+            partition=0,
+        )
+        for seq, (at, event) in enumerate(logged, first)
+    ]
+    bus.transactional_writer("gangline.scheduler.0").commit(out, {}, "g")
+
+
+@pytest.fixture
+def two_jobs(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """A log on the bus: of two jobs the longer was first, the third one still waits."""
+    cluster = Cluster(node(gpus=8))
+    cluster.run("long", 8, expected_runtime_hours=2)
+    cluster.tick(60)
+    for job_id, hours in (("longer", 1.0), ("shorter", 0.1)):
+        cluster.submit(job_id, 8, expected_runtime_hours=hours)
+    for job_id, seconds in (("long", 600), ("longer", 300)):
+        cluster.tick(seconds)
+        cluster.exit(job_id)
+        cluster.start("longer" if job_id == "long" else "shorter")
+    cluster.tick(60)
+    cluster.submit("last")
+    broker = Broker()
+    write(broker, [(at, decision.event) for decision, at in cluster.log])
+    monkeypatch.setattr(replay, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
+    monkeypatch.setenv("GANGLINE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    return cluster.now
+
+
+def test_a_policy_beside_what_happened(
+    two_jobs: datetime, gangline: Runner, tmp_path: Path
+) -> None:
+    drawn = tmp_path / "p.svg"
+    ran = gangline("replay", "--policy", "fair,sjf", "--picture", str(drawn))
+    assert ran.code == ExitCode.DONE, ran.err
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert ran.out.splitlines()[2].split() == ["RECORDED", "FAIR", "SJF"]
+    assert "fair: 0 of 4 jobs start at another time" in ran.out
+    assert "sjf: 2 of 4 jobs start at another time" in ran.out
+    assert "sjf" in drawn.read_text()
+
+
+def test_the_figures_as_json(two_jobs: datetime, gangline: Runner) -> None:
+    found = gangline("replay", "--policy", "sjf", "--json").json
+    assert [column["policy"] for column in found["policies"]] == ["recorded", "sjf"]
+    starts = {entry["job_id"]: entry for entry in found["differences"]["sjf"]["most"]}
+    assert starts["shorter"]["waited_s"] == 600 + 300
+    assert starts["shorter"]["would_wait_s"] == 600
+    assert starts["longer"]["would_wait_s"] == 600 + 360
+    assert {job["job_id"]: job["held_gpus"] for job in found["not_ended"]} == {
+        "shorter": 8, "last": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--policy", "best"], ExitCode.USAGE, "'best' is not known"),
+        (["--policy", "fair+preempt=maybe"], ExitCode.USAGE, "'preempt=maybe' is no setting"),
+        (["--policy", " , "], ExitCode.USAGE, "no policy is named"),
+        ([], ExitCode.USAGE, "give --at or --policy"),
+        (["--at", "-1h", "--policy", "fair"], ExitCode.USAGE, "give --at or --policy"),
+        (["--at", "-1h", "--from", "-2h"], ExitCode.USAGE, "--from goes with --policy"),
+        (["--policy", "fair", "--from", "soon"], ExitCode.USAGE, "--from: 'soon' is no time"),
+        (["--policy", "fair", "--picture", "p.doc"], ExitCode.USAGE, "p.doc: name a .png"),
+        (["--policy", "fair", "--until", "2001-01-01"], ExitCode.NOT_FOUND, "decided nothing by"),
+    ],
+)
+def test_what_cannot_be_compared(
+    options: list[str], code: int, said: str, two_jobs: datetime, gangline: Runner
+) -> None:
+    ran = gangline("replay", *options)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in " ".join(ran.err.split())
+
+
+def test_an_unknown_policy_lists_those_there_are(two_jobs: datetime, gangline: Runner) -> None:
+    ran = gangline("replay", "--policy", "best")
+    assert all(name in ran.err for name in ("fair", "drf", "short", "fifo", "sjf", "+reservation"))
+
+
+def test_a_range_in_which_nobody_submitted(two_jobs: datetime, gangline: Runner) -> None:
+    later = (two_jobs + timedelta(seconds=1)).isoformat()
+    ran = gangline("replay", "--policy", "fair", "--from", later)
+    assert ran.code == ExitCode.NOT_FOUND
+    assert "no job was submitted from" in " ".join(ran.err.split())
+
+
+def test_an_empty_log_and_one_without_its_beginning(
+    two_jobs: datetime, gangline: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker()
+    monkeypatch.setattr(replay, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
+    create_topics(broker.connect("s"), NAMES)
+    ran = gangline("replay", "--policy", "fair")
+    assert (ran.code, "the log is empty" in ran.err) == (ExitCode.NOT_FOUND, True)
+    cluster = Cluster(node())
+    write(broker, [(at, decision.event) for decision, at in cluster.log], first=7)
+    ran = gangline("replay", "--policy", "fair")
+    assert ran.code == ExitCode.TOOL_ERROR
+    assert "seq is 7, expected 0" in " ".join(ran.err.split())
+    assert "its beginning is gone" in " ".join(ran.err.split())
 
 
 def test_a_shard_that_is_not_there(on_the_bus: Connect, gangline: Runner) -> None:

@@ -1,14 +1,19 @@
-"""`gangline replay`: the platform's jobs, queue and allocations as they were at a time.
+"""`gangline replay`: the platform's own log, as it was or through another policy.
 
-The scheduler's log is read from Kafka and folded by the scheduler's own code up to that time, so
-what is shown is what the scheduler knew then. Nothing is asked of the running services, and
-nothing is changed. Cost: the whole log before that time, some 20,000 events a second.
+The scheduler's log is read from Kafka.
+- `--at`: folded by the scheduler's own code up to that time, so what is shown is what the
+  scheduler knew then.
+- `--policy`: what came from outside and what each job needed, run in virtual time through the
+  scheduler's own decisions under other policies; beside it what really happened.
+Nothing is asked of the running services, and nothing is changed. Cost: the whole log before that
+time, some 20,000 events a second; for each policy its decisions, and at most 20,000 ticks.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +27,7 @@ from gangline.local.platform import default_data_dir, read_client
 from gangline.output import Output
 from gangline.render import NONE, Column
 from gangline.session import DataDir, Door, Json
+from gangline_bus.decision import Decision
 from gangline_bus.fold import Folded, LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus, BusError, TopicPartition
@@ -30,8 +36,14 @@ from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.model import Job, Node
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.simulator.compare import SHOWN, figures_table, pool_result
+from gangline_scheduler.simulator.history import Logged
+from gangline_scheduler.simulator.live_policies import RECORDED, known, live_policy
+from gangline_scheduler.simulator.picture import ENDINGS, draw
+from gangline_scheduler.simulator.versus import NoJobsError, Versus, versus
 from gangline_scheduler.state import State
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.scheduling import GangMemberChanged, JobWaiting
 from gangline_service.settings import ServiceSettings
 
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)([smhd])")
@@ -54,6 +66,21 @@ _QUEUE = (
     Column("WAITED", right=True),
     Column("WHY", flexible=True),
 )
+_DIFFERENCES = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("GPUS", right=True),
+    Column("WAITED", right=True),
+    Column("WOULD HAVE WAITED", right=True),
+)
+_UNENDED = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("GPUS", right=True),
+    Column("HELD", right=True),
+    Column("ATTEMPTS", right=True),
+)
+_TELL_EVERY_S = 5.0
 _NODES = (
     Column("NODE", flexible=True),
     Column("STATUS"),
@@ -108,11 +135,27 @@ class Past(BaseModel):
     nodes: tuple[PastNode, ...]
 
 
-def replay(
+def replay(  # noqa: PLR0917 - options of a command are keywords
     context: typer.Context,
     at: Annotated[
-        str, typer.Option("--at", metavar="TIME", help="ISO 8601 (UTC without a zone), or -2h.")
-    ],
+        str | None,
+        typer.Option("--at", metavar="TIME", help="ISO 8601 (UTC without a zone), or -2h."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", help="Names with commas between; a wrong one lists them."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="--policy: of jobs submitted since."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="--policy: the log up to then.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", help="--policy: utilization and queue over time; .png, .svg."),
+    ] = None,
     kafka: Annotated[
         str | None,
         typer.Option(help="HOST:PORT of Kafka; else GANGLINE_BOOTSTRAP_SERVERS, else the local."),
@@ -121,21 +164,66 @@ def replay(
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
-    """Jobs, queue and allocations as they were at a time: the log, folded up to there."""
+    """The platform as it was at a time (--at), or its log through another policy (--policy)."""
     outer = context.obj if isinstance(context.obj, Door) else Door()
+    out = Output(json=json or outer.json)
     now = datetime.now(UTC)
-    moment = parse_time(at, now)
+    _check_options(at, policy, since, until, picture)
+    moment = None if at is None else parse_time(at, now)
+    names = [] if policy is None else _names(policy)
+    first = None if since is None else parse_time(since, now, "--from")
+    last = None if until is None else parse_time(until, now, "--until")
     settings = _settings(kafka, data_dir or outer.data_dir)
-    names = TopicNames(settings.topic_prefix)
+    topics = TopicNames(settings.topic_prefix)
     bus = KafkaBus(settings.bootstrap_servers, client="gangline.replay", settings=settings.kafka)
     try:
-        past = past_at(bus, names, moment, shard)
+        if moment is not None:
+            show(out, past_at(bus, topics, moment, shard))
+            return
+        log = read_log(bus, topics, last, shard)
     finally:
         bus.close()
-    show(Output(json=json or outer.json), past)
+    show_versus(out, compare(out, log, names, first, last), picture)
 
 
-def parse_time(text: str, now: datetime) -> datetime:
+def _check_options(
+    at: str | None,
+    policy: str | None,
+    since: str | None,
+    until: str | None,
+    picture: Path | None,
+) -> None:
+    """One of the two questions, and only its own options. Raises CliError."""
+    if (at is None) == (policy is None):
+        raise CliError(
+            "give --at or --policy, one of them",
+            "--at TIME shows the platform as it was; --policy NAME runs its log through a policy",
+            ExitCode.USAGE,
+        )
+    extra = {"--from": since, "--until": until, "--picture": picture}
+    wrong = [name for name, value in extra.items() if value is not None]
+    if at is not None and wrong:
+        raise CliError(f"{wrong[0]} goes with --policy", "leave it out", ExitCode.USAGE)
+    if picture is not None and picture.suffix not in ENDINGS:
+        raise CliError(f"{picture}: name a {', '.join(ENDINGS)} file", code=ExitCode.USAGE)
+
+
+def _names(policy: str) -> list[str]:
+    """The policies that are named, each once. Raises CliError for one that is not known."""
+    named = [name.strip() for name in policy.split(",") if name.strip()]
+    if not named:
+        raise CliError("--policy: no policy is named", f"there are {known()}", ExitCode.USAGE)
+    names = [name for name in dict.fromkeys(named) if name != RECORDED]
+    for name in names:
+        try:
+            live_policy(name)
+        except ValueError as error:
+            what, _, hint = str(error).partition("; ")
+            raise CliError(f"--policy: {what}", hint, ExitCode.USAGE) from None
+    return names
+
+
+def parse_time(text: str, now: datetime, option: str = "--at") -> datetime:
     """A time of ISO 8601, or so long before `now` as in -90s, -15m, -2h, -1d. Raises CliError."""
     ago = _AGO.fullmatch(text)
     try:
@@ -144,18 +232,54 @@ def parse_time(text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise CliError(
-            f"--at: {text!r} is no time",
+            f"{option}: {text!r} is no time",
             "give 2026-11-21T14:30, 2026-11-21T14:30:00+01:00, or -15m, -2h, -1d",
             ExitCode.USAGE,
         ) from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     if moment > now:
-        raise CliError(f"--at: {text} has not come yet", "give a time in the past", ExitCode.USAGE)
+        raise CliError(
+            f"{option}: {text} has not come yet", "give a time in the past", ExitCode.USAGE
+        )
     return moment.astimezone(UTC)
 
 
 def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
     """Fold the scheduler's log up to a time. Raises CliError."""
+    folded = _fold(bus, names, Scheduler(), at, shard)
+    if not folded.next_seq:
+        raise _nothing_decided(at)
+    return past_of(folded, at)
+
+
+def read_log(
+    bus: Bus, names: TopicNames, until: datetime | None = None, shard: int = 0
+) -> list[Logged]:
+    """The events of the scheduler's log up to a time. Raises CliError."""
+    reader = _Reader()
+    _fold(bus, names, reader, until, shard)
+    if not reader.read:
+        raise _nothing_decided(until)
+    return reader.read
+
+
+class _Reader(Scheduler):
+    """Keeps the events of the log instead of folding them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[Logged] = []
+
+    def evolve(self, state: State, decision: Decision, at: datetime) -> State:
+        """One event more; what no history is read from is left out, as there is much of it."""
+        if not isinstance(decision.event, GangMemberChanged | JobWaiting):
+            self.read.append(Logged(at, decision.event))
+        return state
+
+
+def _fold(
+    bus: Bus, names: TopicNames, decider: Scheduler, until: datetime | None, shard: int
+) -> Folded[State]:
     place = TopicPartition(names.name(Topic.SCHEDULING), shard)
     try:
         shards = bus.partitions(place.topic)
@@ -163,20 +287,99 @@ def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
             raise CliError(
                 f"--shard: there is no shard {shard}", f"give 0 to {shards - 1}", ExitCode.USAGE
             )
-        folded = fold_log(bus, Scheduler(), place, until=at)
+        if bus.start_offsets([place])[place] > 0:
+            raise CliError(
+                f"the log lacks its beginning: {place.topic} starts at offset "
+                f"{bus.start_offsets([place])[place]}",
+                "it must be kept for ever: retention.ms=-1, cleanup.policy=delete",
+            )
+        return fold_log(bus, decider, place, until=until)
     except BusError as error:
         raise CliError(
             f"the log cannot be read: {error}", "is Kafka up? give its address with --kafka"
         ) from None
     except LogBroken as error:
-        raise CliError(f"the log is broken: {error}") from None
-    if not folded.next_seq:
+        hint = "its beginning is gone" if str(error).endswith("expected 0") else ""
+        raise CliError(f"the log is broken: {error}", hint) from None
+
+
+def _nothing_decided(by: datetime | None) -> CliError:
+    if by is None:
+        return CliError("the log is empty", "submit a job first", ExitCode.NOT_FOUND)
+    return CliError(
+        f"the scheduler had decided nothing by {by:%Y-%m-%d %H:%M:%S} UTC",
+        "give a later time",
+        ExitCode.NOT_FOUND,
+    )
+
+
+def compare(
+    out: Output,
+    log: list[Logged],
+    names: list[str],
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Versus:
+    """The log through each of the policies. Raises CliError."""
+    told = time.monotonic()
+
+    def tell(name: str, done: float) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _TELL_EVERY_S:
+            told = time.monotonic()
+            out.note(f"{name}: {done:.0%}")
+
+    try:
+        return versus(log, names, since=since, end=until, tell=tell)
+    except NoJobsError:
+        begin, end = since or log[0].at, until or log[-1].at
         raise CliError(
-            f"the scheduler had decided nothing by {at:%Y-%m-%d %H:%M:%S} UTC",
-            "give a later time",
+            f"no job was submitted from {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            f"the log is from {log[0].at:%Y-%m-%d %H:%M:%S} to {log[-1].at:%Y-%m-%d %H:%M:%S} UTC",
             ExitCode.NOT_FOUND,
+        ) from None
+
+
+def show_versus(out: Output, found: Versus, picture: Path | None = None) -> None:
+    """One document, or the tables; and the picture."""
+    if picture is not None:
+        curves = {name: [pool_result(past)] for name, past in found.histories.items()}
+        try:
+            draw(curves, picture)
+        except OSError as error:
+            raise CliError(f"cannot write {picture}: {error.strerror}") from None
+        out.note(f"picture: {picture}")
+    if out.json:
+        out.show(found.data(), "")
+        return
+    first = found.columns[0]
+    print(
+        f"{found.since:%Y-%m-%d %H:%M:%S} to {found.end:%Y-%m-%d %H:%M:%S} UTC: {first.jobs:,} "
+        f"jobs, {first.jct_jobs:,} ended in all columns\n\n{figures_table(found.columns)}"
+    )
+    for name, differ in found.differences.items():
+        print(f"\n{name}: {len(differ):,} of {first.jobs:,} jobs start at another time")
+        if differ:
+            rows = [
+                [job.job_id, job.team, str(job.gpus), _wait(job.waited_s), _wait(job.would_wait_s)]
+                for job in differ[:SHOWN]
+            ]
+            print(render.table(_DIFFERENCES, rows))
+    if found.unended:
+        print(f"\nnot ended in the log: {len(found.unended):,} jobs")
+        print(
+            render.table(
+                _UNENDED,
+                [
+                    [job.job_id, job.team, str(job.gpus), str(job.held_gpus), str(job.attempts)]
+                    for job in found.unended[:SHOWN]
+                ],
+            )
         )
-    return past_of(folded, at)
+
+
+def _wait(seconds: float | None) -> str:
+    return "no GPUs by the end" if seconds is None else render.duration(seconds)
 
 
 def past_of(folded: Folded[State], at: datetime) -> Past:
