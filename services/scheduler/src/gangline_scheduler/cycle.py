@@ -34,6 +34,7 @@ from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.policy.victims import promised
 from gangline_scheduler.state import State
 from gangline_schemas.events.scheduling import GpusUnheld, StopReason
 
@@ -64,7 +65,7 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
     if policy.order.strict and len(state.pending) > 1:
         return
     job = state.jobs[job_id]
-    demand = Ceilings(state).within(state, job, next_demand(job, state))
+    demand = Ceilings(state).within(charged(state, job_id), job, next_demand(job, state))
     if demand is None:
         return
     found = Statement(free_for(state, policy, job_id)).place(demand)
@@ -87,12 +88,38 @@ def reservations(state: State, now: datetime, policy: Policy) -> list[Reservatio
 
 
 def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
-    """What a job may use: all that is free but what is being freed for others."""
+    """What a job may use: all that is free but what is being freed for others.
+
+    On a node where GPUs are held for several, who is promised them sooner gets the first ones.
+    """
     snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
-    for other, held in state.held.items():
-        if other != job_id:
-            snapshot.keep(_still_free(state, other, held), need_of(state, other))
+    own: dict[str, int] = {}
+    for other, held in _by_promise(state):
+        if other == job_id:
+            own = dict(held.nodes)
+            continue
+        shares = _still_free(state, other, held)
+        for node_id in own.keys() & shares.keys():
+            node = snapshot.free.get(node_id)
+            spare = node.size - own[node_id] if node is not None else 0
+            shares[node_id] = min(shares[node_id], spare)
+        snapshot.keep(shares, need_of(state, other))
     return snapshot
+
+
+def _by_promise(state: State) -> list[tuple[str, Held]]:
+    return sorted(state.held.items(), key=lambda item: (item[1].until, item[0]))
+
+
+def charged(state: State, job_id: str) -> State:
+    """The state in which teams also use what is held for their other jobs that wait."""
+    held = promised(state, but=job_id)
+    if not held:
+        return state
+    used = {**state.used}
+    for name, gpus in held.items():
+        used[name] = used.get(name, 0) + gpus
+    return replace(state, used=used)
 
 
 def _still_free(state: State, job_id: str, held: Held) -> dict[str, int]:
@@ -126,7 +153,7 @@ class _Pass:
             if self._made:
                 left -= 1
             wanted = next_demand(job, plan.state)
-            demand = self._ceilings.within(plan.state, job, wanted)
+            demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
             if demand is None:
                 walk.drop()
                 continue
@@ -196,7 +223,7 @@ def _take(snapshot: Snapshot, demand: Demand, found: Placement) -> None:
 
 def _start_held(plan: Plan, policy: Policy) -> None:
     """The jobs for which GPUs are being freed, on those GPUs, once they are all free."""
-    for job_id, held in sorted(plan.state.held.items()):
+    for job_id, held in _by_promise(plan.state):
         job = plan.state.jobs[job_id]
         if job.gang is not None:
             continue
@@ -204,7 +231,8 @@ def _start_held(plan: Plan, policy: Policy) -> None:
         own = frozenset(node_id for node_id, _ in held.nodes)
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
-        demand = Ceilings(plan.state).within(plan.state, job, next_demand(job, plan.state))
+        wanted = next_demand(job, plan.state)
+        demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
         found = statement.place(demand) if demand is not None else None
         if found is not None:
             allocate(plan, job, found)

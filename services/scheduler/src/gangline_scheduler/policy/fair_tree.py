@@ -51,7 +51,7 @@ class FairTree:
         line = reversed([*usage.line_of(state.teams, job.team)])
         return (*(due(state, name, total, now) for name in line), *own_place(job))
 
-    def standing(self, job: Job, state: State) -> float:  # noqa: ARG002 - the port's
+    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """Its priority: shares say whose turn it is, not who is stopped."""
         return float(job.priority)
 

@@ -65,7 +65,7 @@ class Order(Protocol):
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
         """A job's place among all jobs, running ones too: lowest first."""
 
-    def standing(self, job: Job, state: State) -> float:
+    def standing(self, job: Job, state: State, now: datetime) -> float:
         """Its effective priority without what waiting gives: lowest is best.
 
         A job may be stopped only for one that stands better. Waiting does not count, or jobs of
@@ -135,7 +135,7 @@ class FairShare:
         fresh, value, *rest = own_rank(job, job.waiting_since if job.gang is not None else now)
         return (fresh, value + self.penalty(state, job.team), *rest)  # type: ignore[return-value]
 
-    def standing(self, job: Job, state: State) -> float:
+    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """Priority and share."""
         return job.priority + self.penalty(state, job.team)
 
@@ -237,7 +237,7 @@ class Listed:
         """The same place, whether it runs or waits."""
         return (*self._place(job), job.job_id)
 
-    def standing(self, job: Job, state: State) -> float:  # noqa: ARG002 - the port's
+    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """All stand alike: such an order stops nobody for somebody's priority."""
         return 0.0
 

@@ -30,7 +30,7 @@ def urgent(job: Job, settings: Preemption) -> bool:
 def preempt(scene: Scene, job: Job) -> Room | None:
     """Whom to stop for this job; None when nobody needs to be, or it is not worth it."""
     state, order = scene.state, scene.policy.order
-    standing = order.standing(job, state)
+    standing = order.standing(job, state, scene.now)
     worse = [victim for victim in scene.victims if victim.standing > standing]
     if not worse:
         return None

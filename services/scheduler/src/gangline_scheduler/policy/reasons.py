@@ -13,7 +13,7 @@ from typing import Literal
 
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.free import FreeNode
-from gangline_scheduler.model import CLUSTER, NODE, Demand, Job
+from gangline_scheduler.model import CLUSTER, NODE, Demand, Held, Job
 from gangline_scheduler.policy.placement import models, place, room
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.policy.share import Ceilings
@@ -52,6 +52,9 @@ class Explainer:
 
     def explain(self, job: Job) -> Reason:
         """Why this job waits."""
+        held = self._state.held.get(job.job_id)
+        if held is not None:
+            return _making_room(held)
         demand = next_demand(job, self._state)
         own = any(reservation.job_id == job.job_id for reservation in self._reserved)
         kind = (job.team, demand, own)
@@ -60,6 +63,7 @@ class Explainer:
                 self._quota(job)
                 or self._never_fits(demand)
                 or self._kept_for_another(job, demand)
+                or self._held_for_another(demand)
                 or self._not_free(demand)
             )
         return self._known[kind]
@@ -178,6 +182,17 @@ class Explainer:
             "a job that is expected to end before that one starts may run",
         )
 
+    def _held_for_another(self, demand: Demand) -> Reason | None:
+        state = self._state
+        if not state.held or place(demand, state.free, state.levels) is None:
+            return None
+        first = min(state.held, key=lambda job_id: (state.held[job_id].until, job_id))
+        return Reason(
+            "reservation",
+            f"GPUs are free but held for {state.jobs[first].team}/{first}, which starts when all "
+            "of its GPUs are there",
+        )
+
     def _not_free(self, demand: Demand) -> Reason:
         free = [node for node in self._state.free.nodes() if node.node_id not in demand.never]
         most, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
@@ -220,6 +235,15 @@ class Explainer:
         if not parts:
             return ""
         return f" ({', '.join(parts)}{f', and {more} more jobs' if more > 0 else ''})"
+
+
+def _making_room(held: Held) -> Reason:
+    """GPUs are held for it already."""
+    count = len(held.victims)
+    if not count:
+        return Reason("reservation", "GPUs are held for it; it starts when all of them are there")
+    gangs = "1 gang saves and makes" if count == 1 else f"{count} gangs save and make"
+    return Reason("reservation", f"{gangs} room for it; it starts by {held.until:%H:%M} UTC")
 
 
 def _room(demand: Demand, nodes: list[FreeNode]) -> int:

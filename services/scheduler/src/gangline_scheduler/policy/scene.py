@@ -184,7 +184,7 @@ class Scene:
         tightest = self.ceilings.tightest(self._later, job.team)
         short = wanted.gpus - self.ceilings.room(self._later, job.team, wanted.gpus)
         own: list[Victim] = []
-        standing, checks = self.policy.order.standing(job, self.state), 0
+        standing, checks = self.policy.order.standing(job, self.state, self.now), 0
         for victim in self.victims:
             line = usage.line_of(self.state.teams, victim.job.team)
             if victim.standing <= standing or tightest not in line:

@@ -27,6 +27,7 @@ SPLIT_GPU_S = 60_000.0
 SHORT_S = 3600.0
 LONG_S = 24 * 3600.0
 SHORTEST_S = 60.0
+LONGEST_S = 366 * LONG_S
 KEEP = 0.5
 """A running job counts as needing this part of what it needs."""
 
@@ -43,6 +44,11 @@ class ShortFirst(Listed):
             return (*_waiting_place(job), job.job_id)
         needed_s = KEEP * left_s(job, job.ran_by(now))
         return job.priority // STEP, True, needed_s, job.submitted_at, job.job_id
+
+    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
+        """What it needs, after its priority; a running job keeps a lead."""
+        needed_s = left_s(job, job.ran_by(now)) * (KEEP if job.gang is not None else 1.0)
+        return job.priority // STEP * LONGEST_S + min(needed_s, LONGEST_S)
 
 
 def left_s(job: Job, ran_s: float) -> float:

@@ -48,7 +48,8 @@ def stoppable(
         job = state.jobs[job_id]
         if job.spec.preemptible and _may_be_stopped(job, now, settings, estimates):
             cost = cost_gpu_s(job, now, settings)
-            found.append(Victim(job, job.held_gpus, cost, policy.order.standing(job, state)))
+            standing = policy.order.standing(job, state, now)
+            found.append(Victim(job, job.held_gpus, cost, standing))
     return tuple(sorted(found, key=lambda victim: victim.cheapness))
 
 
@@ -133,12 +134,12 @@ def leaving(state: State) -> dict[str, int]:
     return found
 
 
-def promised(state: State) -> dict[str, int]:
-    """GPUs of each team, with those below it, that are held for its jobs that wait."""
+def promised(state: State, *, but: str = "") -> dict[str, int]:
+    """GPUs of each team, with those below it, that are held for its jobs that wait `but` one."""
     found: dict[str, int] = {}
     for job_id, held in state.held.items():
         job = state.jobs.get(job_id)
-        if job is not None and job.gang is None:
+        if job is not None and job.gang is None and job_id != but:
             for name in usage.line_of(state.teams, job.team):
                 found[name] = found.get(name, 0) + sum(gpus for _, gpus in held.nodes)
     return found
