@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= 180
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test test-unit lint format soak bench clean
+.PHONY: help setup lock up demo test test-unit lint format soak bench bench-scheduler clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -71,6 +71,11 @@ soak: $(STAMP) ## thousands of simulated clusters
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py
+
+BENCH_SCHEDULER := cycle growth reclaim queues replay
+bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, many queues, two months
+	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
+	  $(BENCH_SCHEDULER:%=--only scheduler_%)
 
 clean: ## remove what was set up and made here
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache build

@@ -1,8 +1,8 @@
 """One scheduling cycle on a real inventory: 10,412 GPUs, 500 gangs run, 10,000 jobs wait.
 
 A cycle is one input through `decide`, `evolve` and the invariants, as in the service. One round:
-a gang's ranks exit, the last exit releases its GPUs and a full pass follows; the ranks of the
-gangs that started report; as many jobs are submitted as started; a tick. The headline counts the
+a gang's ranks exit, the last exit releases its GPUs and a full pass follows; the ranks of a gang
+that started report; as many jobs are submitted as started; a tick. The headline counts the
 cycles that concern the queue (releases with their pass, submissions, ticks). Worker reports, 9 of
 10 inputs and the cheapest, are told apart: they would only flatter it.
 
@@ -30,9 +30,8 @@ def rounds(scene: Scene, count: int, *, seed: int = 2) -> list[Cycle]:
         live = [scene.state.jobs[job_id] for job_id in scene.state.live]
         scene.finish(chance.choice([job.job_id for job in live if job.gpus <= LARGEST_TO_END]))
         started, scene.allocated = scene.allocated, []
-        for gang in started:
-            if gang.world_size <= LARGEST_TO_END:
-                scene.start_ranks(gang)
+        for gang in [gang for gang in started if gang.world_size <= LARGEST_TO_END][:1]:
+            scene.start_ranks(gang)
         for _ in started or (None,):
             scene.submit(jobs.draw())
         scene.wait(1)

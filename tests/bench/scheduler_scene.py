@@ -39,6 +39,7 @@ START = datetime(2026, 11, 2, 8, tzinfo=UTC)
 DATA = Path(__file__).parent / "data"
 TEAMS = tuple(f"team-{number:02d}" for number in range(20))
 NODES_PER_RACK, RACKS_PER_BLOCK = 32, 16
+MOST_SETTLING_TICKS = 40
 PRIORITIES = (25, 50, 50, 50, 75)
 SMALL, MEDIUM, LARGE = 0.80, 0.15, 0.05
 SIZES = {
@@ -278,9 +279,12 @@ def busy_cluster(times: float, *, running: int, pending: int, seed: int = 1) -> 
     for number in range(pending - len(scene.state.pending)):
         since = scene.now - timedelta(seconds=6 * 3600 * (1 - number / pending))
         scene.fold_waiting(jobs.draw(), since=since)
-    for _ in range(2):
+    for _ in range(MOST_SETTLING_TICKS):
+        running = len(scene.state.live)
         scene.wait(20)
         scene.tick()
+        if len(scene.state.live) == running:
+            break
     while len(scene.state.pending) < pending:
         scene.fold_waiting(jobs.draw(), since=scene.now)
     scene.cycles.clear()
