@@ -3,8 +3,9 @@
 - JCT: from the queue to the end, however the job ended, over the jobs that ended in every column.
 - Queue: the part of a job's time in which it held no GPUs, over all jobs; of those that had not
   ended, up to the end of the log.
-- Utilization: GPU-seconds held over those of the nodes that were there, from the first submission
-  on. Preemptions: gangs that were stopped for others, or moved or resized; those of failures are
+- Utilization: GPU-seconds held over those of the nodes that were there (not those that failed or
+  were leaving), from the first submission on.
+- Preemptions: gangs that were stopped for others, or moved or resized; those of failures are
   beside them.
 - GPU-hours lost: what a job held before its last attempt, less its first start and the progress
   that the last one began with, and that one's start: stops, restarts, work that was done again.
