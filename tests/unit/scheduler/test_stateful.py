@@ -7,6 +7,8 @@ repeated input, which must lead to nothing, and with a replica that folded the w
 same state.
 
 `GANGLINE_SOAK_DECISIONS` sets how many decisions are made in all; `make soak` asks for millions.
+A story that fails is told again at once by the next run; with `GANGLINE_SHRINK=1` it is made
+small first, which takes minutes.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gangline_bus.decision import Decision
@@ -44,6 +46,9 @@ ORDERS = ("fair", "drf", "fifo", "sjf")
 RESERVATIONS = ("off", "easy", "conservative")
 POLICIES = [(order, reservation) for order in ORDERS for reservation in RESERVATIONS]
 EXAMPLES = 10
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+if "GANGLINE_SHRINK" in os.environ:
+    PHASES.append(Phase.shrink)
 SETTLED = 20
 
 PARENTS = {"lab": None, "nlp": "lab", "cv": "lab", "asr": None}
@@ -287,7 +292,12 @@ def shape(a: int, b: int) -> JobRow:
 def test_whatever_happens_the_invariants_hold_and_the_log_replays(policy: tuple[str, str]) -> None:
     made = 0
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=EXAMPLES,
+        phases=PHASES,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(
         nodes=st.lists(NODE, min_size=2, max_size=8),
         steps=st.lists(STEP, min_size=40, max_size=80),
