@@ -142,6 +142,7 @@ class _Pass:
         self._ceilings = Ceilings(plan.state)
         self._now = self._later = free_for(plan.state, policy)
         self._made: list[Reservation] = []
+        self._until: list[tuple[datetime, Reservation]] = []
         self._failed: dict[tuple[Demand, bool], int] = {}
         self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
 
@@ -196,10 +197,14 @@ class _Pass:
             return False
         if not _waited(job, now, policy.reserve_after):
             return False
-        found = reserve(job.job_id, demand, self._later, self._ends(), now)
+        found = reserve(
+            job.job_id, demand, self._now, self._ends(), now, made=self._until, kept=self._later
+        )
         if found is None:
             return False
         self._made.append(found)
+        lasts = timedelta(seconds=self._estimates.left_s(job))
+        self._until.append((found.start + lasts, found))
         if self._now is self._later:
             self._later = self._now.copy()
         self._later.keep(dict(found.kept))

@@ -9,6 +9,7 @@ number that changes with time alone, so that a job is told again only when somet
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from gangline_scheduler.allocate import next_demand
@@ -48,7 +49,7 @@ class Explainer:
         self._ceilings = ceilings
         self._reserved = reserved
         self._total = state.empty.total()
-        self._known: dict[tuple[str, Demand, bool], Reason] = {}
+        self._known: dict[tuple[str, Demand, str], Reason] = {}
 
     def explain(self, job: Job) -> Reason:
         """Why this job waits."""
@@ -57,7 +58,7 @@ class Explainer:
             return _making_room(held)
         demand = next_demand(job, self._state)
         own = any(reservation.job_id == job.job_id for reservation in self._reserved)
-        kind = (job.team, demand, own)
+        kind = (job.team, demand, job.job_id if own else "")
         if kind not in self._known:
             self._known[kind] = (
                 self._quota(job)
@@ -170,9 +171,8 @@ class Explainer:
         )
 
     def _kept_for_another(self, job: Job, demand: Demand) -> Reason | None:
-        others = [item for item in self._reserved if item.job_id != job.job_id]
-        own = len(others) < len(self._reserved)
-        if own or not others or place(demand, self._state.free, self._state.levels) is None:
+        others = [*takewhile(lambda item: item.job_id != job.job_id, self._reserved)]
+        if not others or place(demand, self._state.free, self._state.levels) is None:
             return None
         head = self._state.jobs[others[0].job_id]
         return Reason(

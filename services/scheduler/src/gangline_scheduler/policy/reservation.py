@@ -5,12 +5,14 @@ is its start and its place. Until then a job may use those GPUs only if it is ex
 the start (backfill); a longer one gets what the reserved gang leaves over. So a reserved gang is
 not delayed but by wrong estimates, and no GPU that can be used idles for it.
 
-`easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`.
+`easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`: each
+gets what those before it leave, until they start and until they end.
 Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -28,12 +30,16 @@ Ends = list[tuple[datetime, str, Job]]
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is reserved for a job from `start` on, and how many GPUs of which nodes are kept."""
+    """What is reserved for a job from `start` on, and how many GPUs of which nodes are kept.
+
+    `left`: GPUs that are free on its nodes once it has started.
+    """
 
     job_id: str
     start: datetime
     placement: Placement
     kept: tuple[tuple[str, int], ...]
+    left: tuple[tuple[str, int], ...] = ()
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -41,32 +47,76 @@ class Reservation:
         return frozenset(part.node_id for part in self.placement.parts)
 
 
+Made = Sequence[tuple[datetime, Reservation]]
+"""Earlier reservations, each with the expected end of its job."""
+
+
 def reserve(
-    job_id: str, demand: Demand, snapshot: Snapshot, ends: Ends, now: datetime
+    job_id: str,
+    demand: Demand,
+    snapshot: Snapshot,
+    ends: Ends,
+    now: datetime,
+    *,
+    made: Made = (),
+    kept: Snapshot | None = None,
 ) -> Reservation | None:
-    """The earliest start; None when the gang would not fit even after the last end."""
+    """The earliest start; None when the gang would not fit even after the last end.
+
+    `snapshot`: what is free; `kept`: the same without what is kept for those `made` before.
+    """
     later = snapshot.copy()
     trial = Statement(later)
-    found, start = trial.place(demand), now
-    for end, _, running in ends:
+    found, start = _place(demand, later, made, now), now
+    over: list[tuple[datetime, str, Job | None]] = [(end, item.job_id, None) for end, item in made]
+    for end, _, running in sorted([*ends, *over], key=lambda entry: entry[:2]):
         if found is not None:
             break
-        trial.evict(running)
+        if running is not None:
+            trial.evict(running)
         start = max(now, end)
         if later.free_gpus >= (demand.fewest or demand.gpus):
-            found = trial.place(demand)
+            found = _place(demand, later, made, start)
     if found is None:
         return None
-    return Reservation(job_id, start, found, _kept(found, snapshot, later))
+    left = tuple((part.node_id, _free(later, part.node_id)) for part in found.parts)
+    return Reservation(job_id, start, found, _kept(left, kept or snapshot), left)
 
 
-def _kept(found: Placement, snapshot: Snapshot, later: Snapshot) -> tuple[tuple[str, int], ...]:
+def _place(demand: Demand, later: Snapshot, made: Made, at: datetime) -> Placement | None:
+    """Where the gang goes at a time, beside what was reserved before; taken, if it fits."""
+    before = []
+    for node_id, gpus in _out_of_reach(later, made, at).items():
+        before.append(later.free.get(node_id))
+        later.keep({node_id: gpus})
+    found = Statement(later).place(demand)
+    if found is None:
+        for node in before:
+            if node is not None:
+                later.free.put(node)
+    return found
+
+
+def _out_of_reach(later: Snapshot, made: Made, at: datetime) -> dict[str, int]:
+    """GPUs that a gang that starts then may not have: what others hold, or will soon."""
+    open_to: dict[str, int] = {}
+    for end, item in made:
+        left = dict(item.left)
+        for part in item.placement.parts if at < end else ():
+            here = open_to.get(part.node_id, _free(later, part.node_id))
+            started = at >= item.start
+            open_to[part.node_id] = (
+                here - len(part.gpus) if started else min(here, left[part.node_id])
+            )
+    return {name: _free(later, name) - max(0, gpus) for name, gpus in open_to.items()}
+
+
+def _kept(left: Sequence[tuple[str, int]], snapshot: Snapshot) -> tuple[tuple[str, int], ...]:
     """Free GPUs that a job that runs past the start may not take: all but what will be left."""
-    kept: list[tuple[str, int]] = []
-    for part in found.parts:
-        now, then = snapshot.free.get(part.node_id), later.free.get(part.node_id)
-        free_now = now.size if now is not None else 0
-        left = then.size if then is not None else 0
-        if free_now > left:
-            kept.append((part.node_id, free_now - left))
-    return tuple(kept)
+    surplus = ((node_id, _free(snapshot, node_id) - gpus) for node_id, gpus in left)
+    return tuple((node_id, gpus) for node_id, gpus in surplus if gpus > 0)
+
+
+def _free(snapshot: Snapshot, node_id: str) -> int:
+    node = snapshot.free.get(node_id)
+    return node.size if node is not None else 0
