@@ -8,6 +8,7 @@ Kept for each GPU model ("" stands for all together):
 
 `copy` shares everything and costs O(distinct counts + domains + nodes) pointers; what is written
 afterwards is copied first. `put` and `pop` cost O(levels) and the copy of the nodes of one rack.
+`branch` costs nothing until it is written, then all that but the nodes; its base must not change.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from gangline_scheduler.model import Hold, Node
+from gangline_scheduler.overlay import Overlay
 
 LEVELS = ("nvlink", "rack", "block")
 """The levels between one node and the whole cluster, closest first."""
@@ -141,21 +143,41 @@ class FreeIndex:
         self._largest = 0
         self._own: set[tuple[str, int] | tuple[str, int, str]] = set()
         self._own_members: set[str] = set()
+        self._shared = False
         for node in nodes:
             self.put(node)
 
     def copy(self) -> FreeIndex:
-        """An index of the same nodes that changes by itself."""
+        """An index of the same nodes that changes by itself; of a branch, one of the same base."""
         other = FreeIndex.__new__(FreeIndex)
-        other._nodes = dict(self._nodes)  # noqa: SLF001 - the same class
+        other._nodes = self._nodes.copy()  # noqa: SLF001 - the same class
         other._by_count = dict(self._by_count)  # noqa: SLF001
         other._sums = {key: dict(sums) for key, sums in self._sums.items()}  # noqa: SLF001
         other._members = dict(self._members)  # noqa: SLF001
         other._totals = dict(self._totals)  # noqa: SLF001
         other._largest = self._largest  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
+        other._shared = False  # noqa: SLF001
         self._own, self._own_members = set(), set()
         return other
+
+    def branch(self) -> FreeIndex:
+        """A copy to use for as long as this one stays as it is."""
+        other = FreeIndex.__new__(FreeIndex)
+        other._nodes = Overlay(self._nodes)  # noqa: SLF001
+        other._by_count, other._sums = self._by_count, self._sums  # noqa: SLF001
+        other._members, other._totals = self._members, self._totals  # noqa: SLF001
+        other._largest = self._largest  # noqa: SLF001
+        other._own, other._own_members = set(), set()  # noqa: SLF001
+        other._shared = True  # noqa: SLF001
+        return other
+
+    def _unshare(self) -> None:
+        """A branch is written for the first time."""
+        self._by_count, self._members = dict(self._by_count), dict(self._members)
+        self._sums = {key: dict(sums) for key, sums in self._sums.items()}
+        self._totals = dict(self._totals)
+        self._shared = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FreeIndex) and self._nodes == other._nodes
@@ -234,6 +256,8 @@ class FreeIndex:
 
     def put(self, node: FreeNode) -> None:
         """Add a node, or say anew what is free on it."""
+        if self._shared:
+            self._unshare()
         before = self._nodes.get(node.node_id)
         if before is not None and before.path == node.path and before.home == node.home:
             self._count(before, -1)
@@ -246,6 +270,8 @@ class FreeIndex:
 
     def pop(self, node_id: str) -> None:
         """Remove a node; nothing when it is not there."""
+        if self._shared:
+            self._unshare()
         node = self._nodes.pop(node_id, None)
         if node is None:
             return

@@ -1,4 +1,7 @@
-"""The decisions of one input, each seen by the next, on a copy of the state."""
+"""The decisions of one input, each seen by the next, on a branch of the state.
+
+A plan lasts for one `decide`: meanwhile the state it was given stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from datetime import datetime, timedelta
 from gangline_bus.decision import Decision
 from gangline_scheduler.evolve import apply
 from gangline_scheduler.model import Job
-from gangline_scheduler.state import State, fork
+from gangline_scheduler.state import State, branch
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangPreempting,
@@ -28,9 +31,9 @@ class Plan:
         self.decisions: list[Decision] = []
 
     def add(self, subject: str, event: Event) -> None:
-        """Decide this event. The state is copied before the first one."""
+        """Decide this event. The state is branched before the first one."""
         if not self.decisions:
-            self.state = fork(self.state)
+            self.state = branch(self.state)
         decision = Decision(subject, event)
         self.decisions.append(decision)
         apply(self.state, event, self.now)
