@@ -272,6 +272,16 @@ def test_no_more_are_stopped_than_are_needed() -> None:
     assert stopped(cluster.submit("u", 3, **URGENT)) == ["a"]
 
 
+def test_of_two_nodes_only_as_much_is_cleared_as_the_gang_needs() -> None:
+    cluster = Cluster(node("n1", 4), node("n2", 4))
+    running(*(f"j{number}" for number in range(8)), cluster=cluster)
+
+    asked = cluster.submit("u", 6, **URGENT)
+
+    assert len(stopped(asked)) == 6
+    assert sum(share.gpus for share in held(asked).nodes) == 6
+
+
 def test_one_rack_is_cleared_for_a_gang_that_must_stay_in_one() -> None:
     cluster = Cluster(*(node(f"n{i}", 2, rack=f"r{i // 2}") for i in range(4)))
     running(*(f"j{number}" for number in range(8)), cluster=cluster)
@@ -315,6 +325,14 @@ def test_it_is_not_worth_it_when_the_others_end_soon() -> None:
 
     cluster.commit("a", 1)
     assert stopped(cluster.tick(seconds=1)) == ["a"], "now nothing is lost"
+
+
+def test_the_whole_set_counts_not_its_cheapest_gang() -> None:
+    cluster = running("a", "b", "c", "d", expected_runtime_hours=1.5)
+    cluster.commit("a", 1)
+
+    assert stopped(cluster.submit("u", 4, **URGENT)) == [], "three would lose an hour each"
+    assert stopped(cluster.submit("v", 1, **URGENT)) == ["a"]
 
 
 @pytest.mark.parametrize(
