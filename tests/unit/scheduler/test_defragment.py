@@ -100,17 +100,17 @@ def test_nobody_moves_when_it_costs_more_than_it_is_worth() -> None:
 
 def test_only_so_many_move_in_an_hour() -> None:
     cluster = apart(SchedulerSettings(defragment_moves_per_hour=1))
-    cluster.submit("large", 4, **WHOLE)
+    cluster.submit("large", 4, **{**WHOLE, "expected_runtime_hours": 20})
     assert moved(cluster.tick(seconds=1)) == ["a"]
     cluster.exit("a", ExitReason.STOPPED)
     cluster.start("a")
     cluster.give(NodeJoined(node=node("m1", 4)))
     cluster.run("c", 2, **RUNS)
-    cluster.run("filler", 2)
+    cluster.run("other", 2)
     cluster.give(NodeJoined(node=node("m2", 4)))
     cluster.run("d", 2, **RUNS)
-    cluster.cancel("filler")
-    cluster.exit("filler", ExitReason.STOPPED)
+    cluster.cancel("other")
+    cluster.exit("other", ExitReason.STOPPED)
     cluster.submit("next", 4, **WHOLE)
 
     assert moved(cluster.tick(seconds=HOUR / 2)) == []
