@@ -224,11 +224,13 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
         _change_ended(state, event)
         return
     gone, point = event.forgotten, event.checkpoint
-    kept = tuple(known for known in job.checkpoints if known != gone)
+    kept = job.checkpoints
+    if gone is not None:
+        kept = tuple(known for known in kept if known != gone)
     base = None if job.base == gone else job.base
     if point is not None and point.job_id != job.job_id:
         base = point
-    elif point is not None and point in kept:
+    elif point is not None and any(known.step == point.step for known in kept) and point in kept:
         kept = kept[: kept.index(point) + 1]
     elif point is not None:
         kept = (*kept, point)[-max(CHECKPOINTS_KEPT, job.spec.checkpoint.keep.latest) :]

@@ -31,8 +31,10 @@ from gangline_scheduler.simulator.spec import specs_of
 from gangline_scheduler.simulator.trace import TraceJob
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import (
+    CheckpointRef,
     GangAllocated,
     GangPreempting,
     GangReleased,
@@ -183,8 +185,19 @@ class Replay(Generic[StateT]):
         if not self.ledger.waiting or not self._pace.now(self._now_s, self._changed):
             return False
         self._changed = False
+        self._save()
         self._take(Tick())
         return bool(self._ends) and self._ends[0][0] <= self._now_s
+
+    def _save(self) -> None:
+        """checkpoint.committed of the gangs whose last one is old: a stop costs them less then."""
+        every_s = self._costs.save_every_s
+        if every_s is None:
+            return
+        for job_id, run in list(self._running.items()):
+            if not run.stops and self._now_s - max(run.since_s, run.saved_s) >= every_s:
+                run.saved_s = self._now_s
+                self._give(_checkpoint(job_id, run, step=int(self._now_s)))
 
     def _give(self, event: Event) -> None:
         self._take(Received(Envelope("", "/simulator", self._now, "", event), "", 0, 0))
@@ -258,3 +271,14 @@ class Replay(Generic[StateT]):
         run.planned = self._order
         kind: Kind = "stopped" if run.stops else "finished"
         heapq.heappush(self._ends, (run.end_s, self._order, job_id, self._order, kind))
+
+
+def _checkpoint(job_id: str, run: Running, *, step: int) -> CheckpointCommitted:
+    point = CheckpointRef(
+        job_id=job_id,
+        attempt=run.attempt,
+        step=step,
+        world_size=len(run.ranks),
+        commit_key=f"{job_id}/{run.attempt}/{step}",
+    )
+    return CheckpointCommitted(job_id=job_id, checkpoint=point, size_bytes=0, objects=1)

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.order import FIFO, SJF, FairShare
+from gangline_scheduler.policy.config import Policy, Preemption
+from gangline_scheduler.policy.order import FIFO, SJF
 from gangline_scheduler.policy.reference import (
     ShortestRemaining,
     Tiresias,
     philly_restart_s,
 )
 from gangline_scheduler.policy.reference_placement import EqualNodes
+from gangline_scheduler.policy.short_first import ShortFirst
 from gangline_scheduler.simulator.cluster import Pool
 from gangline_scheduler.simulator.driver import Replay
 from gangline_scheduler.simulator.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
@@ -34,8 +35,16 @@ def _restart_s(job: TraceJob) -> float:
 
 PHILLY_COSTS = Costs(restart_s=_restart_s, end_lag_s=1.0)
 """40 s or 60 s for each preemption; an end is seen a second late."""
-REAL_COSTS = Costs(checkpoint_s=lambda job: 30.0 if job.gpus <= 8 else 60.0, restart_s=_restart_s)
-"""Saving holds the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s)."""
+REAL_COSTS = Costs(
+    checkpoint_s=lambda job: 30.0 if job.gpus <= 8 else 60.0,
+    restart_s=_restart_s,
+    save_every_s=600.0,
+)
+"""Saving holds the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s). Gangs save
+every 10 minutes, as the platform's do."""
+OWN = Policy(order=ShortFirst(), preemption=Preemption(preempt_below=101))
+"""What docs/guides/tuning.md recommends: who needs least goes first, and any job may have a much
+longer one stopped, where that is worth its cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +90,12 @@ def _tiresias(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
     )
 
 
-def _gangline(*, knows_durations: bool) -> Prepare:
+def _live(policy: Policy, *, knows_durations: bool) -> Prepare:
     def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
         return Replay(
             pool,
             jobs,
-            Scheduler(policy=Policy(order=FairShare())),
+            Scheduler(policy=policy),
             pace=Pace(LIVE_EVERY_S, only_changes=False),
             costs=REAL_COSTS,
             knows_durations=knows_durations,
@@ -114,8 +123,10 @@ NAMED: dict[str, Named] = {
         Named("srtf", "shortest remaining time first, durations known", _shortest(by_gpus=False)),
         Named("srsf", "shortest remaining GPU time first", _shortest(by_gpus=True)),
         Named("tiresias", "2D-LAS, durations unknown", _tiresias),
-        Named("gangline", "this platform's, durations known", _gangline(knows_durations=True)),
-        Named("gangline-blind", "the same, durations unknown", _gangline(knows_durations=False)),
+        Named("gangline", "order short, durations known", _live(OWN, knows_durations=True)),
+        Named("gangline-blind", "the same, unknown", _live(OWN, knows_durations=False)),
+        Named("fair", "the default, durations known", _live(Policy(), knows_durations=True)),
+        Named("fair-blind", "the same, unknown", _live(Policy(), knows_durations=False)),
         Named("muri-srtf", "SRTF as Muri's simulator has it", _muri(by_gpus=False)),
         Named("muri-srsf", "SRSF as Muri's simulator has it", _muri(by_gpus=True)),
     )

@@ -23,12 +23,15 @@ class Costs:
     what it has left. `end_lag_s`: how much later than its work ends its ranks are seen to end (a
     simulator with a clock of whole seconds may look once more). `each_moment_s`: lost by each
     running gang at each moment at which anything happens (Muri's rule); None: nothing is.
+    `save_every_s`: a gang that runs while others wait commits a checkpoint at the first tick after
+    so long; None: it never does, so that all it did counts as lost when a stop is weighed.
     """
 
     checkpoint_s: SecondsOf = nothing
     restart_s: SecondsOf = nothing
     end_lag_s: float = 0.0
     each_moment_s: SecondsOf | None = None
+    save_every_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Running:
     stopped_s: float | None = None
     planned: int = 0
     lost_s: float = 0.0
+    saved_s: float = 0.0
 
     @property
     def end_s(self) -> float:
