@@ -40,6 +40,7 @@ DATA = Path(__file__).parent / "data"
 TEAMS = tuple(f"team-{number:02d}" for number in range(20))
 NODES_PER_RACK, RACKS_PER_BLOCK = 32, 16
 MOST_SETTLING_TICKS = 40
+"""Each fills what the one before left free; a cluster that has settled needs no more."""
 PRIORITIES = (25, 50, 50, 50, 75)
 SMALL, MEDIUM, LARGE = 0.80, 0.15, 0.05
 SIZES = {
@@ -263,7 +264,9 @@ def ranks_of(gang: GangAllocated) -> Iterator[tuple[int, str]]:
             yield part.first_rank + place, part.node_id
 
 
-def busy_cluster(times: float, *, running: int, pending: int, seed: int = 1) -> Scene:
+def busy_cluster(
+    times: float, *, running: int, pending: int, seed: int = 1, ticks: int = MOST_SETTLING_TICKS
+) -> Scene:
     """`times` the inventory, with about so many gangs that run and exactly so many that wait.
 
     Half of the teams are at their limit while their jobs wait, the others wait for GPUs.
@@ -279,7 +282,7 @@ def busy_cluster(times: float, *, running: int, pending: int, seed: int = 1) -> 
     for number in range(pending - len(scene.state.pending)):
         since = scene.now - timedelta(seconds=6 * 3600 * (1 - number / pending))
         scene.fold_waiting(jobs.draw(), since=since)
-    for _ in range(MOST_SETTLING_TICKS):
+    for _ in range(ticks):
         running = len(scene.state.live)
         scene.wait(20)
         scene.tick()

@@ -6,7 +6,7 @@ Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gangline_scheduler.free import FreeIndex, free_of
 from gangline_scheduler.policy.reservation import Reservation
@@ -36,28 +36,27 @@ def violations(state: State) -> list[str]:
 def one_gang_per_gpu(state: State) -> list[str]:
     """1. A GPU belongs to at most one live gang, and free means free."""
     found: list[str] = []
-    taken: dict[str, set[int]] = {}
+    taken: dict[str, Collection[int]] = {}
     for job_id in state.live:
         gang = state.jobs[job_id].gang
         for part in gang.nodes if gang is not None else ():
             there = taken.get(part.node_id)
             if there is None:
-                taken[part.node_id] = set(part.gpus)
+                taken[part.node_id] = part.gpus
                 continue
-            twice = there.intersection(part.gpus)
             found += [
                 f"GPU {index} of {part.node_id} belongs to {job_id} and to another job"
-                for index in sorted(twice)
+                for index in part.gpus
+                if index in there
             ]
-            there.update(part.gpus)
+            taken[part.node_id] = {*there, *part.gpus}
     for node_id, there in taken.items():
         node = state.free.get(node_id)
-        if node is not None and not there.isdisjoint(node.indexes("")):
-            twice = there.intersection(node.indexes(""))
-            found += [
-                f"GPU {index} of {node_id} counts as free and belongs to a gang"
-                for index in sorted(twice)
-            ]
+        found += [
+            f"GPU {index} of {node_id} counts as free and belongs to a gang"
+            for index in (node.indexes("") if node is not None else ())
+            if index in there
+        ]
     return found
 
 
