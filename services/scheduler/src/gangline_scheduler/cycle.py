@@ -237,6 +237,10 @@ def _start_held(plan: Plan, policy: Policy) -> None:
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
         wanted = next_demand(job, plan.state)
+        if wanted.fewest is not None:
+            # What else is free there is for those who gave.
+            given = sum(gpus for _, gpus in held.nodes)
+            wanted = replace(wanted, gpus=max(wanted.fewest, min(wanted.gpus, given)))
         demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
         found = statement.place(demand) if demand is not None else None
         if found is not None:
