@@ -6,7 +6,7 @@ The scheduler's log is read from Kafka.
 - `--policy`: what came from outside and what each job needed, run in virtual time through the
   scheduler's own decisions under other policies; beside it what really happened.
 Nothing is asked of the running services, and nothing is changed. Cost: the whole log before that
-time, some 20,000 events a second; for each policy its decisions, and at most 20,000 ticks.
+time, some 20,000 events a second; for each policy its decisions, at ticks of 1 to 60 s.
 """
 
 from __future__ import annotations

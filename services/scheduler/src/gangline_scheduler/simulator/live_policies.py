@@ -20,6 +20,7 @@ SETTINGS: Mapping[str, Sequence[str]] = {
     "preempt": ("on", "off"),
     "reclaim": ("on", "off"),
     "defragment": ("on", "off"),
+    "preempt_below": ("20", "101"),
 }
 
 
@@ -35,6 +36,8 @@ def live_policy(name: str) -> Policy:
             raise ValueError(f"policy {name!r}: {setting!r} is no setting; there are {known()}")
         chosen[key] = value
     mode = chosen.pop("reservation", Policy().reservation)
+    if "preempt_below" in chosen:
+        chosen["preempt_below"] = int(chosen["preempt_below"])
     preemption = replace(Preemption(), **chosen)
     return Policy(order=order_named(order), reservation=mode, preemption=preemption)
 

@@ -90,7 +90,9 @@ def _tiresias(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
     )
 
 
-def _live(policy: Policy, *, knows_durations: bool) -> Prepare:
+def live(policy: Policy, *, knows_durations: bool) -> Prepare:
+    """A pool's replay by the live scheduler: a tick each minute, with real costs."""
+
     def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
         return Replay(
             pool,
@@ -123,10 +125,10 @@ NAMED: dict[str, Named] = {
         Named("srtf", "shortest remaining time first, durations known", _shortest(by_gpus=False)),
         Named("srsf", "shortest remaining GPU time first", _shortest(by_gpus=True)),
         Named("tiresias", "2D-LAS, durations unknown", _tiresias),
-        Named("gangline", "order short, durations known", _live(OWN, knows_durations=True)),
-        Named("gangline-blind", "the same, unknown", _live(OWN, knows_durations=False)),
-        Named("fair", "the default, durations known", _live(Policy(), knows_durations=True)),
-        Named("fair-blind", "the same, unknown", _live(Policy(), knows_durations=False)),
+        Named("gangline", "order short, durations known", live(OWN, knows_durations=True)),
+        Named("gangline-blind", "the same, unknown", live(OWN, knows_durations=False)),
+        Named("fair", "the default, durations known", live(Policy(), knows_durations=True)),
+        Named("fair-blind", "the same, unknown", live(Policy(), knows_durations=False)),
         Named("muri-srtf", "SRTF as Muri's simulator has it", _muri(by_gpus=False)),
         Named("muri-srsf", "SRSF as Muri's simulator has it", _muri(by_gpus=True)),
     )

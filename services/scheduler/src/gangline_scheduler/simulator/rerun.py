@@ -45,16 +45,16 @@ from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited
 from gangline_schemas.job import RestartCause
 
 Due = Literal["start", "save", "end", "stopped", "fail"]
-MOST_TICKS = 20_000
+TICKS, MOST_TICK_S = 5000, 60.0
 _INSTANT_S = 1e-3
 """Nearer than this are one moment: a time of day is in microseconds, progress is not."""
 _AGAIN = frozenset({ReleaseReason.PREEMPTED, ReleaseReason.RESTARTING})
 
 
 def tick_every_s(recording: Recording) -> float:
-    """A tick a second as live, or so many seconds that there are at most `MOST_TICKS`."""
+    """A tick a second as live; of a long log about `TICKS`, but one in `MOST_TICK_S`."""
     span_s = (recording.end - recording.start).total_seconds()
-    return float(max(1, math.ceil(span_s / MOST_TICKS)))
+    return float(min(MOST_TICK_S, max(1, math.ceil(span_s / TICKS))))
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 from gangline_scheduler.simulator.cluster import ClusterFile, Pool, teams_of
 from gangline_scheduler.simulator.errors import BadInputError
 from gangline_scheduler.simulator.ledger import PoolResult
-from gangline_scheduler.simulator.references import NAMED
+from gangline_scheduler.simulator.live_policies import known, live_policy
+from gangline_scheduler.simulator.references import NAMED, Named, live
 from gangline_scheduler.simulator.trace import Trace, TraceJob
 
 Progress = Callable[[str, int, int], None]
@@ -61,9 +62,7 @@ def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
 
 def simulate(policy: str, work: Workload, progress: Progress | None = None) -> list[PoolResult]:
     """Replay each pool. Raises ValueError for an unknown policy, StuckError if it cannot end."""
-    named = NAMED.get(policy)
-    if named is None:
-        raise ValueError(f"policy {policy!r} is not known; there are {', '.join(NAMED)}")
+    named = find_policy(policy)
     results: list[PoolResult] = []
     done = 0
     for pool, jobs in work.parts:
@@ -77,6 +76,30 @@ def simulate(policy: str, work: Workload, progress: Progress | None = None) -> l
     return results
 
 
+def find_policy(name: str) -> Named:
+    """A policy by its name, or of the live scheduler's settings, for jobs that say their runtime.
+
+    Raises ValueError that lists what there is.
+    """
+    if name in NAMED:
+        return NAMED[name]
+    try:
+        policy = live_policy(name)
+    except ValueError as error:
+        raise ValueError(f"{error}; and by themselves {', '.join(NAMED)}") from None
+    return Named(name, "settings of the live scheduler", live(policy, knows_durations=True))
+
+
+def is_known(name: str) -> bool:
+    """Whether there is such a policy."""
+    try:
+        find_policy(name)
+    except ValueError:
+        return False
+    return True
+
+
 def known_policies() -> Sequence[tuple[str, str]]:
-    """Each policy's name and what it is."""
-    return [(named.name, named.title) for named in NAMED.values()]
+    """Each policy's name and what it is; the last one stands for all of its kind."""
+    named = [(named.name, named.title) for named in NAMED.values()]
+    return [*named, ("short+reservation=off", f"settings of the live scheduler: {known()}")]
