@@ -147,7 +147,7 @@ class Scheduler:
         self._explain_new(plan, decided)
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
-        if isinstance(cause, DrainAdmitted):
+        if isinstance(cause, DrainAdmitted) and plan.decisions:
             moving.leave(plan, self._policy)
         elif isinstance(cause, CheckpointCommitted) and plan.decisions:
             moving.saved(plan, self._policy, cause)
