@@ -378,6 +378,17 @@ def test_the_tables_and_curves_hold_what_was_held(
     assert hours[-1] * 3600 < result.samples[-1].at_s
 
 
+def test_a_log_that_is_cut_is_as_if_the_rest_were_not_there(
+    lived: tuple[Recording, list[Logged]],
+) -> None:
+    log = lived[1]
+    cut = log[0].at + timedelta(hours=1)
+    rest = [entry for entry in log if entry.at <= cut]
+    whole, short = (versus(some, ["fifo"], end=cut).data() for some in (log, rest))
+    assert whole == short
+    assert whole["not_ended"]
+
+
 def test_ticks_are_a_second_apart_or_few() -> None:
     short = Recording(History(START, START + timedelta(hours=1), {}, ()), (), {})
     day = Recording(History(START, START + timedelta(days=1), {}, ()), (), {})

@@ -159,7 +159,7 @@ class Nodes:
 
 
 def read_history(log: Iterable[Logged], end: datetime | None = None) -> History:
-    """Fold a log to its history. `end`: when it was cut; else its last event's time.
+    """Fold a log to its history. `end`: where it is cut; else its last event's time.
 
     Raises ValueError for an empty log.
     """
@@ -168,6 +168,8 @@ def read_history(log: Iterable[Logged], end: datetime | None = None) -> History:
     capacity: list[tuple[datetime, int]] = []
     first = last = None
     for at, event in log:
+        if end is not None and at > end:
+            break
         first, last = first or at, at
         if isinstance(event, NodeAdmitted | NodeCordoned):
             nodes.note(event)

@@ -134,7 +134,7 @@ class Recording:
 
 
 def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Recording:
-    """What a log holds. Raises ValueError for an empty one."""
+    """What a log holds, up to `end`. Raises ValueError for an empty one."""
     history = read_history(log, end)
     needs = {
         job.job_id: _need(job, history.end)
@@ -144,6 +144,8 @@ def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Record
     nodes = Nodes()
     inputs: list[Logged] = []
     for at, event in log:
+        if at > history.end:
+            break
         given = _outside(event, history, nodes)
         if given is not None and getattr(given, "job_id", None) in {None, *needs}:
             inputs.append(Logged(at, given))

@@ -67,5 +67,5 @@ def _block(labels: Sequence[str], columns: Sequence[Sequence[str]]) -> str:
     lines = []
     for label, *cells in zip(("", *labels), *columns, strict=True):
         parts = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append(_GAP.join((label.ljust(LABEL), *parts)))
+        lines.append(_GAP.join((label.ljust(LABEL), *parts)).rstrip())
     return "\n".join(lines)
