@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench_scheduler_cycle import rounds
+from bench_scheduler_cycle import QUEUE, rounds
 from harness import Context, Result
 from scheduler_scene import Scene, busy_cluster, quantile, settle
 
@@ -34,7 +34,7 @@ def run(context: Context) -> list[Result]:
         cycles = rounds(scene, ROUNDS[times])
         for kind in KINDS:
             values = (
-                [cycle.check_ms for cycle in cycles]
+                [cycle.check_ms for cycle in cycles if cycle.kind in QUEUE]
                 if kind == "check"
                 else [cycle.decide_ms for cycle in cycles if cycle.kind == kind]
             )
