@@ -29,7 +29,7 @@ def test_the_shortest_goes_first() -> None:
     assert first_after_x(made) == ["short"]
 
 
-def test_who_says_nothing_counts_as_an_hour_and_then_as_a_day() -> None:
+def test_who_says_nothing_counts_as_an_hour_and_then_as_days() -> None:
     made = cluster()
     job = made.job("x")
     assert left_s(job, 59_999) == SHORT_S

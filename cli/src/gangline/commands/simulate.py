@@ -53,13 +53,12 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
 
 
 def _names(policy: str) -> list[str]:
-    from gangline_scheduler.simulator.run import known_policies
+    from gangline_scheduler.simulator.run import is_known, known_policies
 
     names = [name.strip() for name in policy.split(",") if name.strip()]
-    known = dict(known_policies())
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if not is_known(name)]
     if unknown or not names:
-        listed = "; ".join(f"{name} ({title})" for name, title in known.items())
+        listed = "; ".join(f"{name} ({title})" for name, title in known_policies())
         what = f"policy {unknown[0]} is not known" if unknown else "no policy is named"
         raise CliError(what, f"there are {listed}", ExitCode.USAGE)
     return list(dict.fromkeys(names))

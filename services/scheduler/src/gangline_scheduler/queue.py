@@ -23,6 +23,8 @@ class Slot(NamedTuple):
 
 
 SlotOf = Callable[[Job], Slot]
+_PLACED_BY = ("priority", "waiting_since", "restarting", "avoid", "ran_s", "attempt", "resize_to")
+"""Values that may change while a job waits and that a slot may depend on."""
 
 
 class PendingIndex:
@@ -67,6 +69,8 @@ class PendingIndex:
 
     def replace(self, before: Job, after: Job) -> None:
         """The same job with other values."""
+        if all(getattr(before, name) == getattr(after, name) for name in _PLACED_BY):
+            return
         if self.slot_of(before) != self.slot_of(after):
             self.remove(before)
             self.add(after)

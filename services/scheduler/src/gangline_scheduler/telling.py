@@ -30,7 +30,7 @@ FORETOLD_ENDS = 20
 def give_reasons(plan: Plan, policy: Policy) -> None:
     """Tell the first jobs of the queue why they wait, each at most every `REASON_EVERY`."""
     state = plan.state
-    if not state.pending:
+    if not state.pending or not policy.tell:
         return
     explainer = _explainer(plan, policy)
     first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
@@ -43,7 +43,8 @@ def give_reasons(plan: Plan, policy: Policy) -> None:
 def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
     """Tell a job that just began to wait why; shortly, when the queue is long."""
     job = plan.state.jobs.get(job_id)
-    if job is None or job_id not in plan.state.pending or job.waiting is not None:
+    waits = job is not None and job_id in plan.state.pending and job.waiting is None
+    if job is None or not waits or not policy.tell:
         return
     if len(plan.state.pending) > REASONED:
         _tell(plan, job, later())

@@ -59,7 +59,7 @@ class Policy:
     `default_runtime`: for jobs that say nothing, of teams without a past.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
     a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
-    know how good such estimates are (telling.py).
+    know how good such estimates are (telling.py). `tell`: say why jobs wait; simulations don't.
     """
 
     order: Order = field(default_factory=FairShare)
@@ -72,6 +72,7 @@ class Policy:
     drain_within: timedelta = timedelta(minutes=30)
     preemption: Preemption = field(default_factory=Preemption)
     foretell: bool = False
+    tell: bool = True
 
 
 def order_named(name: str) -> Order:

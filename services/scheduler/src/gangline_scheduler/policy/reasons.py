@@ -49,6 +49,7 @@ class Explainer:
         self._ceilings = ceilings
         self._reserved = reserved
         self._total = state.empty.total()
+        self._holding: str | None = None
         self._known: dict[tuple[str, Demand, str], Reason] = {}
 
     def explain(self, job: Job) -> Reason:
@@ -194,7 +195,7 @@ class Explainer:
         )
 
     def _not_free(self, demand: Demand) -> Reason:
-        free = [node for node in self._state.free.nodes() if node.node_id not in demand.never]
+        free = [node for node in self._state.free.some("") if node.node_id not in demand.never]
         most, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
         if most >= demand.gpus and demand.widest != CLUSTER:
             largest = self._largest(demand, free)
@@ -222,7 +223,12 @@ class Explainer:
         return best
 
     def _holders(self) -> str:
-        """Who holds the most, since when; "" when nobody does."""
+        """Who holds the most, since when; "" when nobody does. The same for all that wait."""
+        if self._holding is None:
+            self._holding = self._largest_holders()
+        return self._holding
+
+    def _largest_holders(self) -> str:
         jobs = [self._state.jobs[job_id] for job_id in self._state.live]
         largest = sorted(jobs, key=lambda job: (-job.gpus, job.job_id))[:_EVIDENCE]
         parts = [

@@ -33,6 +33,7 @@ class Ceilings:
         self._smallest: dict[str, int] | None = None
         self._types: dict[str, dict[str, tuple[int | None, str]] | None] = {}
         self._tree = _Configs(state.teams)
+        self._lines: dict[str, tuple[TeamConfig, ...]] = {}
 
     def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
         """The demand as far as the team may have it on top of what it holds in `state`.
@@ -59,7 +60,7 @@ class Ceilings:
     def room(self, state: State, team: str, wanted: int) -> int:
         """GPUs of the wanted ones that the team may take now; below 0 when it holds too many."""
         left = wanted if team in state.teams else -1
-        for config in line(self._tree, team):
+        for config in self._line(team):
             here = config.gpu_limit - state.used.get(config.team, 0)
             if here < left and config.borrow_limit and self.creditor(state, config.team) is None:
                 here += config.borrow_limit
@@ -81,27 +82,32 @@ class Ceilings:
         def left(name: str) -> int:
             return self.ceiling(state, name) - state.used.get(name, 0)
 
-        return min((config.team for config in line(self._tree, team)), key=left, default=team)
+        return min((config.team for config in self._line(team)), key=left, default=team)
 
     def broke(self, state: State, team: str) -> str | None:
         """The team of the line whose budget of the month is spent; None when there is none."""
         return next(
-            (config.team for config in line(self._tree, team) if config.team in state.broke), None
+            (config.team for config in self._line(team) if config.team in state.broke), None
         )
 
     def creditor(self, state: State, team: str) -> str | None:
         """Another team with a pending job that fits into its guarantee; None when there is none."""
-        smallest = self._smallest_jobs()
-        above = {config.team for config in line(self._tree, team)}
-        for other in sorted(smallest):
+        for other, fewest in self._smallest_jobs().items():
             known = state.teams.get(other)
-            if other in above or known is None:
+            if known is None or state.used.get(other, 0) + fewest > known.config.gpu_guarantee:
                 continue
-            if any(config.team == team for config in line(self._tree, other)):
-                continue
-            if state.used.get(other, 0) + smallest[other] <= known.config.gpu_guarantee:
+            if other not in self._names(team) and team not in self._names(other):
                 return other
         return None
+
+    def _line(self, team: str) -> tuple[TeamConfig, ...]:
+        """The team and those above it; the tree stays as it is for the pass."""
+        if team not in self._lines:
+            self._lines[team] = line(self._tree, team)
+        return self._lines[team]
+
+    def _names(self, team: str) -> set[str]:
+        return {config.team for config in self._line(team)}
 
     def _allowed(self, team: str) -> dict[str, tuple[int | None, str]] | None:
         if team not in self._types:
@@ -122,6 +128,7 @@ class Ceilings:
                     fewest = job.spec.resources.min_gpus or job.gpus
                     known = self._smallest.get(job.team, fewest)
                     self._smallest[job.team] = min(known, fewest)
+            self._smallest = dict(sorted(self._smallest.items()))
         return self._smallest
 
     def _examples(self) -> Iterator[Job]:

@@ -2,10 +2,13 @@
 
 What a job still needs is
 - what it said (`expected_runtime_hours`) less what it has run;
-- for a job that said nothing, an hour until it has held 60,000 GPU-seconds, and a day from then on
-  (least attained service, in two queues: most jobs are short, and who has run long runs on).
-Among equals, restarts first, then who was submitted first. Priorities come before all of it in
-steps of `STEP` points, so that an urgent job is not behind a short one.
+- for a job that said nothing, an hour until it has held 60,000 GPU-seconds, and four days from
+  then on (least attained service, in two queues: most jobs are short, and who has run long runs
+  on).
+First goes who would be done first if it took `STRETCH` times what it needs from its submission on:
+so short ones pass long ones, and nobody is passed for longer than twice what it needs. Restarts go
+before that, and priorities before all of it in steps of `STEP` points, so that an urgent job is not
+behind a short one.
 
 A running job is compared by half of what it needs: one that waits must be much shorter to have it
 stopped (policy/preemption.py with `preempt_below = 101`), or two jobs would take turns.
@@ -25,9 +28,10 @@ from gangline_scheduler.state import State
 STEP = 20
 SPLIT_GPU_S = 60_000.0
 SHORT_S = 3600.0
-LONG_S = 24 * 3600.0
+LONG_S = 96 * 3600.0
 SHORTEST_S = 60.0
-LONGEST_S = 366 * LONG_S
+LONGEST_S = 366 * 24 * 3600.0
+STRETCH = 2.0
 KEEP = 0.5
 """A running job counts as needing this part of what it needs."""
 
@@ -43,7 +47,7 @@ class ShortFirst(Listed):
         if job.gang is None:
             return (*_waiting_place(job), job.job_id)
         needed_s = KEEP * left_s(job, job.ran_by(now))
-        return job.priority // STEP, True, needed_s, job.submitted_at, job.job_id
+        return job.priority // STEP, True, due_s(job, needed_s), job.job_id
 
     def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """What it needs, after its priority; a running job keeps a lead."""
@@ -59,5 +63,11 @@ def left_s(job: Job, ran_s: float) -> float:
     return SHORT_S if ran_s * job.gpus <= SPLIT_GPU_S else LONG_S
 
 
+def due_s(job: Job, needed_s: float) -> float:
+    """When it would be done if it took `STRETCH` times what it needs; earliest first."""
+    return job.submitted_at.timestamp() + STRETCH * needed_s
+
+
 def _waiting_place(job: Job) -> tuple[Any, ...]:
-    return job.priority // STEP, not job.restarting, left_s(job, job.ran_s), job.submitted_at
+    due = due_s(job, left_s(job, job.ran_s))
+    return job.priority // STEP, not job.restarting, due

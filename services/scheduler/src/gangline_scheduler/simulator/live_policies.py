@@ -39,7 +39,7 @@ def live_policy(name: str) -> Policy:
     if "preempt_below" in chosen:
         chosen["preempt_below"] = int(chosen["preempt_below"])
     preemption = replace(Preemption(), **chosen)
-    return Policy(order=order_named(order), reservation=mode, preemption=preemption)
+    return Policy(order=order_named(order), reservation=mode, preemption=preemption, tell=False)
 
 
 def known() -> str:

@@ -97,7 +97,7 @@ def live(policy: Policy, *, knows_durations: bool) -> Prepare:
         return Replay(
             pool,
             jobs,
-            Scheduler(policy=policy),
+            Scheduler(policy=replace(policy, tell=False)),
             pace=Pace(LIVE_EVERY_S, only_changes=False),
             costs=REAL_COSTS,
             knows_durations=knows_durations,
