@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_scheduler.policy.reference import ShortestRemaining, Tiresias
 from gangline_scheduler.policy.reference_placement import EqualNodes, best_fit, first_fit
 from gangline_scheduler.simulator.cluster import one_pool
@@ -77,7 +78,10 @@ def test_tiresias_lets_the_new_pass_who_held_more_than_its_share() -> None:
 
 
 def test_a_checkpoint_holds_the_gpus_and_its_time_is_lost() -> None:
-    policy = Policy(order=ShortestRemaining(), placer=EqualNodes(), reservation="off")
+    at_once = Preemption(min_runtime=timedelta(0))
+    policy = Policy(
+        order=ShortestRemaining(), placer=EqualNodes(), reservation="off", preemption=at_once
+    )
     costs = Costs(checkpoint_s=lambda _: 30.0)
     jobs = (job("a", 0, 100), job("b", 10, 20))
     replay = Replay(one_pool(1).pools[0], jobs, ReferenceScheduler(policy), costs=costs, check=True)

@@ -23,7 +23,7 @@ class SchedulerSettings(DoorSettings):
     section: ClassVar[str] = "scheduler"
 
     order: str = "fair"
-    """Which job comes first: fair, drf, short, fifo or sjf."""
+    """Which job comes first: fair, drf, short, fifo, sjf, srtf or tiresias."""
     levels: tuple[str, ...] = LEVELS
     """The topology levels between a node and the cluster, closest first."""
     reservation: Mode = "easy"

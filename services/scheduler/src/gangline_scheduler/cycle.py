@@ -8,6 +8,7 @@ One pass
    smaller ones behind it (but in a strict order),
 3. unless it has waited longer than the guard: then it gets a reservation, and who comes behind it
    starts only if that does not delay it (policy/reservation.py).
+   A preemptive order has a pass of its own (policy/rebalance.py).
 4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
 
 When: a full pass on a tick and when capacity, limits or the queue's obstacles change; a job that
@@ -28,6 +29,7 @@ from datetime import datetime, timedelta
 from gangline_scheduler.allocate import allocate, need_of, next_demand
 from gangline_scheduler.model import Demand, Held, Hold, Job
 from gangline_scheduler.plan import Plan
+from gangline_scheduler.policy import rebalance
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.placement import Placement
@@ -47,6 +49,9 @@ MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
     """Start every job that can start now, in order; what was reserved for those that cannot."""
     _end_holds(plan)
+    if policy.order.preemptive:
+        rebalance.run_pass(plan, policy)
+        return []
     if plan.state.pending and plan.state.free_gpus > 0:
         _start_held(plan, policy)
     _end_late_holds(plan)

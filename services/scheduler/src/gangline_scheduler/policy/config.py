@@ -10,12 +10,21 @@ from gangline_scheduler.free import LEVELS
 from gangline_scheduler.policy.fair_tree import FairTree
 from gangline_scheduler.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.policy.placement import Placer, place
+from gangline_scheduler.policy.reference import ShortestRemaining, Tiresias
 from gangline_scheduler.policy.reservation import Mode
 from gangline_scheduler.policy.short_first import ShortFirst
 
 Switch = Literal["on", "off"]
 
-_ORDERS: tuple[Order, ...] = (FairShare(), FairTree(), ShortFirst(), FIFO, SJF)
+_ORDERS: tuple[Order, ...] = (
+    FairShare(),
+    FairTree(),
+    ShortFirst(),
+    FIFO,
+    SJF,
+    ShortestRemaining(),
+    Tiresias(),
+)
 ORDERS: dict[str, Order] = {order.name: order for order in _ORDERS}
 
 

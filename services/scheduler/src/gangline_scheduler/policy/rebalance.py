@@ -2,8 +2,10 @@
 
 1. Nothing happens while a gang that was stopped still holds its GPUs: all of them go by the order
    together, not one by one to whoever fits first.
-2. Pending and running jobs in one order are taken as long as the cluster's GPUs last; one that is
-   too large is left out. Where GPUs lie does not count for that.
+2. Gangs that may not be stopped keep their GPUs: those that did not say `preemptible`, ran for less
+   than `min_runtime` or were stopped `max_preemptions` times. The other running jobs and those
+   pending ones whose teams have room, in one order, are taken as long as the other GPUs last; one
+   that is too large is left out. Where GPUs lie does not count for that.
 3. Running ones that were left out are stopped; if there are any, the pass ends here, and the next
    one after their end starts the others.
 4. Pending ones that were taken start, where there is room for them.
@@ -24,6 +26,7 @@ from gangline_scheduler.model import Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.state import State
 from gangline_schemas.events.scheduling import StopReason
@@ -41,8 +44,9 @@ def choose(in_turn: Iterable[Job], running: Iterable[Job], gpus: int) -> Choice:
     """Who shall run on so many GPUs. `in_turn`: pending and running jobs, best first."""
     left, kept, start = gpus, set(), []
     for job in in_turn:
-        if job.gpus <= left:
-            left -= job.gpus
+        wanted = job.held_gpus or job.gpus
+        if wanted <= left:
+            left -= wanted
             if job.gang is None:
                 start.append(job)
             else:
@@ -57,12 +61,19 @@ def run_pass(plan: Plan, policy: Policy) -> None:
     state, order, now = plan.state, policy.order, plan.now
     if not state.pending or stopping(state):
         return
-    running = sorted(
-        (order.rank(job, state, now), job) for job in (state.jobs[job_id] for job_id in state.live)
+    live = [state.jobs[job_id] for job_id in state.live]
+    fixed = [job for job in live if not _may_be_stopped(job, plan, policy)]
+    gpus = _gpus(state) - sum(job.held_gpus for job in fixed)
+    kept = {job.job_id for job in fixed}
+    running = sorted((order.rank(job, state, now), job) for job in live if job.job_id not in kept)
+    ceilings = Ceilings(state)
+    pending = (
+        (order.rank(job, state, now), job)
+        for job in in_order(order, lambda: state, now)
+        if ceilings.allows(state, job)
     )
-    pending = ((order.rank(job, state, now), job) for job in in_order(order, lambda: state, now))
     in_turn = (job for _, job in merge(pending, running))
-    choice = choose(in_turn, [job for _, job in running], _gpus(state))
+    choice = choose(in_turn, [job for _, job in running], gpus)
     if choice.stop:
         stop_all(plan, choice.stop)
     else:
@@ -86,12 +97,23 @@ def stop_all(plan: Plan, victims: Iterable[Job]) -> None:
 def _start(plan: Plan, policy: Policy, chosen: Iterable[Job]) -> None:
     state = plan.state
     snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
+    ceilings = Ceilings(state)
     for job in chosen:
+        demand = ceilings.within(plan.state, job, next_demand(job, plan.state))
+        if demand is None:
+            continue
         statement = Statement(snapshot)
-        found = statement.place(next_demand(job, plan.state))
+        found = statement.place(demand)
         if found is not None:
             statement.commit()
             allocate(plan, job, found)
+
+
+def _may_be_stopped(job: Job, plan: Plan, policy: Policy) -> bool:
+    settings, gang = policy.preemption, job.gang
+    if gang is None or not job.spec.preemptible or job.preemptions >= settings.max_preemptions:
+        return False
+    return plan.now - gang.allocated_at >= settings.min_runtime
 
 
 def _gpus(state: State) -> int:

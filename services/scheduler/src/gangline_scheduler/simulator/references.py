@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.policy.config import Policy, Preemption
-from gangline_scheduler.policy.order import FIFO, SJF
+from gangline_scheduler.policy.order import FIFO, SJF, Order
 from gangline_scheduler.policy.reference import (
     ShortestRemaining,
     Tiresias,
@@ -70,15 +72,25 @@ def _strict(name: str) -> Prepare:
 def _shortest(*, by_gpus: bool) -> Prepare:
     def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
         order = ShortestRemaining(philly_restart_s, by_gpus=by_gpus)
-        policy = Policy(order=order, placer=EqualNodes(size=_largest(pool)), reservation="off")
+        policy = _unbounded(order, pool)
         return Replay(pool, jobs, ReferenceScheduler(policy), costs=PHILLY_COSTS)
 
     return prepare
 
 
+def _unbounded(order: Order, pool: Pool) -> Policy:
+    """Jobs are stopped whenever the order says so, as often as it says so."""
+    return Policy(
+        order=order,
+        placer=EqualNodes(size=_largest(pool)),
+        reservation="off",
+        preemption=Preemption(min_runtime=timedelta(0), max_preemptions=sys.maxsize),
+    )
+
+
 def _tiresias(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
     order = Tiresias()
-    policy = Policy(order=order, placer=EqualNodes(size=_largest(pool)), reservation="off")
+    policy = _unbounded(order, pool)
     pace = Pace(TIRESIAS_EVERY_S, next_change=order.next_change)
     return Replay(
         pool,
