@@ -241,8 +241,15 @@ def shard_of(up: UpProcess, job_id: str, step: int) -> Path:
 
 
 def last_commit(watch: LogWatch, job_id: str) -> CheckpointRef:
-    """The newest committed checkpoint of a job that writes no more."""
+    """The newest committed checkpoint of a job that writes no more.
+
+    One whose shards are all written may still be verified: it is waited for.
+    """
     watch.settle()
+    written = [event.data for event in watch.of("checkpoint.shard.written", job_id)]
+    ranks = Counter((shard.attempt, shard.step, shard.world_size) for shard in written)
+    whole = max(step for (_, step, world_size), count in ranks.items() if count >= world_size)
+    wait_commit(watch, job_id, above=whole - 1)
     found: CheckpointRef = watch.of("checkpoint.committed", job_id)[-1].data.checkpoint
     return found
 
