@@ -62,7 +62,11 @@ def test_more_than_a_team_may_ever_hold_is_rejected_with_numbers(watch: LogWatch
 
 def test_an_unknown_team_is_rejected_with_the_known_ones(watch: LogWatch) -> None:
     job = submit(watch, "whose", "ghosts", 1, run="true")
-    assert rejection(watch, job) == ("team 'ghosts' is not known; known: default, research, small")
+    start = "team 'ghosts' is not known; known: "
+    reason = rejection(watch, job)
+    assert reason.startswith(start)
+    # Other tests may add teams to the platform that they share.
+    assert {"default", "research", "small"} <= set(reason.removeprefix(start).split(", "))
 
 
 def test_a_team_at_its_limit_waits_for_itself_while_others_run(watch: LogWatch, gate: Path) -> None:

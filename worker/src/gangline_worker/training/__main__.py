@@ -21,6 +21,7 @@ import torch.distributed as dist
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
+from gangline_worker.data.order import rank_share
 from gangline_worker.reporting import flush, hyperparameters, stop_on_sigterm
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resume_from = options.resume_from or (Path(named) if named else None)
     try:
         config = read_settings(options.config, submitted(), options.overrides)
+        # Before the ranks meet: else one that is refused first leaves the others a broken socket.
+        rank_share(config.batch_size, int(os.environ.get("WORLD_SIZE", "1")))
         world = join_world(config.collective_timeout_s)
         trainer = Trainer(config, world, resume_from)
         if world.rank == 0:
