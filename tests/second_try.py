@@ -3,9 +3,9 @@
 python tests/second_try.py EXIT_CODE
 
 tests/contract, tests/e2e and tests/integration start brokers, services and torch ranks, next to
-another test that does the same on the same cores. One that failed there and passes alone does not fail the run, but
-it is printed as what it is: a bug to mend, in the test or in the platform. It is not done for any
-other test, for more than `MOST` of them, or for anything else that went wrong.
+another test that does the same on the same cores. One that failed there and passes alone does not
+fail the run, but it is printed as what it is: a bug to mend, in the test or in the platform. It is
+not done for any other test, for more than `MOST` of them, or for anything else that went wrong.
 
 Exit code: 0 if all that failed pass now, else 1, or the code that was given.
 """
