@@ -50,6 +50,18 @@ def test_a_team_that_moves_in_the_tree_takes_its_gangs_along() -> None:
     assert started_jobs(cluster.submit("b", gpus=4, of_team="cv")) == ["b"]
 
 
+def test_what_a_moved_team_holds_is_held_by_its_new_parent_from_then_on() -> None:
+    cluster = tree(Cluster(node(gpus=8)))
+    configure(cluster, "other", 64)
+    cluster.run("a", gpus=3)
+    configure(cluster, "nlp", 4, parent="other")
+
+    rates = {name: known.rate[0] for name, known in cluster.state.usage.items()}
+    assert (rates["lab"], rates["other"], rates["nlp"]) == (0, 3, 3)
+    cluster.exit("a")
+    assert {known.rate[0] for known in cluster.state.usage.values()} == {0}
+
+
 def test_a_parent_that_may_borrow_lends_to_its_teams() -> None:
     cluster = Cluster(node(gpus=8))
     configure(cluster, "lab", 4, borrow_limit=2)

@@ -131,12 +131,11 @@ class Scheduler:
                 jobs.finish_stop(plan, job_id)
                 continue
             limit = job.spec.max_runtime_hours
-            held_s = job.ran_s + (plan.now - job.gang.allocated_at).total_seconds()
             ending = stop is not None and stop.reason in {
                 StopReason.CANCELLED,
                 StopReason.MAX_RUNTIME,
             }
-            if limit is not None and held_s > limit * 3600 and not ending:
+            if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
                 jobs.exceed_runtime(plan, job)
         moving.leave(plan, self._policy)
         decided = [decision.event for decision in plan.decisions]

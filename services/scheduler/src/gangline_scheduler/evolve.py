@@ -243,12 +243,12 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
 
 
 @_apply.register
-def _(event: TeamNoted, state: State, at: datetime) -> None:  # noqa: ARG001
+def _(event: TeamNoted, state: State, at: datetime) -> None:
     name, known = event.config.team, state.teams.get(event.config.team)
     state.teams[name] = Team(event.config)
     if known is None or known.config.parent != event.config.parent:
         # It took its gangs along: those above it may hold more than they may now.
-        usage.recount(state)
+        usage.move(state, at)
         changed = [*state.teams]
     else:
         changed = [name]

@@ -1,7 +1,7 @@
 """What the scheduler knows: the fold of gangline.scheduling and of nothing else.
 
-`nodes, jobs, teams, ended, lost` are the facts. The rest is derived from them while folding, so
-that a decision costs what it is about and not what the cluster holds.
+`teams` to `waits` are the facts. The rest is derived from them while folding, so that a decision
+costs what it is about and not what the cluster holds.
 """
 
 from __future__ import annotations

@@ -33,13 +33,24 @@ def give_back(state: State, job: Job, gang: Gang, at: datetime) -> None:
 
 
 def recount(state: State) -> None:
-    """The tree has changed: who stands above whom. O(jobs with a gang)."""
+    """Count anew what each team holds. O(jobs with a gang)."""
     state.used.clear()
     state.used_models.clear()
     for job_id in state.live:
         job = state.jobs[job_id]
         if job.gang is not None:
             _count(state, job, job.gang, 1)
+
+
+def move(state: State, at: datetime) -> None:
+    """The tree has changed: who stands above whom from now on; the past stays where it was."""
+    recount(state)
+    for name, known in state.usage.items():
+        state.usage[name] = Usage(held=_decayed(known, at), at=at)
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.gang is not None:
+            _hold(state, job, job.gang, at, 1)
 
 
 def average(usage: Usage, now: datetime) -> tuple[float, float, float]:
@@ -61,6 +72,11 @@ def line_of(teams: dict[str, Team], team: str) -> Iterator[str]:
 
 def _change(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:
     _count(state, job, gang, sign)
+    _hold(state, job, gang, at, sign)
+
+
+def _hold(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:
+    """Its GPUs, CPUs and memory are held by the teams of its line, or no longer."""
     need = job.spec.resources
     gpus = sign * gang.world_size
     change = (float(gpus), gpus * need.cpus_per_gpu, gpus * need.memory_per_gpu_gb)

@@ -9,8 +9,8 @@
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
 An elastic gang takes the most GPUs it can, down to its fewest.
 
-Best fit leaves the largest domains whole for the next large gang. Cost: O(nodes with that many
-free GPUs) on one node, else O(domains), and O(n log n) for the n nodes of the domain taken.
+Best fit leaves the largest domains whole for the next large gang. Cost: O(racks) on one node,
+else O(domains), and O(n log n) for the n nodes of the domain taken.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def run_pass(plan: Plan, policy: Policy) -> None:
         return
     live = [state.jobs[job_id] for job_id in state.live]
     fixed = [job for job in live if not _may_be_stopped(job, plan, policy)]
-    gpus = _gpus(state) - sum(job.held_gpus for job in fixed)
+    gpus = state.empty.total() - sum(job.held_gpus for job in fixed)
     kept = {job.job_id for job in fixed}
     running = sorted((order.rank(job, state, now), job) for job in live if job.job_id not in kept)
     ceilings = Ceilings(state)
@@ -114,8 +114,3 @@ def _may_be_stopped(job: Job, plan: Plan, policy: Policy) -> bool:
     if gang is None or not job.spec.preemptible or job.preemptions >= settings.max_preemptions:
         return False
     return plan.now - gang.allocated_at >= settings.min_runtime
-
-
-def _gpus(state: State) -> int:
-    """All GPUs of the nodes that take gangs, free or not."""
-    return sum(len(state.nodes[node.node_id].info.gpus) for node in state.free.nodes())
