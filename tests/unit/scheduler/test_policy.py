@@ -14,9 +14,10 @@ from gangline_scheduler.free import LEVELS, FreeIndex, free_of
 from gangline_scheduler.invariants import reserved_for_waiting
 from gangline_scheduler.model import Demand, Job, Node, Team
 from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.order import rank
+from gangline_scheduler.policy.order import FairShare, own_rank
 from gangline_scheduler.policy.placement import place
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.state import State
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
 from gangline_schemas.events.workers import NodeInfo, NodeJoined
@@ -30,7 +31,8 @@ def job(job_id: str = "j", priority: int = 50, waited_minutes: float = 0) -> Job
 
 def value(used: int, guarantee: int = 0, limit: int = 8, **fields: float) -> float:
     config = team("nlp", limit=limit, guarantee=guarantee)
-    return rank(job(**fields), Team(config), used, START)[1]  # type: ignore[arg-type]
+    state = State(teams={"nlp": Team(config)}, used={"nlp": used})
+    return FairShare().rank(job(**fields), state, START)[1]  # type: ignore[arg-type]
 
 
 def free(*infos: NodeInfo) -> FreeIndex:
@@ -64,8 +66,8 @@ def test_fair_share_formula(used: int, guarantee: int, waited: float, wanted: fl
 def test_ties_go_to_the_earlier_submission_then_the_smaller_id() -> None:
     early, late = job("b"), replace(job("a"), submitted_at=START + timedelta(seconds=1))
 
-    assert rank(early, None, 0, START) < rank(late, None, 0, START)
-    assert rank(job("a"), None, 0, START) < rank(job("b"), None, 0, START)
+    assert own_rank(early, START) < own_rank(late, START)
+    assert own_rank(job("a"), START) < own_rank(job("b"), START)
 
 
 def test_a_team_above_its_share_lets_another_go_first() -> None:

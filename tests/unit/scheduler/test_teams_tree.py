@@ -8,8 +8,9 @@ from builders_deciding import only, team
 from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.invariants import ceilings
 from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.fair_tree import FairTree
+from gangline_scheduler.policy.fair_tree import FairTree, total_of
 from gangline_scheduler.usage import HALF_LIFE_S, average
+from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import TeamBudgetChanged, TeamConfigured
 from gangline_schemas.events.scheduling import JobWaiting, TeamBudgetNoted
 from gangline_schemas.job import TeamConfig
@@ -147,6 +148,16 @@ def test_drf_counts_the_dominant_resource() -> None:
     started = started_jobs(cluster.cancel("all"))
 
     assert started[:4] == ["c0", "n0", "c1", "c2"]
+
+
+def test_the_cluster_s_resources_follow_its_nodes() -> None:
+    cluster = Cluster(node("a", gpus=8), node("b", gpus=4, cpus=16))
+    cluster.run("j", gpus=8)
+    assert total_of(cluster.state) == (12, 80, 1024)  # gangs do not count
+
+    cluster.give(NodeFailed(node_id="b", incarnation="i1", reason="silent"))
+
+    assert total_of(cluster.state) == (8, 64, 512)
 
 
 def test_drf_remembers_what_was_used_lately() -> None:

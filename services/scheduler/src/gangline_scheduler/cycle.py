@@ -27,12 +27,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gangline_scheduler.allocate import allocate, need_of, next_demand
-from gangline_scheduler.model import Demand, Held, Hold, Job
+from gangline_scheduler.model import Demand, Held, Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy import rebalance
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
-from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
@@ -186,7 +185,7 @@ class _Pass:
             return False
         statement.commit()
         if self._now is not self._later:
-            _take(self._later if short else self._now, demand, found)
+            (self._later if short else self._now).take(demand, found)
         allocate(self._plan, job, found)
         return True
 
@@ -220,15 +219,6 @@ class _Pass:
         state = self._plan.state
         jobs = (state.jobs[job_id] for job_id in state.live)
         return sorted((self._estimates.end(job), job.job_id, job) for job in jobs)
-
-
-def _take(snapshot: Snapshot, demand: Demand, found: Placement) -> None:
-    for part in found.parts:
-        node = snapshot.free.get(part.node_id)
-        count = len(part.gpus)
-        hold = Hold(part.gpus, count * demand.cpus_per_gpu, count * demand.memory_per_gpu_gb)
-        if node is not None:
-            snapshot.free.put(node.less(hold))
 
 
 def _start_held(plan: Plan, policy: Policy) -> None:

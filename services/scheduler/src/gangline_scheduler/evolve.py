@@ -138,8 +138,7 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
     usage.take(state, job, gang, at)
     need = event.spec.resources
     for part in event.nodes:
-        count = len(part.gpus)
-        hold = Hold(part.gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
+        hold = Hold.of(part.gpus, need)
         node = state.nodes[part.node_id]
         led = node.led + (1 if part.first_rank == 0 else 0)
         _put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))

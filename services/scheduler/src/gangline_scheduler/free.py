@@ -23,6 +23,7 @@ from gangline_scheduler.overlay import Overlay
 
 LEVELS = ("nvlink", "rack", "block")
 """The levels between one node and the whole cluster, closest first."""
+_THOUSANDTHS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,13 @@ def free_of(
         cpus=node.info.cpus - sum(hold.cpus for hold in holds),
         memory_gb=node.info.memory_gb - sum(hold.memory_gb for hold in holds),
         labels=node.labels,
-        home=levels.index("rack") + 1 if "rack" in levels else len(levels),
+        home=rack_level(levels),
     )
+
+
+def rack_level(levels: tuple[str, ...]) -> int:
+    """Which entry of a path is the rack: the widest level where there are no racks."""
+    return levels.index("rack") + 1 if "rack" in levels else len(levels)
 
 
 def path_of(node: Node, levels: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,6 +146,7 @@ class FreeIndex:
         self._sums: dict[tuple[int, str], dict[str, int]] = {}
         self._members: dict[str, dict[str, None]] = {}
         self._totals: dict[str, int] = {}
+        self._resources = (0, 0)
         self._largest = 0
         self._own: set[tuple[str, int] | tuple[str, int, str]] = set()
         self._own_members: set[str] = set()
@@ -155,7 +162,7 @@ class FreeIndex:
         other._sums = {key: dict(sums) for key, sums in self._sums.items()}  # noqa: SLF001
         other._members = dict(self._members)  # noqa: SLF001
         other._totals = dict(self._totals)  # noqa: SLF001
-        other._largest = self._largest  # noqa: SLF001
+        other._largest, other._resources = self._largest, self._resources  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
         other._shared = False  # noqa: SLF001
         self._own, self._own_members = set(), set()
@@ -167,7 +174,7 @@ class FreeIndex:
         other._nodes = Overlay(self._nodes)  # noqa: SLF001
         other._by_count, other._sums = self._by_count, self._sums  # noqa: SLF001
         other._members, other._totals = self._members, self._totals  # noqa: SLF001
-        other._largest = self._largest  # noqa: SLF001
+        other._largest, other._resources = self._largest, self._resources  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
         other._shared = True  # noqa: SLF001
         return other
@@ -202,6 +209,12 @@ class FreeIndex:
         """Free GPUs of a model ("": all) in all."""
         return self._totals.get(model, 0)
 
+    @property
+    def resources(self) -> tuple[float, float]:
+        """Free CPUs and GB in all; the same whatever the order in which nodes came."""
+        cpus, memory_gb = self._resources
+        return cpus / _THOUSANDTHS, memory_gb / _THOUSANDTHS
+
     def models(self) -> list[str]:
         """The GPU models of the nodes, in lower case."""
         return sorted({model for node in self._nodes.values() for model, _ in node.gpus})
@@ -224,14 +237,14 @@ class FreeIndex:
                     yield self._nodes[name]
 
     def tightest(
-        self, model: str, gpus: int, fits: Callable[[FreeNode], bool], rack_level: int
+        self, model: str, gpus: int, fits: Callable[[FreeNode], bool], rack_at: int
     ) -> FreeNode | None:
         """The node with the fewest free GPUs that holds `gpus` and `fits`.
 
         Of equal ones the one in the fullest rack, so that whole racks stay free; then by name.
         Cost: O(racks with such nodes), and the nodes of the rack taken.
         """
-        sums = self._sums.get((rack_level, model), {})
+        sums = self._sums.get((rack_at, model), {})
         for count in range(gpus, self._largest + 1):
             racks = self._by_count.get((model, count))
             if not racks:
@@ -300,6 +313,11 @@ class FreeIndex:
             sums.pop(domain, None)
 
     def _count(self, node: FreeNode, sign: int) -> None:
+        cpus, memory_gb = self._resources
+        self._resources = (
+            cpus + sign * round(node.cpus * _THOUSANDTHS),
+            memory_gb + sign * round(node.memory_gb * _THOUSANDTHS),
+        )
         self._count_model(node, "", node.size, sign)
         for model, indexes in node.gpus:
             self._count_model(node, model, len(indexes), sign)

@@ -8,7 +8,7 @@ from enum import Enum
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason
 from gangline_schemas.events.workers import NodeInfo
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
 
 NODE = "node"
 CLUSTER = "cluster"
@@ -263,6 +263,12 @@ class Hold:
     gpus: tuple[int, ...]
     cpus: float
     memory_gb: float
+
+    @classmethod
+    def of(cls, gpus: tuple[int, ...], need: Demand | Resources) -> Hold:
+        """What a gang that needs this holds with these GPUs."""
+        count = len(gpus)
+        return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
 
 
 @dataclass(frozen=True, slots=True)

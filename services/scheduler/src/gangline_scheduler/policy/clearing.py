@@ -116,11 +116,7 @@ class _Search:
         for victim in victims:
             for part in victim.job.gang.nodes if victim.job.gang is not None else ():
                 if free.get(part.node_id) is not None:
-                    need = victim.job.spec.resources
-                    count = len(part.gpus)
-                    hold = Hold(
-                        part.gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb
-                    )
+                    hold = Hold.of(part.gpus, victim.job.spec.resources)
                     holds.setdefault(part.node_id, []).append((victim, hold))
         for model in models(self._demand):
             offers = [
@@ -296,12 +292,12 @@ def _without(
         node = after.free.get(part.node_id)
         if node is None:
             continue
-        count = len(part.gpus)
+        hold = Hold.of(part.gpus, need)
         gpus, cpus, memory_gb = left.get(part.node_id, (node.size, node.cpus, node.memory_gb))
         now = (
-            gpus - count,
-            cpus - count * need.cpus_per_gpu,
-            memory_gb - count * need.memory_per_gpu_gb,
+            gpus - len(hold.gpus),
+            cpus - hold.cpus,
+            memory_gb - hold.memory_gb,
         )
         if min(now) < 0:
             return None

@@ -17,7 +17,7 @@ jobs), and for a shrink two placements for each gang that is asked, `ASKED` at m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -25,7 +25,7 @@ from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Demand, Job, demand_of
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
-from gangline_scheduler.policy.order import Group
+from gangline_scheduler.policy.order import examples
 from gangline_scheduler.policy.placement import Placement, models, room
 from gangline_scheduler.policy.reservation import reserve
 from gangline_scheduler.policy.share import Ceilings
@@ -156,20 +156,13 @@ def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
 def _wanted(found: Placement, snapshot: Snapshot, state: State) -> bool:
     """Whether somebody waits who could use GPUs that are free on those nodes."""
     nodes = [node for part in found.parts if (node := snapshot.free.get(part.node_id)) is not None]
-    for job in _examples(state):
+    for job in examples(state):
         if job.waiting is not None and job.waiting.code in ELSEWHERE:
             continue
         demand = next_demand(job, state)
         if any(room(demand, node, model) for node in nodes for model in models(demand)):
             return True
     return False
-
-
-def _examples(state: State) -> Iterator[Job]:
-    """The pending jobs, the first only of a group of equal ones."""
-    for group, places in state.queue.groups().items():
-        for place in places[:1] if isinstance(group, Group) else places:
-            yield state.jobs[place[-1]]
 
 
 def may_give(job: Job, now: datetime, policy: Policy) -> bool:

@@ -74,12 +74,8 @@ def due(state: State, team: str, total: Total, now: datetime) -> float:
 
 def total_of(state: State) -> Total:
     """GPUs, CPUs and GB of the nodes that take gangs."""
-    nodes = [state.nodes[node.node_id].info for node in state.empty.nodes()]
-    return (
-        max(1.0, float(state.empty.total())),
-        max(1.0, sum(node.cpus for node in nodes)),
-        max(1.0, sum(node.memory_gb for node in nodes)),
-    )
+    cpus, memory_gb = state.empty.resources
+    return max(1.0, float(state.empty.total())), max(1.0, cpus), max(1.0, memory_gb)
 
 
 class TreeWalk:

@@ -98,12 +98,6 @@ def own_rank(job: Job, now: datetime) -> Rank:
     return not job.restarting, value, job.waiting_since, job.submitted_at, job.job_id
 
 
-def rank(job: Job, team: Team | None, used: int, now: datetime) -> Rank:
-    """A job's place among all: lowest first."""
-    fresh, value, *rest = own_rank(job, now)
-    return (fresh, value + share_penalty(team, used), *rest)  # type: ignore[return-value]
-
-
 class Group(NamedTuple):
     """Jobs that differ only in how long they wait."""
 
@@ -112,6 +106,13 @@ class Group(NamedTuple):
     restarting: bool
     demand: Demand
     avoid: tuple[Avoid, ...]
+
+
+def examples(state: State) -> Iterator[Job]:
+    """The pending jobs, of a group of equal ones only the first."""
+    for group, places in state.queue.groups().items():
+        for place in places[:1] if isinstance(group, Group) else places:
+            yield state.jobs[place[-1]]
 
 
 class FairShare:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gangline_scheduler.free import FreeIndex, FreeNode
+from gangline_scheduler.free import FreeIndex, FreeNode, rack_level
 from gangline_scheduler.model import CLUSTER, NODE, Demand
 
 _EPSILON = 1e-9
@@ -101,11 +101,11 @@ def _place_outside(
     def holds(node: FreeNode) -> bool:
         return node.node_id not in skip and room(demand, node, model) >= demand.gpus
 
-    rack_level = levels.index("rack") + 1 if "rack" in levels else len(levels)
+    rack_at = rack_level(levels)
     for model in models(demand):
         if free.total(model) < demand.gpus:
             continue
-        node = free.tightest(model, demand.gpus, holds, rack_level)
+        node = free.tightest(model, demand.gpus, holds, rack_at)
         if node is not None:
             return Placement((Part(node.node_id, node.indexes(model)[: demand.gpus]),), NODE)
         for number, level in reached(demand, levels):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gangline_scheduler.model import Demand, Job, Team
-from gangline_scheduler.policy.order import Group
+from gangline_scheduler.policy.order import examples
 from gangline_scheduler.state import State
 from gangline_schemas.job import TeamConfig
 from gangline_schemas.teams import line, type_limits
@@ -123,20 +123,13 @@ class Ceilings:
         """GPUs of the smallest pending job of each team that some nodes could hold."""
         if self._smallest is None:
             self._smallest = {}
-            for job in self._examples():
+            for job in examples(self._at_start):
                 if job.waiting is None or job.waiting.code not in STUCK:
                     fewest = job.spec.resources.min_gpus or job.gpus
                     known = self._smallest.get(job.team, fewest)
                     self._smallest[job.team] = min(known, fewest)
             self._smallest = dict(sorted(self._smallest.items()))
         return self._smallest
-
-    def _examples(self) -> Iterator[Job]:
-        """One pending job of each group of equal ones; all of a group of others."""
-        state = self._at_start
-        for group, places in state.queue.groups().items():
-            for place in places[:1] if isinstance(group, Group) else places:
-                yield state.jobs[place[-1]]
 
 
 class _Configs(Mapping[str, TeamConfig]):

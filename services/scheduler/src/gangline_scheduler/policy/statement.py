@@ -57,6 +57,16 @@ class Snapshot:
                 cpus, memory_gb = (len(kept) * each for each in need)
                 self.free.put(node.less(Hold(kept, cpus, memory_gb)))
 
+    def take(self, demand: Demand, placement: Placement) -> list[FreeNode]:
+        """Take what a placed gang holds; the nodes as they were before, those it knows."""
+        before: list[FreeNode] = []
+        for part in placement.parts:
+            node = self.free.get(part.node_id)
+            if node is not None:
+                before.append(node)
+                self.free.put(node.less(Hold.of(part.gpus, demand)))
+        return before
+
 
 class Statement:
     """A series of moves on one snapshot. Commit it, or discard it and nothing has happened."""
@@ -71,10 +81,10 @@ class Statement:
         found = self._snapshot.placer(demand, self._snapshot.free, self._snapshot.levels)
         if found is None:
             return None
-        for part in found.parts:
-            count = len(part.gpus)
-            hold = Hold(part.gpus, count * demand.cpus_per_gpu, count * demand.memory_per_gpu_gb)
-            self._put(self._snapshot.free.get(part.node_id), hold)
+        taken = self._snapshot.take(demand, found)
+        if len(taken) != len(found.parts):
+            raise ValueError("a placement names a node that is not in the snapshot")
+        self._before += taken
         self.placed.append((demand, found))
         return found
 
@@ -85,8 +95,7 @@ class Statement:
             if known is None:
                 continue
             self._before.append(known)
-            need, count = job.spec.resources, len(part.gpus)
-            hold = Hold(part.gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
+            hold = Hold.of(part.gpus, job.spec.resources)
             self._snapshot.free.put(known.more(hold, self._snapshot.nodes[part.node_id]))
 
     def commit(self) -> None:
@@ -100,12 +109,6 @@ class Statement:
         for node in reversed(self._before):
             self._snapshot.free.put(node)
         self._forget()
-
-    def _put(self, node: FreeNode | None, hold: Hold) -> None:
-        if node is None:
-            raise ValueError("a placement names a node that is not in the snapshot")
-        self._before.append(node)
-        self._snapshot.free.put(node.less(hold))
 
     def _forget(self) -> None:
         self._before.clear()
