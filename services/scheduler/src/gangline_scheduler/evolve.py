@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import singledispatch
 
 from gangline_scheduler import usage
-from gangline_scheduler.free import free_of
+from gangline_scheduler.free import empty_of, left_on
 from gangline_scheduler.model import (
     Avoid,
     EndedRun,
@@ -325,9 +325,11 @@ def _put_node(state: State, node: Node) -> None:
     known = state.nodes.get(node_id)
     state.nodes[node_id] = node
     if node.schedulable:
-        state.free.put(free_of(node, levels=state.levels))
-        if node_id not in state.empty or known is None or known.info is not node.info:
-            state.empty.put(free_of(node, without=None, levels=state.levels))
+        empty = state.empty.get(node_id)
+        if empty is None or known is None or known.info is not node.info:
+            empty = empty_of(node, levels=state.levels)
+            state.empty.put(empty)
+        state.free.put(left_on(empty, node))
     else:
         state.free.pop(node_id)
         state.empty.pop(node_id)

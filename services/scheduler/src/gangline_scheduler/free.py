@@ -90,28 +90,40 @@ class FreeNode:
         )
 
 
-def free_of(
-    node: Node, *, without: Iterable[str] | None = (), levels: tuple[str, ...] = LEVELS
-) -> FreeNode:
-    """What is free on a node, or would be without the gangs of some jobs (None: of all)."""
-    holds: list[Hold] = []
-    if without is not None:
-        holds = [hold for job_id, hold in node.holds if job_id not in without]
-    taken = {index for hold in holds for index in hold.gpus}
+def empty_of(node: Node, *, levels: tuple[str, ...] = LEVELS) -> FreeNode:
+    """What a node could give if no gang ran there."""
     by_model: dict[str, list[int]] = {}
     for index, model in node.gpu_models:
-        known = by_model.setdefault(model, [])
-        if index not in taken:
-            known.append(index)
+        by_model.setdefault(model, []).append(index)
     return FreeNode(
         node_id=node.info.node_id,
         path=path_of(node, levels),
         gpus=tuple((model, tuple(indexes)) for model, indexes in by_model.items()),
-        cpus=node.info.cpus - sum(hold.cpus for hold in holds),
-        memory_gb=node.info.memory_gb - sum(hold.memory_gb for hold in holds),
+        cpus=node.info.cpus,
+        memory_gb=node.info.memory_gb,
         labels=node.labels,
         home=rack_level(levels),
     )
+
+
+def left_on(empty: FreeNode, node: Node) -> FreeNode:
+    """What is free on a node whose `empty_of` is known."""
+    holds = [hold for _, hold in node.holds]
+    taken = {index for hold in holds for index in hold.gpus}
+    return replace(
+        empty,
+        gpus=tuple(
+            (model, tuple(index for index in indexes if index not in taken))
+            for model, indexes in empty.gpus
+        ),
+        cpus=empty.cpus - sum(hold.cpus for hold in holds),
+        memory_gb=empty.memory_gb - sum(hold.memory_gb for hold in holds),
+    )
+
+
+def free_of(node: Node, *, levels: tuple[str, ...] = LEVELS) -> FreeNode:
+    """What is free on a node now."""
+    return left_on(empty_of(node, levels=levels), node)
 
 
 def rack_level(levels: tuple[str, ...]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from gangline_scheduler.free import FreeIndex, free_of
+from gangline_scheduler.free import FreeIndex, empty_of, free_of
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
@@ -204,7 +204,7 @@ def consistent(state: State) -> list[str]:
         found.append("the free GPUs differ from what nodes and gangs say")
     if state.free_gpus != free.total():
         found.append("the number of free GPUs is wrong")
-    if state.empty != FreeIndex(free_of(node, without=None, levels=state.levels) for node in up):
+    if state.empty != FreeIndex(empty_of(node, levels=state.levels) for node in up):
         found.append("the empty nodes differ from what nodes say")
     if sorted(state.queue.ids()) != sorted(state.pending):
         found.append("the queue differs from the jobs that wait")
