@@ -1,6 +1,6 @@
 """`gangline simulate`: a trace on a cluster under several policies, without a platform.
 
-The one command that imports a service: the simulator drives the scheduler's own decisions.
+With gangline.past the only place that imports a service: the simulator drives its own decisions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
     out = Output(json=json or outer.json)
     names = _names(policy)
     if picture is not None:
-        _check_ending(picture)
+        check_ending(picture)
     work = _read(out, trace, cluster, column or [], since, until, halve=halve)
     results = {name: _replay(out, name, work) for name in names}
     _show(out, results, picture)
@@ -64,7 +64,8 @@ def _names(policy: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _check_ending(picture: Path) -> None:
+def check_ending(picture: Path) -> None:
+    """A picture's file is of a kind that can be drawn. Raises CliError."""
     from gangline_scheduler.simulator.picture import ENDINGS
 
     if picture.suffix not in ENDINGS:

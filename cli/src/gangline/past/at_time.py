@@ -1,0 +1,204 @@
+"""The platform as the scheduler knew it at a time: jobs, queue, nodes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel
+
+from gangline import render
+from gangline.output import Output
+from gangline.past.log import fold_until, nothing_decided
+from gangline.render import NONE, Column
+from gangline_bus.fold import Folded
+from gangline_bus.ports import Bus
+from gangline_bus.topics import TopicNames
+from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.model import Job, Node
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.state import State
+
+_RUNNING = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("STATE"),
+    Column("ATTEMPT", right=True),
+    Column("GPUS", right=True),
+    Column("HELD", right=True),
+    Column("WHERE", flexible=True),
+)
+_QUEUE = (
+    Column("#", right=True),
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("GPUS", right=True),
+    Column("PRIO", right=True),
+    Column("WAITED", right=True),
+    Column("WHY", flexible=True),
+)
+_NODES = (
+    Column("NODE", flexible=True),
+    Column("STATUS"),
+    Column("GPUS"),
+    Column("RACK", flexible=True),
+    Column("JOBS", flexible=True),
+)
+
+
+class PastPart(BaseModel):
+    """What a gang held of one node."""
+
+    node_id: str
+    gpus: tuple[int, ...]
+
+
+class PastJob(BaseModel):
+    """An active job as it was. `position` is its place in the queue, None with a gang."""
+
+    job_id: str
+    team: str
+    state: str
+    priority: int
+    gpus: int
+    attempt: int
+    submitted_at: datetime
+    waiting_since: datetime
+    position: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    allocated_at: datetime | None = None
+    allocation: tuple[PastPart, ...] = ()
+
+
+class PastNode(BaseModel):
+    """A node as it was."""
+
+    node_id: str
+    status: str
+    rack: str
+    gpus: int
+    gpus_used: int
+    jobs: tuple[str, ...]
+
+
+class Past(BaseModel):
+    """The platform at a time, after so many events of the scheduler's log."""
+
+    at: datetime
+    events: int
+    jobs: tuple[PastJob, ...]
+    nodes: tuple[PastNode, ...]
+
+
+def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
+    """Fold the scheduler's log up to a time. Raises CliError."""
+    folded = fold_until(bus, names, Scheduler(), at, shard)
+    if not folded.next_seq:
+        raise nothing_decided(at)
+    return past_of(folded, at)
+
+
+def past_of(folded: Folded[State], at: datetime) -> Past:
+    """What a state says: jobs with GPUs by id, then the queue in its order; nodes by id."""
+    state = folded.state
+    queue = [job.job_id for job in in_order(Policy().order, lambda: state, at)]
+    place = {job_id: number for number, job_id in enumerate(queue, 1)}
+    running = sorted(job_id for job_id in state.jobs if job_id not in place)
+    return Past(
+        at=at,
+        events=folded.next_seq,
+        jobs=tuple(_job(state.jobs[job_id], place.get(job_id)) for job_id in [*running, *queue]),
+        nodes=tuple(_node(node) for _, node in sorted(state.nodes.items())),
+    )
+
+
+def show(out: Output, past: Past) -> None:
+    """One document, or the three tables."""
+    if out.json:
+        out.show(past, "")
+        return
+    used, gpus = sum(n.gpus_used for n in past.nodes), sum(n.gpus for n in past.nodes)
+    held = [job for job in past.jobs if job.position is None]
+    queue = [job for job in past.jobs if job.position is not None]
+    print(
+        f"{past.at:%Y-%m-%d %H:%M:%S} UTC, after {past.events:,} events\n"
+        f"{used} of {gpus} GPUs held, {len(held)} jobs with GPUs, {len(queue)} waiting"
+    )
+    for title, columns, rows in (
+        ("jobs", _RUNNING, [_running_row(job, past.at) for job in held]),
+        ("queue", _QUEUE, [_queue_row(job, past.at) for job in queue]),
+        ("nodes", _NODES, [_node_row(node) for node in past.nodes]),
+    ):
+        print(f"\n{title}: {'' if rows else 'none'}".rstrip())
+        if rows:
+            print(render.table(columns, rows))
+
+
+def _job(job: Job, position: int | None) -> PastJob:
+    gang, waiting = job.gang, job.waiting if position is not None else None
+    return PastJob(
+        job_id=job.job_id,
+        team=job.team,
+        state=job.state.value,
+        priority=job.priority,
+        gpus=job.gpus if gang is None else gang.world_size,
+        attempt=job.attempt,
+        submitted_at=job.submitted_at,
+        waiting_since=job.waiting_since,
+        position=position,
+        reason=None if waiting is None else waiting.code,
+        message=None if waiting is None else waiting.message,
+        allocated_at=None if gang is None else gang.allocated_at,
+        allocation=tuple(
+            PastPart(node_id=part.node_id, gpus=part.gpus)
+            for part in (() if gang is None else gang.nodes)
+        ),
+    )
+
+
+def _node(node: Node) -> PastNode:
+    status = node.down or ("drained" if node.drained else "ready")
+    return PastNode(
+        node_id=node.info.node_id,
+        status=status,
+        rack=node.info.rack,
+        gpus=len(node.info.gpus),
+        gpus_used=sum(len(hold.gpus) for _, hold in node.holds),
+        jobs=tuple(job_id for job_id, _ in node.holds),
+    )
+
+
+def _running_row(job: PastJob, at: datetime) -> list[str]:
+    where = ", ".join(f"{part.node_id}:{','.join(map(str, part.gpus))}" for part in job.allocation)
+    return [
+        job.job_id,
+        job.team,
+        job.state,
+        str(job.attempt),
+        str(job.gpus),
+        render.age(job.allocated_at, at),
+        where or NONE,
+    ]
+
+
+def _queue_row(job: PastJob, at: datetime) -> list[str]:
+    return [
+        str(job.position),
+        job.job_id,
+        job.team,
+        str(job.gpus),
+        str(job.priority),
+        render.age(job.waiting_since, at),
+        job.message or NONE,
+    ]
+
+
+def _node_row(node: PastNode) -> list[str]:
+    return [
+        node.node_id,
+        node.status,
+        f"{node.gpus_used} of {node.gpus}",
+        node.rack,
+        ", ".join(node.jobs) or NONE,
+    ]

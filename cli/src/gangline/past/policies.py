@@ -1,0 +1,117 @@
+"""The log through other policies, beside what really happened."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+
+from gangline import render
+from gangline.errors import CliError, ExitCode
+from gangline.output import Output
+from gangline.render import Column
+from gangline_scheduler.simulator.compare import SHOWN, figures_table, pool_result
+from gangline_scheduler.simulator.history import Logged
+from gangline_scheduler.simulator.live_policies import RECORDED, known, live_policy
+from gangline_scheduler.simulator.picture import draw
+from gangline_scheduler.simulator.versus import NoJobsError, Versus, versus
+
+_DIFFERENCES = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("GPUS", right=True),
+    Column("WAITED", right=True),
+    Column("WOULD HAVE WAITED", right=True),
+)
+_UNENDED = (
+    Column("JOB", flexible=True),
+    Column("TEAM", flexible=True),
+    Column("GPUS", right=True),
+    Column("HELD", right=True),
+    Column("ATTEMPTS", right=True),
+)
+_TELL_EVERY_S = 5.0
+
+
+def policy_names(policy: str) -> list[str]:
+    """The policies that are named, each once. Raises CliError for one that is not known."""
+    named = [name.strip() for name in policy.split(",") if name.strip()]
+    if not named:
+        raise CliError("--policy: no policy is named", f"there are {known()}", ExitCode.USAGE)
+    names = [name for name in dict.fromkeys(named) if name != RECORDED]
+    for name in names:
+        try:
+            live_policy(name)
+        except ValueError as error:
+            what, _, hint = str(error).partition("; ")
+            raise CliError(f"--policy: {what}", hint, ExitCode.USAGE) from None
+    return names
+
+
+def compare(
+    out: Output,
+    log: list[Logged],
+    names: list[str],
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Versus:
+    """The log through each of the policies. Raises CliError."""
+    told = time.monotonic()
+
+    def tell(name: str, done: float) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _TELL_EVERY_S:
+            told = time.monotonic()
+            out.note(f"{name}: {done:.0%}")
+
+    try:
+        return versus(log, names, since=since, end=until, tell=tell)
+    except NoJobsError:
+        begin, end = since or log[0].at, until or log[-1].at
+        raise CliError(
+            f"no job was submitted from {begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC",
+            f"the log is from {log[0].at:%Y-%m-%d %H:%M:%S} to {log[-1].at:%Y-%m-%d %H:%M:%S} UTC",
+            ExitCode.NOT_FOUND,
+        ) from None
+
+
+def show_versus(out: Output, found: Versus, picture: Path | None = None) -> None:
+    """One document, or the tables; and the picture."""
+    if picture is not None:
+        curves = {name: [pool_result(past)] for name, past in found.histories.items()}
+        try:
+            draw(curves, picture)
+        except OSError as error:
+            raise CliError(f"cannot write {picture}: {error.strerror}") from None
+        out.note(f"picture: {picture}")
+    if out.json:
+        out.show(found.data(), "")
+        return
+    first = found.columns[0]
+    print(
+        f"{found.since:%Y-%m-%d %H:%M:%S} to {found.end:%Y-%m-%d %H:%M:%S} UTC: {first.jobs:,} "
+        f"jobs, {first.jct_jobs:,} ended in all columns\n\n{figures_table(found.columns)}"
+    )
+    for name, differ in found.differences.items():
+        print(f"\n{name}: {len(differ):,} of {first.jobs:,} jobs start at another time")
+        if differ:
+            rows = [
+                [job.job_id, job.team, str(job.gpus), _wait(job.waited_s), _wait(job.would_wait_s)]
+                for job in differ[:SHOWN]
+            ]
+            print(render.table(_DIFFERENCES, rows))
+    if found.unended:
+        print(f"\nnot ended in the log: {len(found.unended):,} jobs")
+        print(
+            render.table(
+                _UNENDED,
+                [
+                    [job.job_id, job.team, str(job.gpus), str(job.held_gpus), str(job.attempts)]
+                    for job in found.unended[:SHOWN]
+                ],
+            )
+        )
+
+
+def _wait(seconds: float | None) -> str:
+    return "no GPUs by the end" if seconds is None else render.duration(seconds)
