@@ -86,7 +86,7 @@ def guarded(plan: Plan, policy: Policy) -> bool:
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
     """What is reserved for whom after a pass, so that nobody who waits could start."""
     oldest = state.jobs[next(iter(state.pending))] if state.pending else None
-    if oldest is None or not _waited(oldest, now, policy.reserve_after):
+    if oldest is None or policy.order.preemptive or not _waited(oldest, now, policy.reserve_after):
         return []
     return _Pass(Plan(state, now), policy).run(start=False)
 

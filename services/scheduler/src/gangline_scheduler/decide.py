@@ -140,9 +140,11 @@ class Scheduler:
         moving.leave(plan, self._policy)
         decided = [decision.event for decision in plan.decisions]
         made = cycle.run_pass(plan, self._policy)
+        passed = len(plan.decisions)
         moving.resize(plan, self._policy)
         making_room.make_room(plan, self._policy, made)
-        telling.give_reasons(plan, self._policy)
+        # What the pass reserved still holds if nothing was decided since.
+        telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
         self._explain_new(plan, decided)
 
     def _schedule(self, plan: Plan, cause: Event) -> None:

@@ -18,6 +18,7 @@ from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.reasons import Explainer, Reason, later
+from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.policy.share import STUCK, Ceilings
 from gangline_schemas.events.scheduling import JobWaiting
 
@@ -27,12 +28,15 @@ FORETOLD = 10
 FORETOLD_ENDS = 20
 
 
-def give_reasons(plan: Plan, policy: Policy) -> None:
-    """Tell the first jobs of the queue why they wait, each at most every `REASON_EVERY`."""
+def give_reasons(plan: Plan, policy: Policy, made: list[Reservation] | None = None) -> None:
+    """Tell the first jobs of the queue why they wait, each at most every `REASON_EVERY`.
+
+    `made`: what is reserved for whom, where the caller knows it.
+    """
     state = plan.state
     if not state.pending or not policy.tell:
         return
-    explainer = _explainer(plan, policy)
+    explainer = _explainer(plan, policy, made)
     first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
     for job in first:
         _tell(plan, job, explainer.explain(job))
@@ -73,8 +77,9 @@ def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:
         plan.add(first[number], JobWaiting.model_validate({"job_id": first[number], **said}))
 
 
-def _explainer(plan: Plan, policy: Policy) -> Explainer:
-    made = reservations(plan.state, plan.now, policy)
+def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None) -> Explainer:
+    if made is None:
+        made = reservations(plan.state, plan.now, policy)
     return Explainer(plan.state, Ceilings(plan.state), made)
 
 
