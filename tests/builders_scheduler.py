@@ -22,7 +22,13 @@ from gangline_schemas.events.quota import (
     RestoreAdmitted,
     TeamConfigured,
 )
-from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, JobStateChanged
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    GangPreempting,
+    JobStateChanged,
+    StopReason,
+)
 from gangline_schemas.events.workers import (
     ExitReason,
     GpuInfo,
@@ -219,3 +225,9 @@ def started_jobs(events: Sequence[Event]) -> list[str]:
 
 
 TERMINAL = frozenset(state for state in JobState if state.terminal)
+
+
+def stopped_for(events: Sequence[Event], *reasons: StopReason) -> list[str]:
+    """The jobs that were asked to stop, for one of these reasons or for any."""
+    stops = every(events, GangPreempting)
+    return [event.job_id for event in stops if not reasons or event.reason in reasons]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from builders_deciding import every
-from builders_scheduler import Cluster, node, started_jobs
+from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GpusHeld,
     StopReason,
 )
@@ -41,11 +40,7 @@ def apart(settings: SchedulerSettings | None = None, **fields: object) -> Cluste
 
 
 def moved(events: Sequence[Event]) -> list[str]:
-    return [
-        event.job_id
-        for event in every(events, GangPreempting)
-        if event.reason is StopReason.DEFRAGMENT
-    ]
+    return stopped_for(events, StopReason.DEFRAGMENT)
 
 
 def test_a_small_gang_moves_and_the_large_one_has_its_node() -> None:

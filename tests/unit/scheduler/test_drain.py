@@ -33,7 +33,7 @@ def drain(
 
 
 def stops(events: list[Event]) -> list[str]:
-    return [event.job_id for event in every(events, GangPreempting)]
+    return stopped_for(events)
 
 
 def place(cluster: Cluster, job_id: str) -> list[str]:

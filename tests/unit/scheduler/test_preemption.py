@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from builders_deciding import START, every, only, spec, team
-from builders_scheduler import Cluster, node, started_jobs
+from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import held_for_waiting, held_is_coming
@@ -45,11 +45,7 @@ def running(*jobs: str, gpus: int = 1, cluster: Cluster | None = None, **fields:
 
 
 def stopped(events: Sequence[Event]) -> list[str]:
-    return sorted(
-        event.job_id
-        for event in every(events, GangPreempting)
-        if event.reason is StopReason.PREEMPTED
-    )
+    return sorted(stopped_for(events, StopReason.PREEMPTED))
 
 
 def held(events: Sequence[Event]) -> GpusHeld:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import every, team
-from builders_scheduler import Cluster, node, started_jobs
+from builders_deciding import team
+from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.policy.config import Policy, order_named
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import GangPreempting
 from gangline_schemas.events.workers import ExitReason
 
 MIN_RUNTIME_S = 601
@@ -24,7 +23,7 @@ def cluster(order: str = "srtf", **fields: object) -> Cluster:
 
 
 def stopped(decided: list[Event]) -> list[str]:
-    return [event.job_id for event in every(decided, GangPreempting)]
+    return stopped_for(decided)
 
 
 def test_a_shorter_job_takes_the_place_of_a_longer_one() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builders_deciding import every, only, team
-from builders_scheduler import Cluster, node, started_jobs
+from builders_deciding import only, team
+from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import GangPreempting, GpusHeld, StopReason
+from gangline_schemas.events.scheduling import GpusHeld, StopReason
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import TeamConfig
 
@@ -34,11 +34,7 @@ def borrowed(
 
 
 def stopped(events: Sequence[Event]) -> list[str]:
-    return [
-        event.job_id
-        for event in every(events, GangPreempting)
-        if event.reason is StopReason.PREEMPTED
-    ]
+    return stopped_for(events, StopReason.PREEMPTED)
 
 
 def test_a_team_below_its_guarantee_gets_back_what_others_borrowed() -> None:
