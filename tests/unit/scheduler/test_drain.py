@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from builders_deciding import every, only
-from builders_scheduler import Cluster, node, started_jobs, states
+from builders_scheduler import Cluster, node, started_jobs, states, stopped_for
 from gangline_scheduler.invariants import consistent
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.base import Event
