@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import httpx
 
 from gangline.errors import CliError, ExitCode
 from gangline.sse import ServerEvent, follow
+from gangline_service.loopback import is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
@@ -209,14 +209,6 @@ def _check_url(url: str) -> bool:
 
 
 _BAD_URL = ExitCode.USAGE
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's loopback."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _set_only(params: Params | None) -> dict[str, Any]:

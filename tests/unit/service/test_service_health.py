@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gangline_service import telemetry
+from gangline_service.bound_address import BoundAddress
 from gangline_service.health import Health
-from gangline_service.health_server import BoundAddress, HealthServer
+from gangline_service.health_server import HealthServer
 
 SECRET = "correct-horse-battery"
 

@@ -8,35 +8,21 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
-import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socket import AF_INET6
 from typing import Any
 
-from gangline_schemas.base import Model
-
+from .bound_address import BoundAddress
 from .health import Health
+from .loopback import is_loopback
 from .redaction import redact_text
+from .thread_server import ThreadServer
 
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _JSON = "application/json"
 
 Exposition = Callable[[str], tuple[bytes, str]]
-
-
-class BoundAddress(Model):
-    """Where a process serves its health, as its port file holds it."""
-
-    service: str
-    instance: str
-    pid: int
-    host: str
-    port: int
-    url: str
 
 
 class HealthServer:
@@ -62,53 +48,38 @@ class HealthServer:
         self._secrets = frozenset(secrets)
         self._health = health
         self._exposition = exposition
-        self._names = _LOOPBACK | {host.lower()}
+        self._name = host.lower()
         self._any_address = _is_unspecified(host)
         self._port_file: Path | None = None
-        self._server = _Server((host, port), self)
-        bound = int(self._server.server_address[1])
-        shown = f"[{host}]" if ":" in host else host
-        self.address = BoundAddress(
-            service=service,
-            instance=instance,
-            pid=os.getpid(),
-            host=host,
-            port=bound,
-            url=f"http://{shown}:{bound}",
-        )
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            args=(close_within_s,),
-            name="health-server",
-            daemon=True,
-        )
+        self._server = _Server((host, port), self, close_within_s)
+        self.address = BoundAddress.of(service, instance, host, self._server.port)
 
     def start(self, port_file: Path | None = None) -> None:
         """Begin to answer; then write the address to `port_file`, whole or not at all."""
-        self._thread.start()
+        self._server.start()
         self._port_file = port_file
         if port_file is not None:
-            _write_whole(port_file, self.address.encode())
+            self.address.write(port_file)
 
     def remove_port_file(self) -> None:
         """Remove the port file, unless it is gone or a successor's."""
         if self._port_file is not None:
-            _remove_own(self._port_file, self.address)
+            self.address.remove(self._port_file)
 
     def close(self) -> None:
         """Stop answering and remove the port file."""
         self.remove_port_file()
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def knows(self, hosts: list[str]) -> bool:
         """Whether the request's Host headers are exactly one, and it names this server."""
         name, port = _split_host(hosts[0]) if len(hosts) == 1 else ("", "")
         if not name or port not in {"", str(self.address.port)}:
             return False
+        if name == self._name or is_loopback(name):
+            return True
         # Bound to every address, it cannot list its names; but a rebinding page has a DNS name.
-        return name in self._names or (self._any_address and _is_address(name))
+        return self._any_address and _is_address(name)
 
     def answer(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
         """Status, body and content type of one GET."""
@@ -148,22 +119,12 @@ class HealthServer:
         return status, json.dumps({**origin, **body}).encode(), _JSON
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], owner: HealthServer) -> None:
+class _Server(ThreadServer):
+    def __init__(
+        self, address: tuple[str, int], owner: HealthServer, close_within_s: float
+    ) -> None:
         self.owner = owner
-        if ":" in address[0]:
-            self.address_family = AF_INET6
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Without the standard one's reverse look-up of the host name, which can take seconds."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news."""
+        super().__init__(address, _Handler, name="health-server", close_within_s=close_within_s)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -221,19 +182,3 @@ def _is_address(name: str) -> bool:
 
 def _is_unspecified(host: str) -> bool:
     return host == "" or (_is_address(host) and ipaddress.ip_address(host).is_unspecified)
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    draft.replace(path)
-
-
-def _remove_own(path: Path, address: BoundAddress) -> None:
-    try:
-        if BoundAddress.decode(path.read_bytes()) == address:
-            path.unlink()
-    except (OSError, ValueError):
-        return

@@ -134,7 +134,7 @@ class ServiceSettings(BaseSettings):
     health_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where /healthz, /readyz and /metrics are served; port 0 takes a free one."""
     health_file: Path | None = None
-    """Where the bound address is written as JSON; see `health_server.BoundAddress`."""
+    """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     beat_timeout_s: Annotated[float, Field(gt=0)] = 30.0
     """/healthz is 503 when the main loop has not beaten for so long."""
     stop_grace_s: Annotated[float, Field(gt=0)] = 10.0

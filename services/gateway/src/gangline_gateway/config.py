@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from gangline_service.loopback import is_loopback
 from gangline_service.settings import ServiceSettings
 
 
@@ -25,7 +25,7 @@ class Settings(ServiceSettings):
     gateway_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port 0 takes a free one."""
     gateway_file: Path | None = None
-    """Where the bound address is written as JSON; see `health_server.BoundAddress`."""
+    """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     tokens_file: Path
     """Who may call; see gangline_service.tokens."""
     allowed_hosts: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Settings(ServiceSettings):
             parts = urlsplit(url.strip())
             if parts.scheme not in {"http", "https"} or not parts.hostname:
                 raise ValueError("must be URLs such as http://127.0.0.1:8090, with commas between")
-            if parts.scheme == "http" and not _is_loopback(parts.hostname):
+            if parts.scheme == "http" and not is_loopback(parts.hostname):
                 raise ValueError("a scheduler on another machine is asked by https:// alone")
         return value
 
@@ -88,16 +88,9 @@ class Settings(ServiceSettings):
     @property
     def loopback(self) -> bool:
         """Whether only this machine can reach the gateway."""
-        return _is_loopback(self.gateway_host)
+        return is_loopback(self.gateway_host)
 
     @property
-    def scheme(self) -> str:
+    def scheme(self) -> Literal["http", "https"]:
         """How clients reach the gateway."""
         return "http" if self.tls_cert is None else "https"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

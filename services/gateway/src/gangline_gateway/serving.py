@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import threading
 from typing import cast
@@ -22,8 +21,8 @@ from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
+from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
-from gangline_service.health_server import BoundAddress
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
 from gangline_service.tokens import TokenBook, TokenFileError
@@ -165,21 +164,9 @@ def _bind(settings: Settings) -> HttpServer:
 
 
 def _announce(settings: Settings, port: int) -> BoundAddress:
-    host = settings.gateway_host
-    shown = f"[{host}]" if ":" in host else host
-    address = BoundAddress(
-        service="gateway",
-        instance=settings.instance_id,
-        pid=os.getpid(),
-        host=host,
-        port=port,
-        url=f"{settings.scheme}://{shown}:{port}",
+    address = BoundAddress.of(
+        "gateway", settings.instance_id, settings.gateway_host, port, settings.scheme
     )
-    path = settings.gateway_file
-    if path is not None:
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(address.encode())
-        draft.replace(path)
+    if settings.gateway_file is not None:
+        address.write(settings.gateway_file)
     return address

@@ -12,32 +12,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from socket import AF_INET6
+from typing import Literal
 
 import structlog
 from pydantic import ValidationError
 
 from gangline_scheduler import questions
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door_config import is_loopback
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
 from gangline_schemas.base import FieldError, Model, field_errors
 from gangline_schemas.job import JobSpec
 from gangline_service.asking import Asked, NoLookError, StandsByError
-from gangline_service.health_server import BoundAddress
+from gangline_service.bound_address import BoundAddress
+from gangline_service.loopback import is_loopback
+from gangline_service.thread_server import ThreadServer
 from gangline_service.tokens import Role, TokenBook
 
 log = structlog.get_logger(__name__)
@@ -140,25 +139,16 @@ class Door:
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
-        bound = int(self._server.server_address[1])
-        shown = f"[{host}]" if ":" in host else host
-        self.address = BoundAddress(
-            service="scheduler", instance=instance, pid=os.getpid(), host=host, port=bound,
-            url=f"{'http' if tls is None else 'https'}://{shown}:{bound}",
-        )  # fmt: skip
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.2,), name="door", daemon=True
-        )
+        scheme: Literal["http", "https"] = "http" if tls is None else "https"
+        self.address = BoundAddress.of("scheduler", instance, host, self._server.port, scheme)
 
     def start(self) -> None:
         """Begin to answer."""
-        self._thread.start()
+        self._server.start()
 
     def close(self) -> None:
         """Stop answering."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def refused(self, handler: BaseHTTPRequestHandler) -> Reply | None:
         """Why this request is not let in; None when it is."""
@@ -176,20 +166,11 @@ class Door:
         return None
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Server(ThreadServer):
     def __init__(self, address: tuple[str, int], door: Door) -> None:
         self.door = door
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        if ":" in address[0]:
-            self.address_family = AF_INET6
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        """Without the standard one's reverse look-up of the host name, which can take seconds."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        super().__init__(address, _Handler, name="door", close_within_s=0.2)
 
     def process_request(self, request: object, client_address: object) -> None:
         """One thread for each of `CONNECTIONS` connections; what is beyond may come again."""
@@ -206,12 +187,6 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)  # type: ignore[arg-type]
         finally:
             self._slots.release()
-
-    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        """A client that went away is no news; anything else is."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            log.error("question not answered", exc_info=error)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from gangline_service.loopback import is_loopback
 from gangline_service.settings import DecidingSettings
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class DoorSettings(DecidingSettings):

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-_LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost"})
+from gangline_service.loopback import is_loopback
 
 
 def is_local(request: Request) -> bool:
@@ -22,7 +22,7 @@ def is_local(request: Request) -> bool:
     """
     hosts = request.headers.getlist("host")
     name = hosts[0].partition(":")[0].lower() if len(hosts) == 1 else ""
-    return name in _LOCAL_HOSTS and "origin" not in request.headers
+    return is_loopback(name) and "origin" not in request.headers
 
 
 def token_of(request: Request) -> str | None:

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_service.loopback import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,6 @@ class Places:
     checkpoints: Path
     socket: Path
     resume: Path | None = None
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def base_environment(places: Places) -> dict[str, str]:
@@ -64,7 +57,7 @@ def rank_environment(
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
     network = (
         {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
-        if all(_is_loopback(node.address) for node in nodes)
+        if all(is_loopback(node.address) for node in nodes)
         else {}
     )
     found = {
