@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,7 @@ from pydantic import (
     Field,
     JsonValue,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -23,6 +25,7 @@ ENV_LIMIT_BYTES = 64 * 1024
 HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
 DIFF_LIMIT_CHARS = 256 * 1024
 MAX_GANG_GPUS = 16_384
+MAX_COUNTS = 256
 NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
 RESERVED_ENV = frozenset(
     [
@@ -81,21 +84,56 @@ def _as_tuple(value: Any) -> Any:
 
 
 class Resources(Model):
-    """What one gang needs. `gpus` is the whole gang: one rank per GPU."""
+    """What one gang needs. `gpus` is the whole gang: one rank per GPU.
+
+    An elastic gang has any number of GPUs from `min_gpus` to `gpus`, or one of `gpu_counts`.
+    """
 
     gpus: int = Field(ge=1, le=MAX_GANG_GPUS, description="GPUs of the whole gang.")
     min_gpus: int | None = Field(default=None, ge=1, description="Elastic down to this, if given.")
+    gpu_counts: tuple[Annotated[int, Field(ge=1, le=MAX_GANG_GPUS)], ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_COUNTS,
+        description="The only numbers of GPUs of an elastic gang, from min_gpus to gpus.",
+    )
     gpu_type: Annotated[tuple[ShortText, ...], BeforeValidator(_as_tuple)] = Field(
         default=(), max_length=16, description="Accepted GPU models, best first; empty: any."
     )
     cpus_per_gpu: float = Field(default=1.0, gt=0, le=256)
     memory_per_gpu_gb: float = Field(default=1.0, gt=0, le=4096)
 
+    @field_validator("gpu_counts")
+    @classmethod
+    def _counts_are_of_an_elastic_gang(
+        cls, counts: tuple[int, ...] | None, info: ValidationInfo
+    ) -> tuple[int, ...] | None:
+        if counts is None or not {"gpus", "min_gpus"} <= info.data.keys():
+            return counts
+        rising, least, most = sorted({*counts}), info.data["min_gpus"], info.data["gpus"]
+        if list(counts) != rising:
+            raise ValueError(f"must rise and name each count once: {rising}")
+        if least is None:
+            raise ValueError("is for elastic jobs: give min_gpus too, which is the first of them")
+        if (counts[0], counts[-1]) != (least, most):
+            raise ValueError(
+                f"goes from {counts[0]} to {counts[-1]}; it must begin with min_gpus ({least}) "
+                f"and end with gpus ({most})"
+            )
+        return counts
+
     @model_validator(mode="after")
     def _min_is_not_above(self) -> Self:
         if self.min_gpus is not None and self.min_gpus > self.gpus:
             raise ValueError(f"min_gpus ({self.min_gpus}) is above gpus ({self.gpus})")
         return self
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The numbers of GPUs that the gang may have, rising: one, unless it is elastic."""
+        if self.min_gpus is None:
+            return (self.gpus,)
+        return self.gpu_counts or range(self.min_gpus, self.gpus + 1)
 
 
 class Topology(Model):

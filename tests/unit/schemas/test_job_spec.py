@@ -20,6 +20,11 @@ MINIMAL: dict[str, Any] = {
     "resources": {"gpus": 1},
 }
 PLANTED = "hf_" + "a1B2" * 9
+COUNTS = "resources.gpu_counts"
+
+
+def elastic(*counts: object, least: int | None = 2, most: int = 8) -> dict[str, Any]:
+    return {"resources": {"gpus": most, "min_gpus": least, "gpu_counts": list(counts)}}
 
 
 def refusal(**changes: Any) -> tuple[str, str]:
@@ -59,6 +64,15 @@ def test_camel_case_is_accepted() -> None:
     [
         ({"resources": {"gpus": 0}}, "resources.gpus", "greater than or equal to 1"),
         ({"resources": {"gpus": 2, "min_gpus": 3}}, "resources", "min_gpus (3) is above gpus (2)"),
+        (elastic(), COUNTS, "at least 1 item"),
+        (elastic(0, 2, 8), f"{COUNTS}.0", "greater than or equal to 1"),
+        (elastic("many", 8), f"{COUNTS}.0", "integer"),
+        (elastic(2, 8, 4), COUNTS, "must rise and name each count once: [2, 4, 8]"),
+        (elastic(2, 4, 4, 8), COUNTS, "must rise and name each count once: [2, 4, 8]"),
+        (elastic(1, 8), COUNTS, "goes from 1 to 8; it must begin with min_gpus (2)"),
+        (elastic(2, 9), COUNTS, "goes from 2 to 9; it must begin with min_gpus (2) and end with"),
+        (elastic(2, 4), COUNTS, "goes from 2 to 4; it must begin with min_gpus (2) and end with"),
+        (elastic(8, least=None), COUNTS, "is for elastic jobs: give min_gpus too"),
         ({"priority": 101}, "priority", "less than or equal to 100"),
         ({"priority": "urgent"}, "priority", "integer"),
         ({"team": "../etc"}, "team", "pattern"),
@@ -88,6 +102,21 @@ def test_bad_input_names_the_field(changes: dict[str, Any], field: str, words: s
     found, message = refusal(**changes)
     assert found == (field or "(body)")
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("resources", "sizes"),
+    [
+        ({"gpus": 4}, [4]),
+        ({"gpus": 4, "min_gpus": 2}, [2, 3, 4]),
+        ({"gpus": 4, "min_gpus": 4}, [4]),
+        ({"gpus": 4, "min_gpus": 1, "gpu_counts": [1, 2, 4]}, [1, 2, 4]),
+        ({"gpus": 4, "minGpus": 4, "gpuCounts": [4]}, [4]),
+    ],
+)
+def test_the_sizes_that_a_gang_may_have(resources: dict[str, Any], sizes: list[int]) -> None:
+    spec = JobSpec.model_validate(MINIMAL | {"resources": resources})
+    assert list(spec.resources.sizes) == sizes
 
 
 @pytest.mark.parametrize(
