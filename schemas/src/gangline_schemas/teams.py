@@ -11,10 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from gangline_schemas.job import TeamConfig
 
 Teams = Mapping[str, TeamConfig]
+
+
+class Placed(Protocol):
+    """What has a place in the tree."""
+
+    @property
+    def parent(self) -> str | None:
+        """The team above; None for a root."""
+        ...
+
+
+PlacedT = TypeVar("PlacedT", bound=Placed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +42,19 @@ class TreeProblem:
         return f"team '{self.team}': {self.field}: {self.message}"
 
 
-def line(teams: Teams, team: str) -> tuple[TeamConfig, ...]:
-    """The team itself, then those above it up to its root; () for a team that is not known."""
-    found: dict[str, TeamConfig] = {}
+def upwards(teams: Mapping[str, PlacedT], team: str) -> dict[str, PlacedT]:
+    """By name the team itself, then those above it up to its root; {} for one that is not known."""
+    found: dict[str, PlacedT] = {}
     name: str | None = team
-    while name is not None and name not in found and (config := teams.get(name)) is not None:
-        found[name] = config
-        name = config.parent
-    return tuple(found.values())
+    while name is not None and name not in found and (known := teams.get(name)) is not None:
+        found[name] = known
+        name = known.parent
+    return found
+
+
+def line(teams: Mapping[str, PlacedT], team: str) -> tuple[PlacedT, ...]:
+    """The team itself, then those above it up to its root; () for a team that is not known."""
+    return tuple(upwards(teams, team).values())
 
 
 def tightest(teams: Teams, team: str) -> TeamConfig:

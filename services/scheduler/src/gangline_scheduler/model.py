@@ -210,6 +210,11 @@ class Team:
     config: TeamConfig
     excused: int = 0
 
+    @property
+    def parent(self) -> str | None:
+        """The team above it in the tree."""
+        return self.config.parent
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

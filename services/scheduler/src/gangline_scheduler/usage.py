@@ -5,13 +5,14 @@ A gang counts for its team and for every team above it. Cost: the depth of the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from math import log
 
 from gangline_scheduler.model import Gang, Job, Team, Usage
 from gangline_scheduler.state import State
+from gangline_schemas.teams import upwards
 
 HALF_LIFE_S = 7 * 24 * 3600.0
 
@@ -60,14 +61,9 @@ def average(usage: Usage, now: datetime) -> tuple[float, float, float]:
     return gpus / full, cpus / full, memory_gb / full
 
 
-def line_of(teams: dict[str, Team], team: str) -> Iterator[str]:
+def line_of(teams: Mapping[str, Team], team: str) -> Iterable[str]:
     """The team and those above it; nothing for one that is not known."""
-    seen: set[str] = set()
-    name: str | None = team
-    while name is not None and name not in seen and (known := teams.get(name)) is not None:
-        seen.add(name)
-        yield name
-        name = known.config.parent
+    return upwards(teams, team)
 
 
 def _change(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:

@@ -8,10 +8,10 @@ the line does not allow are left out; a team whose budget of the month is spent 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from gangline_scheduler.model import Demand, Job, Team
+from gangline_scheduler.model import Demand, Job
 from gangline_scheduler.policy.order import examples
 from gangline_scheduler.state import State
 from gangline_schemas.job import TeamConfig
@@ -32,7 +32,6 @@ class Ceilings:
         self._at_start = state
         self._smallest: dict[str, int] | None = None
         self._types: dict[str, dict[str, tuple[int | None, str]] | None] = {}
-        self._tree = _Configs(state.teams)
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
 
     def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
@@ -103,7 +102,7 @@ class Ceilings:
     def _line(self, team: str) -> tuple[TeamConfig, ...]:
         """The team and those above it; the tree stays as it is for the pass."""
         if team not in self._lines:
-            self._lines[team] = line(self._tree, team)
+            self._lines[team] = tuple(one.config for one in line(self._at_start.teams, team))
         return self._lines[team]
 
     def _names(self, team: str) -> set[str]:
@@ -111,7 +110,7 @@ class Ceilings:
 
     def _allowed(self, team: str) -> dict[str, tuple[int | None, str]] | None:
         if team not in self._types:
-            limits = type_limits(self._tree, team)
+            limits = type_limits({config.team: config for config in self._line(team)}, team)
             self._types[team] = (
                 None
                 if limits is None
@@ -130,22 +129,6 @@ class Ceilings:
                     self._smallest[job.team] = min(known, fewest)
             self._smallest = dict(sorted(self._smallest.items()))
         return self._smallest
-
-
-class _Configs(Mapping[str, TeamConfig]):
-    """The teams' configurations, as walks through the tree take them."""
-
-    def __init__(self, teams: Mapping[str, Team]) -> None:
-        self._teams = teams
-
-    def __getitem__(self, name: str) -> TeamConfig:
-        return self._teams[name].config
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._teams)
-
-    def __len__(self) -> int:
-        return len(self._teams)
 
 
 def _of_models(
