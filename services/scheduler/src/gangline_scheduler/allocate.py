@@ -54,7 +54,7 @@ def next_demand(job: Job, state: State) -> Demand:
     """
     demand = demand_of(job.spec)
     if job.resize_to is not None:
-        demand = replace(demand, gpus=min(demand.gpus, max(job.resize_to, job.fewest)))
+        demand = demand.at_most(job.resize_to)
     if not job.avoid:
         return demand
     never = frozenset(item.node_id for item in job.avoid if _never(item, state.nodes))

@@ -174,7 +174,7 @@ class _Pass:
 
     def _try(self, job: Job, demand: Demand) -> bool:
         short = self._ends_before_reservations(job)
-        kind = (replace(demand, gpus=1, fewest=None), short)
+        kind = (replace(demand, gpus=1, fewest=None, counts=()), short)
         fewest = demand.fewest or demand.gpus
         if fewest >= self._failed.get(kind, fewest + 1):
             return False
@@ -231,11 +231,9 @@ def _start_held(plan: Plan, policy: Policy) -> None:
         own = frozenset(node_id for node_id, _ in held.nodes)
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
-        wanted = next_demand(job, plan.state)
-        if wanted.fewest is not None:
-            # What else is free there is for those who gave.
-            given = sum(gpus for _, gpus in held.nodes)
-            wanted = replace(wanted, gpus=max(wanted.fewest, min(wanted.gpus, given)))
+        # What else is free there is for those who gave.
+        given = sum(gpus for _, gpus in held.nodes)
+        wanted = next_demand(job, plan.state).at_most(given)
         demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
         found = statement.place(demand) if demand is not None else None
         if found is not None:

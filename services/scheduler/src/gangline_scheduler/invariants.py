@@ -63,7 +63,7 @@ def one_gang_per_gpu(state: State) -> list[str]:
 def whole_gangs(state: State) -> list[str]:
     """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1.
 
-    An elastic gang has at least its fewest.
+    An elastic gang has a number of GPUs that it may have.
     """
     found: list[str] = []
     for job_id in state.live:
@@ -76,9 +76,7 @@ def whole_gangs(state: State) -> list[str]:
             if part.first_rank != next_rank:
                 found.append(f"{job_id}: rank {next_rank} is nowhere")
             next_rank = part.first_rank + len(part.gpus)
-        need = job.spec.resources
-        fewest = need.gpus if need.min_gpus is None else need.min_gpus
-        if not (next_rank == job.gang.world_size and fewest <= next_rank <= need.gpus):
+        if next_rank != job.gang.world_size or next_rank not in job.spec.resources.sizes:
             found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
     return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
@@ -220,7 +222,8 @@ class Team:
 class Demand:
     """What one gang asks for. Equal demands fit or fail together.
 
-    `fewest` GPUs are enough for an elastic gang; `widest` is the level that it must not pass.
+    `fewest` GPUs are enough for an elastic gang, which may have one of `counts`, or any number
+    from its fewest up if that is empty; `widest` is the level that it must not pass.
     """
 
     gpus: int
@@ -232,6 +235,28 @@ class Demand:
     never: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
     fewest: int | None = None
+    counts: tuple[int, ...] = ()
+
+    def at_most(self, gpus: int) -> Demand:
+        """The same for so many GPUs at most, of what it may have; never below its fewest."""
+        if gpus >= self.gpus or self.fewest is None:
+            return self
+        most = max(gpus, self.fewest)
+        if self.counts:
+            most = self.counts[bisect_right(self.counts, most) - 1]
+        return replace(self, gpus=most)
+
+    def least(self) -> Demand:
+        """The same for its fewest GPUs and no more."""
+        return replace(self, gpus=self.fewest or self.gpus, fewest=None, counts=())
+
+    def smaller(self) -> Sequence[int]:
+        """What else it may have than `gpus`: less, rising; nothing for one that is not elastic."""
+        if self.fewest is None:
+            return ()
+        if self.counts:
+            return self.counts[: bisect_right(self.counts, self.gpus - 1)]
+        return range(self.fewest, self.gpus)
 
 
 def demand_of(spec: JobSpec) -> Demand:
@@ -245,6 +270,7 @@ def demand_of(spec: JobSpec) -> Demand:
         widest=topology.level if topology.mode == "required" else CLUSTER,
         labels=tuple(sorted(spec.node_labels.items())),
         fewest=need.min_gpus,
+        counts=need.gpu_counts or (),
     )
 
 

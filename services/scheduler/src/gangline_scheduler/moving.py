@@ -13,7 +13,6 @@ Cost: O(nodes) for the drain; see the policy for the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
@@ -120,7 +119,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
     demand = next_demand(job, plan.state)
     statement = Statement(snapshot)
     statement.evict(job)
-    found = statement.place(replace(demand, gpus=min(demand.gpus, job.held_gpus)))
+    found = statement.place(demand.at_most(job.held_gpus))
     if found is None and not anyway:
         return
     jobs.drain_gang(plan, job_id)

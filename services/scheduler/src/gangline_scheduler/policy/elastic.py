@@ -1,7 +1,8 @@
 """Elastic gangs: they grow into GPUs that nobody waits for, and shrink before others must wait.
 
 A job with `min_gpus` starts with what is there (policy/placement.py takes the most it can, within
-what its team may hold). Its gang changes its size by a checkpoint and a restart:
+what its team may hold). Its gang changes its size by a checkpoint and a restart, and takes only
+those of its `gpu_counts`, if it names such:
 
 - **Grow**, when GPUs idle that no waiting job could use: the first in the order that has saved
   since it started. Worth it if the GPU-seconds that it gains until its expected end,
@@ -88,7 +89,7 @@ def shrinking(
 
     `snapshot` is what the job may use now, and is left as it was.
     """
-    need = replace(demand, gpus=demand.fewest or demand.gpus, fewest=None)
+    need = demand.least()
     giving = _giving(job, state, now, policy)
     missing = need.gpus - snapshot.free_gpus
     if _spare(giving) < missing:
@@ -257,8 +258,7 @@ class _Trial:
             return None
         sizes: list[tuple[Job, int]] = []
         for other in reversed(asked):
-            most = other.fewest if fewest else other.held_gpus - 1
-            demand = replace(demand_of(other.spec), gpus=most)
+            demand = demand_of(other.spec).at_most(other.fewest if fewest else other.held_gpus - 1)
             smaller = self._one(statement, held, other, demand)
             if smaller is None:
                 return None

@@ -7,7 +7,7 @@
 4. within it the largest domains of the next level whole, and the rest in the one it fits best,
    down to the nodes: the gang spans the fewest racks and nodes.
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
-An elastic gang takes the most GPUs it can, down to its fewest.
+An elastic gang takes the most GPUs it can of those that it may have, down to its fewest.
 
 Best fit leaves the largest domains whole for the next large gang. Cost: O(racks) on one node,
 else O(domains), and O(n log n) for the n nodes of the domain taken.
@@ -15,6 +15,7 @@ else O(domains), and O(n log n) for the n nodes of the domain taken.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -73,11 +74,11 @@ def place(demand: Demand, free: FreeIndex, levels: tuple[str, ...]) -> Placement
     whole = _place(demand, free, levels)
     if whole is not None or demand.fewest is None:
         return whole
-    low, best = demand.fewest, None
-    high = min(demand.gpus - 1, free.total())
+    counts = demand.smaller()
+    low, high, best = 0, bisect_right(counts, free.total()) - 1, None
     while low <= high:
         middle = (low + high + 1) // 2 if best is not None else low
-        found = _place(replace(demand, gpus=middle), free, levels)
+        found = _place(replace(demand, gpus=counts[middle]), free, levels)
         if found is None:
             if best is None:
                 return None

@@ -103,8 +103,7 @@ class Scene:
         return self._questions[job.job_id]
 
     def _question(self, job: Job) -> Question | None:
-        wanted = next_demand(job, self.state)
-        wanted = replace(wanted, gpus=wanted.fewest or wanted.gpus, fewest=None)
+        wanted = next_demand(job, self.state).least()
         snapshot = self._snapshot(job.job_id)
         demand = self.ceilings.within(self._later, job, wanted)
         if demand is None:

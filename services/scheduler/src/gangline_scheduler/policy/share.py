@@ -45,8 +45,7 @@ class Ceilings:
         room = self.room(state, job.team, demand.gpus)
         if room < fewest:
             return None
-        if demand.gpus > room:
-            demand = replace(demand, gpus=room)
+        demand = demand.at_most(room)
         allowed = self._allowed(job.team)
         return demand if allowed is None else _of_models(state, demand, allowed)
 
@@ -145,5 +144,5 @@ def _of_models(
     models = tuple(model for model in wanted if rooms.get(model, 0) >= fewest)
     if not models:
         return None
-    gpus = min(demand.gpus, *(rooms[model] for model in models))
-    return replace(demand, gpu_types=models, gpus=gpus)
+    most = min(rooms[model] for model in models)
+    return replace(demand.at_most(most), gpu_types=models)
