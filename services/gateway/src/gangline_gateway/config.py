@@ -39,6 +39,8 @@ class Settings(ServiceSettings):
     """The password towards ClickHouse, and the token towards the schedulers."""
     scheduler_urls: str = ""
     """Where schedulers are asked (their question_port), leader and standbys, by commas."""
+    scheduler_tls_ca: Path | None = None
+    """PEM file of who signed the schedulers' certificates; else the system's authorities count."""
     store_url: str | None = None
     """Where code bundles are put; see gangline_storage.open."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0

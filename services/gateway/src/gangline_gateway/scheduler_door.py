@@ -2,15 +2,18 @@
 
 Of several schedulers one leads and the others stand by: the one that answered last is asked first,
 then the others, within `ANSWER_S` in all. Few ask at once, so that a slow scheduler holds no
-threads that other routes need. Who gets no answer is told so by AwayError.
+threads that other routes need. Who gets no answer is told so by AwayError. By https:// a scheduler
+is asked only after its certificate was checked: the token is for nobody else.
 """
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
@@ -29,10 +32,18 @@ ModelT = TypeVar("ModelT", bound=Model)
 ANSWER_S = 2.0
 AT_ONCE = 4
 ANSWER_LIMIT_BYTES = 4 << 20
+_NOT_TRUSTED = (
+    "the scheduler's certificate is not accepted; an operator can name who signed it in "
+    "GANGLINE_SCHEDULER_TLS_CA"
+)
 
 
 class AwayError(Exception):
     """No scheduler answered; the message says why."""
+
+
+class AuthorityFileError(Exception):
+    """The file of `ca` cannot be used; the message names the setting and says why."""
 
 
 class _Refusal(Model):
@@ -42,13 +53,26 @@ class _Refusal(Model):
 
 
 class SchedulerDoor:
-    """The doors of the schedulers of one installation. May be used from any thread."""
+    """The doors of the schedulers of one installation. May be used from any thread.
 
-    def __init__(self, urls: Sequence[str], token: str, *, answer_s: float = ANSWER_S) -> None:
+    `ca`: who signed their certificates; without it the system's authorities are trusted.
+    Raises AuthorityFileError.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str,
+        *,
+        ca: Path | None = None,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._urls = list(urls)
         self._answer_s = answer_s
         self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        self._pool = urllib3.PoolManager(num_pools=max(1, len(urls)), maxsize=AT_ONCE)
+        self._pool = urllib3.PoolManager(
+            num_pools=max(1, len(urls)), maxsize=AT_ONCE, ssl_context=_trusting(ca)
+        )
         self._slots = threading.BoundedSemaphore(AT_ONCE)
 
     def explain(self, job_id: str) -> JobExplained | None:
@@ -89,7 +113,11 @@ class SchedulerDoor:
                     continue
                 found = _read(status, content, kind)
             except (HTTPError, OSError, ValidationError, AwayError) as error:
-                log.warning("scheduler did not answer", url=url, error=type(error).__name__)
+                refused = _refused_certificate(error)
+                log.warning(
+                    "scheduler did not answer", url=url, error=refused or type(error).__name__
+                )
+                why = why if refused is None else _NOT_TRUSTED
                 continue
             self._prefer(url)
             return found
@@ -116,6 +144,26 @@ class SchedulerDoor:
     def _prefer(self, url: str) -> None:
         if self._urls[0] != url:
             self._urls = [url, *(other for other in self._urls if other != url)]
+
+
+def _trusting(ca: Path | None) -> ssl.SSLContext | None:
+    """What checks a certificate and its name; None: the client's own, over the system's store."""
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise AuthorityFileError(
+            f"GANGLINE_SCHEDULER_TLS_CA cannot be used ({error.strerror or error}): name a PEM "
+            "file of certificates that this process may read"
+        ) from None
+
+
+def _refused_certificate(error: BaseException) -> str | None:
+    """Why a certificate was not accepted, without its content; None: it is another error."""
+    causes = (error, *error.args, error.__cause__, error.__context__)
+    found = next((one for one in causes if isinstance(one, ssl.SSLCertVerificationError)), None)
+    return None if found is None else found.verify_message
 
 
 def _read(status: int, content: bytes, kind: type[ModelT]) -> ModelT | None:

@@ -18,7 +18,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
 from gangline_gateway.past import Past, connector
 from gangline_gateway.publish import Publisher
-from gangline_gateway.scheduler_door import SchedulerDoor
+from gangline_gateway.scheduler_door import AuthorityFileError, SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_service.bound_address import BoundAddress
@@ -143,7 +143,14 @@ def main(context: Context[Settings]) -> int:
 
 def _door(settings: Settings) -> SchedulerDoor:
     token = settings.service_token
-    return SchedulerDoor(settings.schedulers, token.get_secret_value() if token else "")
+    try:
+        return SchedulerDoor(
+            settings.schedulers,
+            token.get_secret_value() if token else "",
+            ca=settings.scheduler_tls_ca,
+        )
+    except AuthorityFileError as error:
+        raise SystemExit(str(error)) from None
 
 
 def _tokens(settings: Settings) -> TokenBook:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gangline_bus.ports import Bus
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door import Desk, Door
+from gangline_scheduler.door import Desk, Door, TlsFileError, tls_of
 from gangline_scheduler.snapshot import codec
 from gangline_scheduler.state import State
 from gangline_service.asking import Asked
@@ -43,15 +43,14 @@ def door_of(settings: SchedulerSettings, desk: Desk) -> Door | None:
             instance=settings.instance_id,
             host=settings.question_host,
             port=settings.question_port,
-            tls=settings.tls,
+            tls=tls_of(settings.tls),
         )
-    except TokenFileError as error:
+    except (TokenFileError, TlsFileError) as error:
         raise SystemExit(str(error)) from None
     except OSError as error:
         raise SystemExit(
             f"cannot answer questions on {settings.question_host}:{settings.question_port} "
-            f"({error.strerror or error}): set GANGLINE_QUESTION_PORT to a free port, and "
-            "GANGLINE_QUESTION_TLS_CERT and _KEY to readable files"
+            f"({error.strerror or error}): set GANGLINE_QUESTION_PORT to a free port"
         ) from None
 
 

@@ -115,6 +115,27 @@ class Desk:
         return questions.what_if(self._scheduler, state, spec, datetime.now(UTC), self._policy)
 
 
+class TlsFileError(Exception):
+    """Certificate or key cannot be used; the message names the settings and says why."""
+
+
+def tls_of(files: tuple[Path, Path] | None) -> ssl.SSLContext | None:
+    """What serves this certificate and key; None for plain HTTP. Raises TlsFileError."""
+    if files is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # A password is never asked for: nobody sits there.
+        context.load_cert_chain(*files, password="")
+    except OSError as error:
+        raise TlsFileError(
+            "GANGLINE_QUESTION_TLS_CERT and GANGLINE_QUESTION_TLS_KEY cannot be used "
+            f"({error.strerror or error}): name a certificate and its own key without a "
+            "password, as PEM files that this process may read"
+        ) from None
+    return context
+
+
 class Door:
     """The server of a `Desk`. Raises OSError when the address cannot be bound."""
 
@@ -126,17 +147,15 @@ class Door:
         instance: str,
         host: str = "127.0.0.1",
         port: int = 0,
-        tls: tuple[Path, Path] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.desk = desk
         self.tokens = tokens
         self.loopback = is_loopback(host)
         self._server = _Server((host, port), self)
         if tls is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*tls)
             # The handshake is the request's thread's: a silent client holds up nobody else.
-            self._server.socket = context.wrap_socket(
+            self._server.socket = tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
         scheme: Literal["http", "https"] = "http" if tls is None else "https"
