@@ -1,7 +1,6 @@
 """A real Apache Kafka broker of one node, on a Java runtime from a wheel and pinned jars.
 
-It binds 127.0.0.1 only. In the platform it is one more process of the supervisor (`prepare`, then
-`spec`); alone, in tests, it brings a supervisor of its own (`start`, `stop`).
+It binds 127.0.0.1 only.
 """
 
 import os
@@ -24,11 +23,7 @@ STOP_GRACE_S = 20.0
 
 
 class EmbeddedKafka(LocalServer):
-    """One broker over one data directory; its ports and its data outlive restarts.
-
-    Preparing twice at the same time over one directory is prevented by the supervisor's lock, so
-    `prepare` is called by who holds it.
-    """
+    """One broker; what it shares with the other servers is told by `LocalServer`."""
 
     name = "kafka"
 

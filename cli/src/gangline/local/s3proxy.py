@@ -1,9 +1,7 @@
 """A real S3 server of one node over a local folder: S3Proxy, on the Java runtime from a wheel.
 
 It binds 127.0.0.1 only, asks for a key pair that it makes itself, and has what the object store
-rests on: conditional writes, ranged reads, multipart uploads, checksums. In the platform it is
-one more process of the supervisor (`prepare`, then `spec`); alone, in tests, it brings a
-supervisor of its own (`start`, `stop`).
+rests on: conditional writes, ranged reads, multipart uploads, checksums.
 """
 
 import http.client
