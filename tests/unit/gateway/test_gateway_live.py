@@ -139,6 +139,13 @@ def test_a_pending_job_says_why_it_waits_until_it_starts() -> None:
     assert details(live).job.waiting is None
 
 
+def test_an_ended_job_says_when_and_how_it_ended() -> None:
+    live = fold([queued(), allocated(), moved(RUNNING), moved(SUCCEEDED)])
+    answer = present.explain(live, details(live), NOW)
+    assert (answer.code, answer.message) == ("succeeded", "every rank ended with exit code 0")
+    assert answer.since == details(live).job.ended_at is not None
+
+
 def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
     failed = GangFailed(
         job_id="a", attempt=1, cause=FailureCause.PROCESS, action="restart",

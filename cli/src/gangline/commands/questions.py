@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gangline import render
-from gangline.api_models import AheadJob, Explanation, JobExplained, Outlook, WhatIf
+from gangline.api_models import ENDED_STATES, AheadJob, Explanation, JobExplained, Outlook, WhatIf
 from gangline.commands.jobs import JobId
 from gangline.job_file import read_job_file, read_overrides
 from gangline.session import Session
@@ -41,7 +41,7 @@ def explain(session: Session, job_id: JobId) -> None:
 
 def explained(found: Explanation, now: datetime) -> str:
     """An explanation on several lines of at most 80 columns."""
-    lines = [f"{found.job_id} is {found.state}: {found.code}", render.wrap(found.message, "  ")]
+    lines = [_headline(found, now), render.wrap(found.message, "  ")]
     if found.waits_for is not None:
         lines += _labelled(_waits(found.waits_for, now))
     elif found.eta_note:
@@ -53,6 +53,20 @@ def explained(found: Explanation, now: datetime) -> str:
     ]
     command = _NEXT.get(found.code) or _NEXT.get(found.state) or "gangline queue"
     return "\n".join([*lines, f"next: {command.format(job=found.job_id)}"])
+
+
+def _headline(found: Explanation, now: datetime) -> str:
+    """The job and its state; of one that ended also when it did."""
+    if found.state not in ENDED_STATES:
+        why = f": {found.code}" if found.code != found.state else ""
+        return f"{found.job_id} is {found.state}{why}"
+    was = "was " if found.state in {"cancelled", "rejected"} else ""
+    when = (
+        f" at {found.since:%Y-%m-%d %H:%M} UTC, {render.age(found.since, now)} ago"
+        if found.since
+        else ""
+    )
+    return f"{found.job_id} {was}{found.state}{when}"
 
 
 def _evidence(name: str, value: object) -> str:

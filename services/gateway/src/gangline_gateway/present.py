@@ -294,6 +294,13 @@ def _waited_s(job: LiveJob, now: datetime) -> float:
     return max(0.0, (now - since).total_seconds())
 
 
+def stands(state: str, reason: str) -> str:
+    """What is to be said of a job that does not wait; one that succeeded leaves no reason."""
+    if state == "succeeded":
+        return reason or "every rank ended with exit code 0"
+    return reason or f"the job is {state}"
+
+
 def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
     """One dominant reason with its evidence."""
     one = found.job
@@ -316,13 +323,15 @@ def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
         evidence["last_failure"] = found.failure.message
         evidence["first_failed_rank"] = found.failure.first_rank
         evidence["restarts_max"] = found.failure.restarts_max
-    code, message, since = one.state, one.reason or f"the job is {one.state}", one.started_at
+    code, message, since = one.state, stands(one.state, one.reason), one.started_at
     if one.waiting is not None and not one.ended:
         code, message, since = one.waiting.code, one.waiting.message, one.waiting.since
     elif not one.admitted and not one.ended:
         code, message, since = "admission", "waits for quota to admit it", one.submitted_at
-    elif one.state == "failed" and found.failure is not None:
-        message, since = found.failure.message, one.ended_at
+    elif one.ended:
+        since = one.ended_at
+        if one.state == "failed" and found.failure is not None:
+            message = found.failure.message
     return models.Explanation.model_validate(
         {
             "job_id": one.job_id,

@@ -232,7 +232,7 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanat
             "job_id": job_id,
             "state": row.state,
             "code": row.state,
-            "message": row.reason or f"the job is {row.state}",
+            "message": present.stands(row.state, row.reason),
             "since": row.ended_at,
             "evidence": {"attempt": row.attempt, "restarts": row.restarts},
         }
