@@ -25,6 +25,7 @@ from gangline.local.platform import default_data_dir, read_client
 from gangline.output import Output
 from gangline.session import DataDir, Door, Json
 from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames
 from gangline_service.settings import ServiceSettings
 
@@ -82,6 +83,11 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
             at_time.show(out, at_time.past_at(bus, topics, moment, shard))
             return
         log = read_log(bus, topics, last, shard)
+    except BusError as error:
+        raise CliError(
+            f"the log cannot be read from {settings.bootstrap_servers}: {error}",
+            "is Kafka up? give its address with --kafka",
+        ) from None
     finally:
         bus.close()
     policies.show_versus(out, policies.compare(out, log, names, first, last), picture)

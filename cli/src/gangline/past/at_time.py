@@ -92,7 +92,7 @@ class Past(BaseModel):
 
 
 def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
-    """Fold the scheduler's log up to a time. Raises CliError."""
+    """Fold the scheduler's log up to a time. Raises CliError, BusError."""
     folded = fold_until(bus, names, Scheduler(), at, shard)
     if not folded.next_seq:
         raise nothing_decided(at)

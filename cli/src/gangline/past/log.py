@@ -7,7 +7,7 @@ from datetime import datetime
 from gangline.errors import CliError, ExitCode
 from gangline_bus.decision import Decision
 from gangline_bus.fold import Folded, LogBroken, fold_log
-from gangline_bus.ports import Bus, BusError, TopicPartition
+from gangline_bus.ports import Bus, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.simulator.history import Logged
@@ -19,7 +19,7 @@ from gangline_schemas.events.scheduling import GangMemberChanged, JobWaiting
 def read_log(
     bus: Bus, names: TopicNames, until: datetime | None = None, shard: int = 0
 ) -> list[Logged]:
-    """The events of the scheduler's log up to a time. Raises CliError."""
+    """The events of the scheduler's log up to a time. Raises CliError, BusError."""
     reader = _Reader()
     fold_until(bus, names, reader, until, shard)
     if not reader.read:
@@ -44,7 +44,7 @@ class _Reader(Scheduler):
 def fold_until(
     bus: Bus, names: TopicNames, decider: Scheduler, until: datetime | None, shard: int
 ) -> Folded[State]:
-    """The decider's fold of the log up to a time. Raises CliError."""
+    """The decider's fold of the log up to a time. Raises CliError, BusError."""
     place = TopicPartition(names.name(Topic.SCHEDULING), shard)
     try:
         shards = bus.partitions(place.topic)
@@ -59,10 +59,6 @@ def fold_until(
                 "it must be kept for ever: retention.ms=-1, cleanup.policy=delete",
             )
         return fold_log(bus, decider, place, until=until)
-    except BusError as error:
-        raise CliError(
-            f"the log cannot be read: {error}", "is Kafka up? give its address with --kafka"
-        ) from None
     except LogBroken as error:
         hint = "its beginning is gone" if str(error).endswith("expected 0") else ""
         raise CliError(f"the log is broken: {error}", hint) from None
