@@ -251,6 +251,15 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayScen
     )
     assert answer.status_code == 200
     assert "100 GPUs" in answer.json()["notes"][0]
+    unshared = job(
+        gpus=4,
+        command=["python", "-m", "gangline_worker.training"],
+        hyperparameters={"batch_size": 6},
+    )
+    answer = http_client.post(
+        "/v1/training-jobs", params={"dry_run": True}, json=unshared, headers=NLP
+    )
+    assert "would be rejected: the trainer cannot share out" in answer.json()["notes"][0]
     assert len(scene.broker.dump(scene.names.name(Topic.REQUESTS))) == before
 
 

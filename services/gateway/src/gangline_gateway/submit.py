@@ -10,6 +10,7 @@ from gangline_gateway.live import Live, digest_of
 from gangline_gateway.live_model import REJECTED, JobDetails, LiveJob
 from gangline_gateway.models import DryRun
 from gangline_gateway.problems import ProblemError, conflict
+from gangline_schemas import trainer_batch
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import tightest
@@ -59,7 +60,7 @@ def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
 
 
 def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
-    """What the quota of the job's team says to it, and whether it would be rejected."""
+    """What quota says to the job, and whether it would be rejected."""
     teams = gate.tail.ask(lambda live: {name: team.config for name, team in live.teams.items()})
     team = teams.get(spec.team)
     gpus = spec.resources.gpus
@@ -69,6 +70,9 @@ def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
     if (spec.resources.min_gpus or gpus) > top.ceiling:
         note = f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever hold"
         return [f"{note}: the job would be rejected"], True
+    unshared = trainer_batch.cannot_share(spec)
+    if unshared is not None:
+        return [f"the job would be rejected: {unshared}"], True
     used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
     if used + gpus <= team.gpu_limit:
         return [], False

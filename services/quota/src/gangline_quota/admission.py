@@ -1,8 +1,9 @@
 """Admission: why a job can never run, and what it must wait for. One sentence each, with numbers.
 
 A job must fit at every level of its team's line (the team and those above it), and the tightest
-level is the one that is named. An elastic job needs its `min_gpus`. What `must_wait` says goes with
-the admission; the scheduler says later, and better, what the job waits for at the time.
+level is the one that is named. An elastic job needs its `min_gpus`. A job of the platform's trainer
+must be able to share out its batch at every size. What `must_wait` says goes with the admission;
+the scheduler says later, and better, what the job waits for at the time.
 
 Cost: the depth of the tree; for `must_wait` the teams that hold GPUs.
 """
@@ -10,7 +11,7 @@ Cost: the depth of the tree; for `must_wait` the teams that hold GPUs.
 from __future__ import annotations
 
 from gangline_quota.state import ActiveJob, EndedJob, State
-from gangline_schemas import gpu_time
+from gangline_schemas import gpu_time, trainer_batch
 from gangline_schemas.job import JobSpec, Resources
 from gangline_schemas.teams import line, rolled_up, tightest, type_limits
 
@@ -24,6 +25,7 @@ def never_runs(state: State, job_id: str, spec: JobSpec) -> str | None:
         _above_ceiling(state, spec)
         or _above_type_limits(state, spec)
         or _above_budget(state, spec)
+        or trainer_batch.cannot_share(spec)
         or _cannot_resume(state, job_id, spec)
     )
 
