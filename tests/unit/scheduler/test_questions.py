@@ -233,7 +233,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(jobs=JOBS, gpus=st.integers(1, 8), minutes=st.integers(0, 90))
 def test_an_answer_comes_true_and_changes_nothing(
     jobs: list[tuple[int, str, int, int]], gpus: int, minutes: int
