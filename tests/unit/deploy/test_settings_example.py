@@ -1,0 +1,59 @@
+"""deploy/services/gangline.toml is read by the services themselves, and holds no secret."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from gangline_gateway.config import Settings as GatewaySettings
+from gangline_quota.config import QuotaSettings
+from gangline_scheduler.config import SchedulerSettings
+from gangline_service.tokens import Role, TokenBook
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "services"
+EXAMPLE = FOLDER / "gangline.toml"
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANGLINE_CONFIG", str(EXAMPLE))
+
+
+def test_the_gateway_asks_where_the_schedulers_answer() -> None:
+    scheduler, gateway = SchedulerSettings(), GatewaySettings()
+    assert scheduler.tls is not None
+    assert len(gateway.schedulers) == 2
+    for url in gateway.schedulers:
+        assert (urlsplit(url).scheme, urlsplit(url).port) == ("https", scheduler.question_port)
+    assert gateway.scheduler_tls_ca is not None
+
+
+def test_it_is_read_by_services_that_have_no_door() -> None:
+    assert QuotaSettings().bootstrap_servers == SchedulerSettings().bootstrap_servers
+
+
+def test_it_holds_no_secret_but_says_where_it_comes_from() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert "service_token" not in tomllib.loads(text)["gateway"]
+    assert "secretKeyRef" in text
+    assert GatewaySettings().secret_values() == frozenset()
+
+
+def test_the_hash_of_the_page_lets_the_gateway_in(tmp_path: Path) -> None:
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    block = re.search(r"```json\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    token = "a-token-of-43-characters-made-for-this-test"
+    tokens = json.loads(block[1].replace("HASH", hashlib.sha256(token.encode()).hexdigest()))
+    path = tmp_path / "tokens.json"
+    path.write_text(json.dumps(tokens))
+    path.chmod(0o600)
+    found = TokenBook.load(path).authenticate(token)
+    assert found is not None
+    assert found.role is Role.SERVICE
