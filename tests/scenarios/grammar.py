@@ -110,6 +110,7 @@ class JobRow(_Row):
 
     gpus: int = 1
     min_gpus: int | None = None
+    gpu_counts: list[int] | None = None
     team: str = "nlp"
     priority: int = 50
     preemptible: bool = False

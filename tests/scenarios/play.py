@@ -228,13 +228,14 @@ def job_spec(row: JobRow) -> JobSpec:
         fields["expected_runtime_hours"] = row.expected.total_seconds() / 3600
     if row.limit is not None:
         fields["max_runtime_hours"] = row.limit.total_seconds() / 3600
-    need = {
+    need: dict[str, Any] = {
         "gpu_type": row.models,
         "cpus_per_gpu": row.cpus_per_gpu,
         "memory_per_gpu_gb": row.memory_per_gpu_gb,
     }
     if row.min_gpus is not None:
         need["min_gpus"] = row.min_gpus
+        need["gpu_counts"] = row.gpu_counts
     return spec(
         row.team,
         row.gpus,

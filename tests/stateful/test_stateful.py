@@ -274,10 +274,13 @@ def row(gpus: int, model: str, place: int) -> NodeRow:
 def shape(a: int, b: int) -> JobRow:
     """A job of these numbers, small ones more often."""
     gpus = (1, 1, 1, 2, 2, 3, 4, 6, 8, 12)[a % 10]
+    least = 1 + gpus // 3 if a % 4 == 3 else None
+    counts = None if least is None else {least, *range(least, gpus, 1 + b % 4), gpus}
     hours = (None, 0.2, 1, 1, 5, 30)[b % 6]
     return JobRow(
         gpus=gpus,
-        min_gpus=1 + gpus // 3 if a % 4 == 3 else None,
+        min_gpus=least,
+        gpu_counts=sorted(counts) if counts and b % 3 else None,
         team=TEAMS[1 + b % 3],
         priority=(5, 15, 40, 50, 50, 60, 90)[a % 7],
         preemptible=b % 2 == 0,

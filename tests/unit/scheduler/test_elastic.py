@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
 
 from builders_deciding import every, only
 from builders_scheduler import Cluster, node, started_jobs, states
-from gangline_scheduler.invariants import consistent
+from gangline_scheduler.invariants import consistent, violations
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.base import Event
@@ -22,13 +22,16 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.job import JobSpec
 
 MINUTE = 60
 HOUR = 60 * MINUTE
 
 
-def elastic(least: int, **fields: object) -> dict[str, object]:
-    return {"resources": {"min_gpus": least}} | fields
+def elastic(least: int | list[int], **fields: object) -> dict[str, object]:
+    """Down to so many GPUs, or with just these numbers of them."""
+    counts = {"gpu_counts": least, "min_gpus": least[0]} if isinstance(least, list) else None
+    return {"resources": counts or {"min_gpus": least}} | fields
 
 
 def stops(events: list[Event]) -> list[tuple[str, str, int | None]]:
@@ -75,6 +78,42 @@ def test_it_starts_with(case: Start) -> None:
     gangs = every(decided, GangAllocated)
     assert [gang.world_size for gang in gangs] == ([case.gets] if case.gets else [])
     assert cluster.state.used.get("nlp", 0) == case.gets
+
+
+@pytest.mark.parametrize(
+    ("counts", "free", "limit", "gets"),
+    [
+        ([2, 4, 8], 8, 64, 8),
+        ([2, 4, 8], 7, 64, 4),
+        ([2, 4, 8], 4, 64, 4),
+        ([2, 4, 8], 3, 64, 2),
+        ([2, 4, 8], 1, 64, 0),
+        ([2, 4, 8], 8, 7, 4),
+        ([2, 4, 8], 5, 3, 2),
+        ([2, 3, 5, 6, 7, 8], 4, 64, 3),
+        ([2, 8], 7, 64, 2),
+    ],
+)
+def test_it_starts_only_with_a_number_that_it_may_have(
+    counts: list[int], free: int, limit: int, gets: int
+) -> None:
+    cluster = Cluster(node(gpus=free), limit=limit)
+
+    decided = cluster.submit("a", 8, **elastic(counts))  # type: ignore[arg-type]
+
+    assert [gang.world_size for gang in every(decided, GangAllocated)] == ([gets] if gets else [])
+
+
+def test_a_gang_with_another_number_of_gpus_breaks_the_invariant() -> None:
+    cluster = Cluster(node(gpus=6))
+    cluster.run("a", 8, **elastic(2))
+    assert violations(cluster.state) == []
+
+    spec = cluster.job("a").spec.model_dump(mode="json")
+    spec["resources"]["gpu_counts"] = [2, 4, 8]
+    cluster.state.jobs["a"] = replace(cluster.job("a"), spec=JobSpec.model_validate(spec))
+
+    assert violations(cluster.state) == ["a has 6 of its 8 GPUs"]
 
 
 def half_size(**fields: object) -> Cluster:
@@ -133,6 +172,10 @@ NO_GROWTH = [
     NoGrowth("it would start anew", {"checkpoint": {"resume": "never"}}),
     NoGrowth(
         "it saved too long ago for what it gains", {"expected_runtime_hours": 1}, later_s=HOUR
+    ),
+    NoGrowth(
+        "it may have no number between",
+        {"resources": {"min_gpus": 4, "gpus": 12, "gpu_counts": [4, 12]}},
     ),
     NoGrowth("it is not elastic above that", {"resources": {"min_gpus": 2, "gpus": 4}}),
 ]
@@ -224,10 +267,10 @@ def test_elastic_gangs_shrink_for_a_job_that_waits_and_stay_small_until_it_has_t
 
 @dataclass(frozen=True)
 class Shrink:
-    """Given elastic gangs (name, GPUs, fewest, priority) on 8 GPUs and a job that waits."""
+    """Given elastic gangs (name, GPUs, fewest or counts, priority) on 8 GPUs; a job waits."""
 
     name: str
-    runs: tuple[tuple[str, int, int, int], ...]
+    runs: tuple[tuple[str, int, int | list[int], int], ...]
     waits: dict[str, object]
     stopped: list[tuple[str, int]]
 
@@ -251,6 +294,18 @@ SHRINKS = [
         (("a", 4, 1, 50), ("b", 4, 3, 60)),
         {"gpus": 3, "priority": 10},
         [("a", 1)],
+    ),
+    Shrink(
+        "to a number that it may have",
+        (("a", 8, [2, 4, 8], 50),),
+        {"gpus": 3, "priority": 10},
+        [("a", 4)],
+    ),
+    Shrink(
+        "each to a number that it may have",
+        (("a", 4, [2, 4], 50), ("b", 4, [1, 2, 4], 60)),
+        {"gpus": 4, "priority": 10},
+        [("a", 2), ("b", 2)],
     ),
     Shrink("nobody below the fewest", (("a", 8, 6, 50),), {"gpus": 3, "priority": 10}, []),
     Shrink("nobody of a better rank", (("a", 8, 1, 5),), {"gpus": 3, "priority": 90}, []),

@@ -166,7 +166,10 @@ class Story:
         if b == 6 and self.jobs > 1:
             fields["resume_from"] = "j1"
         gpus = 1 + (a + b) % (NODES * GPUS)
-        need = {"gpus": gpus, "min_gpus": 1 + a % gpus} if b % 2 else {"gpus": gpus}
+        need: dict[str, object] = {"gpus": gpus}
+        if b % 2:
+            need["min_gpus"] = least = 1 + a % gpus
+            need["gpu_counts"] = sorted({least, gpus}) if b % 4 == 1 else None
         team = "cv" if a % 2 else "nlp"
         spec_data = {"name": "j", "team": team, "run": "x", "priority": a * 10} | fields
         return JobAdmitted.model_validate(
