@@ -98,6 +98,7 @@ def rank_share(batch: int, world_size: int) -> int:
     if batch % world_size:
         raise BatchError(
             f"batch_size ({batch}) does not divide by the world size ({world_size}); "
-            f"choose a multiple of {world_size}"
+            f"choose a multiple of {world_size}, or GPUs by which it divides (resources.gpus, and "
+            "resources.gpu_counts of an elastic job)"
         )
     return batch // world_size
