@@ -3,7 +3,8 @@
 A key is `part/part/part`, in UTF-8. Refused are empty parts, `.` and `..`, a leading or
 trailing `/`, backslashes, control characters (XML 1.0 has no place for them, so an S3
 listing with one fails) and lone surrogates. A part must leave room for the suffix of a
-temporary file name within a file system's 255 bytes.
+temporary file name within a file system's 255 bytes. The checks of what else a caller may
+ask of every store, listings and ranges, are here too.
 """
 
 from gangline_storage.errors import InvalidKey
@@ -48,6 +49,21 @@ def check_delete_prefix(prefix: str) -> str:
     if not prefix.endswith("/"):
         raise InvalidKey(f"prefix: {_shown(prefix)} must end with '/' to be deleted as a folder")
     return prefix
+
+
+def check_listing(prefix: str, after: str | None, limit: int | None) -> None:
+    """Refuse what `ObjectStore.list` cannot be asked: InvalidKey, or ValueError for the limit."""
+    check_prefix(prefix)
+    if after is not None:
+        check_key(after)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1: {limit}")
+
+
+def check_range(start: int, length: int) -> None:
+    """Refuse what is no range of bytes. Raises ValueError."""
+    if start < 0 or length < 0:
+        raise ValueError(f"start and length must not be negative: {start}, {length}")
 
 
 def sort_order(key: str) -> bytes:

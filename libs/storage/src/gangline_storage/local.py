@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 
 from gangline_storage.durable import move, os_errors, replace_file, temporary_name, write_file
 from gangline_storage.errors import AlreadyExists, InvalidKey, NotFound, StoreError
-from gangline_storage.keys import TEMPORARY_PREFIX, check_delete_prefix, check_key
+from gangline_storage.keys import TEMPORARY_PREFIX, check_delete_prefix, check_key, check_range
 from gangline_storage.local_listing import list_tree
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_storage.rooted import RootedTree
@@ -77,8 +77,7 @@ class LocalStore:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
-        if start < 0 or length < 0:
-            raise ValueError(f"start and length must not be negative: {start}, {length}")
+        check_range(start, length)
         with self._opened(key) as file, os_errors(f"get {key}"):
             file.seek(start)
             return file.read(length)

@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from gangline_storage.durable import os_errors
-from gangline_storage.keys import TEMPORARY_PREFIX, check_key, check_prefix, sort_order
+from gangline_storage.keys import TEMPORARY_PREFIX, check_listing, sort_order
 from gangline_storage.port import ObjectInfo
 from gangline_storage.rooted import RootedTree
 
@@ -14,11 +14,7 @@ def list_tree(
     tree: RootedTree, prefix: str, *, after: str | None, limit: int | None
 ) -> Iterator[ObjectInfo]:
     """The objects below the tree's root; the arguments are those of ObjectStore.list."""
-    check_prefix(prefix)
-    if after is not None:
-        check_key(after)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1: {limit}")
+    check_listing(prefix, after, limit)
     return _bounded(_walk(tree, tuple(prefix.split("/")[:-1]), prefix, after), limit)
 
 

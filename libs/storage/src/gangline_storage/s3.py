@@ -15,7 +15,8 @@ from gangline_storage.keys import (
     MAX_KEY_BYTES,
     check_delete_prefix,
     check_key,
-    check_prefix,
+    check_listing,
+    check_range,
 )
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_storage.retry import TransientError
@@ -140,8 +141,7 @@ class S3Store:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
-        if start < 0 or length < 0:
-            raise ValueError(f"start and length must not be negative: {start}, {length}")
+        check_range(start, length)
         if length == 0:
             self.head(key)
             return b""
@@ -177,11 +177,7 @@ class S3Store:
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None
     ) -> Iterator[ObjectInfo]:
         """See ObjectStore.list; a page of up to 1000 objects is one request."""
-        check_prefix(prefix)
-        if after is not None:
-            check_key(after)
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit must be at least 1: {limit}")
+        check_listing(prefix, after, limit)
         return self._pages(prefix, after, limit)
 
     def delete(self, key: str) -> None:
