@@ -1,4 +1,4 @@
-"""What every object store promises, asked of a local directory and of a real S3 server."""
+"""What every object store promises: a local directory, a real S3 server, the simulator's store."""
 
 import io
 import os
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -23,6 +24,7 @@ from gangline_storage import (
     digest_object,
 )
 from gangline_storage.s3 import S3Store
+from gangsim.store import SimStore
 from s3_server import PART_BYTES, S3Server, s3_server, write_random_file
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
@@ -30,8 +32,14 @@ __all__ = ["s3_server"]  # a fixture is used by being in this module
 BIG = 2 * PART_BYTES + 12_345
 
 
-@pytest.fixture(params=["local", "s3"])
+OUTLIVES_ITS_WRITER = ("local", "s3")
+"""The simulator's store is memory of the one process that writes to it."""
+
+
+@pytest.fixture(params=[*OUTLIVES_ITS_WRITER, "simulated"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "simulated":
+        return SimStore(Random(1))
     if request.param == "local":
         return LocalStore(tmp_path / "store")
     server: S3Server = request.getfixturevalue("s3_server")
@@ -440,6 +448,7 @@ store.put("torn/object", Endless(), if_absent=True)
         process.kill()
         process.communicate()
 
+    @pytest.mark.parametrize("store", OUTLIVES_ITS_WRITER, indirect=True)
     def test_a_killed_writer_leaves_no_object(
         self, store: ObjectStore, writer: subprocess.Popen[str]
     ) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import BinaryIO
 
+from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound, StoreFull, StoreUnavailable
+from gangline_storage.keys import check_delete_prefix, check_key, check_listing, check_range
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 
 
 class SimStore:
-    """`gangline_storage.ObjectStore` without files: `put_file` and `fetch` are not simulated.
+    """`gangline_storage.ObjectStore` without files of its own; it passes the contract suite.
 
     `away` fails every call, half of the writes after their effect; `full` refuses writes; the
     next `torn` puts of shards keep only half of their bytes and are acknowledged all the same.
@@ -26,6 +28,7 @@ class SimStore:
         self.full = False
         self.torn = 0
         self._random = random
+        self._one_writer = Lock()  # the contract has threads, the simulator has one
 
     def flip(self) -> str | None:
         """Flip a bit of some stored shard; its key."""
@@ -43,7 +46,12 @@ class SimStore:
         self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
     ) -> ObjectInfo:
         """Store bytes."""
+        check_key(key)
         raw = data if isinstance(data, bytes) else _read(data)
+        with self._one_writer:
+            return self._put(key, raw, if_absent=if_absent)
+
+    def _put(self, key: str, raw: bytes, *, if_absent: bool) -> ObjectInfo:
         if self.full:
             raise StoreFull(f"{key}: no room")
         before = self._random.random() < 0.5
@@ -65,11 +73,12 @@ class SimStore:
     def put_file(
         self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
     ) -> ObjectInfo:
-        """Not simulated: nothing here has files."""
-        raise NotImplementedError(f"{key} from {path} ({if_absent}, {link})")
+        """Store what the file holds; nothing is shared with it."""
+        return self.put(key, path, if_absent=if_absent)
 
     def get(self, key: str) -> bytes:
         """All bytes."""
+        check_key(key)
         if self.away:
             raise StoreUnavailable(f"{key}: 503")
         try:
@@ -79,6 +88,7 @@ class SimStore:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """Some bytes."""
+        check_range(start, length)
         return self.get(key)[start : start + length]
 
     def stream(self, key: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -87,8 +97,8 @@ class SimStore:
         return iter([data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes)])
 
     def fetch(self, key: str, path: Path, *, link: bool = False) -> ObjectInfo:
-        """Not simulated: nothing here has files."""
-        raise NotImplementedError(f"{key} to {path} ({link})")
+        """Write all bytes to a file; nothing is shared with it."""
+        return ObjectInfo(key, replace_file(path, [self.get(key)]))
 
     def head(self, key: str) -> ObjectInfo:
         """Describe an object."""
@@ -98,6 +108,7 @@ class SimStore:
         self, prefix: str = "", *, after: str | None = None, limit: int | None = None
     ) -> Iterator[ObjectInfo]:
         """Objects by key."""
+        check_listing(prefix, after, limit)
         if self.away:
             raise StoreUnavailable(f"{prefix}: 503")
         keys = [
@@ -109,6 +120,7 @@ class SimStore:
 
     def delete(self, key: str) -> None:
         """Remove an object."""
+        check_key(key)
         if self.away:
             raise StoreUnavailable(f"{key}: 503")
         self.objects.pop(key, None)
@@ -116,6 +128,7 @@ class SimStore:
 
     def delete_prefix(self, prefix: str) -> int:
         """Remove a folder; a store that goes away may have removed half of it."""
+        check_delete_prefix(prefix)
         keys = [key for key in sorted(self.objects) if key.startswith(prefix)]
         gone = keys[: len(keys) // 2] if self.away else keys
         for key in gone:
@@ -132,5 +145,5 @@ class SimStore:
 
 def _read(data: BinaryIO | Path) -> bytes:
     if isinstance(data, Path):
-        raise NotImplementedError("files are not simulated")
-    return data.read() if isinstance(data, io.IOBase) else bytes(data.read())
+        return data.read_bytes()
+    return b"".join(iter(lambda: data.read(CHUNK_BYTES), b""))
