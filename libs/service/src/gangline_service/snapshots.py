@@ -48,6 +48,11 @@ class StoredSnapshots:
         return f"snapshots/{self._prefix}{service}/{shard}/"
 
 
+def stored_snapshots(url: str, *, prefix: str = "") -> StoredSnapshots:
+    """Those of a store. Raises StoreError for a URL that names none."""
+    return StoredSnapshots(_open(url), prefix=prefix)
+
+
 def open_snapshots(
     service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT], package: str
 ) -> Callable[[], Snapshots[StateT] | None]:
@@ -58,7 +63,7 @@ def open_snapshots(
     """
     if settings.store_url is None:
         return lambda: None
-    kept = StoredSnapshots(_open(settings.store_url), prefix=settings.topic_prefix)
+    kept = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
     code = code_hash(package, "gangline_schemas", "gangline_bus")
 
     def run(work: Callable[[], None]) -> None:

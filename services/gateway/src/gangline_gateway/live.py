@@ -22,6 +22,7 @@ from gangline_gateway.live_model import (
     Checkpoint,
     Failure,
     JobDetails,
+    LiveFacts,
     LiveJob,
     LiveNode,
     LiveTeam,
@@ -111,6 +112,38 @@ class Live:
         self._progress: Recent[Progress] = Recent(_OTHERS_KEPT)
         self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
         self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
+
+    @classmethod
+    def of(cls, facts: LiveFacts) -> Live:
+        """The model that gave these facts; what is derived is derived again."""
+        found = cls()
+        found.jobs = dict(facts.jobs)
+        found.nodes = dict(facts.nodes)
+        found.teams = dict(facts.teams)
+        found.outcomes.update(facts.outcomes)
+        found._ended = dict(facts.ended)
+        found._by_suffix = {suffix_of(job_id): job_id for job_id in facts.jobs}
+        found._progress.update(facts.progress)
+        found._failures.update(facts.failures)
+        found._checkpoints.update(facts.checkpoints)
+        return found
+
+    def facts(self) -> LiveFacts:
+        """What was folded up to now, which later events do not change."""
+        silent = {
+            node_id: replace(node, heard_at=None, heartbeat=b"")
+            for node_id, node in self.nodes.items()
+        }
+        return LiveFacts(
+            jobs=dict(self.jobs),
+            nodes=silent,
+            teams=dict(self.teams),
+            outcomes=dict(self.outcomes),
+            ended=dict(self._ended),
+            progress=dict(self._progress),
+            failures=dict(self._failures),
+            checkpoints=dict(self._checkpoints),
+        )
 
     def apply(self, envelope: Envelope) -> None:
         """Fold one event; types that say nothing here are passed over."""

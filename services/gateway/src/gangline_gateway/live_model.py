@@ -170,3 +170,18 @@ class JobDetails:
     progress: Progress | None = None
     failure: Failure | None = None
     checkpoints: tuple[Checkpoint, ...] = field(default=())
+
+
+@dataclass
+class LiveFacts:
+    """All that was folded; what nodes say of themselves, time and again, is left out."""
+
+    jobs: dict[str, LiveJob] = field(default_factory=dict)
+    nodes: dict[str, LiveNode] = field(default_factory=dict)
+    teams: dict[str, LiveTeam] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    ended: dict[str, None] = field(default_factory=dict)
+    """Jobs that ended, in the order in which they are forgotten."""
+    progress: dict[str, Progress] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)

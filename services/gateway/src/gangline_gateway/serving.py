@@ -10,6 +10,7 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from gangline_bus.snapshot import code_hash
 from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
 from gangline_gateway.config import Settings
@@ -21,10 +22,12 @@ from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_door import AuthorityFileError, SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
+from gangline_gateway.view_snapshot import ViewSnapshots
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
+from gangline_service.snapshots import stored_snapshots
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_storage.open import open_store
 
@@ -99,7 +102,7 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
     wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
-    tail = Tail(bus, names)
+    tail = Tail(bus, names, _views(settings))
     tail.start()
     writer = bus.writer()
     gate = Gate(
@@ -139,6 +142,15 @@ def main(context: Context[Settings]) -> int:
     writer.close()
     tail.close()
     return 0
+
+
+def _views(settings: Settings) -> ViewSnapshots | None:
+    if settings.store_url is None:
+        return None
+    store = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
+    return ViewSnapshots(
+        store, code=code_hash("gangline_gateway", "gangline_schemas", "gangline_bus")
+    )
 
 
 def _door(settings: Settings) -> SchedulerDoor:

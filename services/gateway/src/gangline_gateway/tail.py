@@ -1,9 +1,10 @@
 """The tail of all topics: feeds the live model and wakes those who wait for news.
 
-1. Where to start: decision logs from their start; streams at most `STREAM_RECORDS` before their
-   end, heartbeats at it.
+1. Where to start: decision logs from their start, or from the newest snapshot of the model that
+   holds (view_snapshot.py); streams at most `STREAM_RECORDS` before their end, heartbeats at it.
 2. Read until the ends that were seen at the start: from then on the gateway is ready.
-3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting.
+3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
+   a snapshot now and then.
 
 One thread owns the reader; everything else may be called from any thread. A record that is no
 valid event is passed over (its consumer puts it into the DLQ). An error of the bus ends the
@@ -24,7 +25,8 @@ from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
-from gangline_gateway.ring import Ring
+from gangline_gateway.ring import MAX_RECORDS, Ring
+from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_schemas.catalog import Topic, catalog
 
 log = structlog.get_logger(__name__)
@@ -45,9 +47,10 @@ class Behind(Exception):
 class Tail:
     """The live model, the rings and the thread that fills them."""
 
-    def __init__(self, bus: Bus, names: TopicNames) -> None:
+    def __init__(self, bus: Bus, names: TopicNames, views: ViewSnapshots | None = None) -> None:
         self.names = names
         self.bus = bus
+        self._views = views
         self.ready = threading.Event()
         self.stopping = threading.Event()
         self._lock = threading.Lock()
@@ -55,6 +58,9 @@ class Tail:
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
+        self._logs = {names.name(at) for at, entry in catalog().items() if entry.kind == "log"}
+        self._marks = Marks({})
+        self._since = 0
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
 
     def start(self) -> None:
@@ -139,17 +145,44 @@ class Tail:
         return found, after
 
     def _start_positions(self) -> dict[TopicPartition, int]:
+        """Where to read from; what a snapshot knows is read for the rings alone."""
+        self._restore()
         positions: dict[TopicPartition, int] = {}
         for topic, entry in catalog().items():
             places = self.names.places(self.bus, topic)
             starts = self.bus.start_offsets(places)
+            known = {at: mark.next for at in places if (mark := self._marks.of(at)) is not None}
             if entry.kind == "stream":
                 kept = {Topic.HEARTBEATS: 0, Topic.STEPS: STEP_RECORDS, Topic.LOGS: STEP_RECORDS}
                 ends = self.bus.end_offsets(places)
                 back = kept.get(topic, STREAM_RECORDS)
-                starts = {at: max(starts[at], ends[at] - back) for at in places}
-            positions |= starts
+                positions |= {at: max(starts[at], ends[at] - back) for at in places}
+                for at in [at for at, after in known.items() if after > ends[at]]:
+                    self._marks.forget(at)  # the stream was made anew
+            else:
+                positions |= {
+                    at: max(starts[at], known.get(at, 0) - MAX_RECORDS) for at in places
+                }
         return positions
+
+    def _restore(self) -> None:
+        """The model of the newest snapshot that holds."""
+        if self._views is None:
+            return
+        logs = [topic for topic, entry in catalog().items() if entry.kind == "log"]
+        places = [place for topic in logs for place in self.names.places(self.bus, topic)]
+        view = self._views.restore(self.bus, places)
+        if view is not None:
+            self._live, self._marks = Live.of(view), Marks(view.marks)
+
+    def _snapshot(self) -> None:
+        """Write one when it is due."""
+        if self._views is None or self._since < self._views.every:
+            return
+        self._since = 0
+        with self._lock:
+            facts, marks = self._live.facts(), self._marks.now()
+        self._views.write(facts, marks)
 
     def _run(self) -> None:
         try:
@@ -175,6 +208,8 @@ class Tail:
         for loop, pulse in pulses.items():
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_finish, pulse)
+        if self.ready.is_set():
+            self._snapshot()
 
     def _fold(self, record: Record) -> None:
         if record.topic == self._heartbeats:
@@ -182,6 +217,9 @@ class Tail:
             at = datetime.fromtimestamp(record.timestamp_ms / 1000, tz=UTC)
             self._live.heard(node_id, at, record.value)
             return
+        if not self._marks.passes(record):
+            return
+        self._since += record.topic in self._logs
         try:
             envelope = decode(record)
         except UndecodableError as error:
