@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from gangline.local import java
 from gangline.local.ports import is_free, pick_ports
+from gangline_service.private_file import write_private
 
 NODE_ID = 1
 FORMAT_TIMEOUT_S = 60
@@ -84,7 +84,7 @@ def prepare_storage(data_dir: Path, cache: Path, classpath: str) -> KafkaPorts:
         controller_port=ports.controller,
         log_dir=log_dir,
     )
-    _write(data_dir / "server.properties", text.encode())
+    write_private(data_dir / "server.properties", text.encode())
     if not (log_dir / "meta.properties").exists():
         _format(log_dir, _bootstrap_checkpoint(cache, classpath))
     return ports
@@ -98,7 +98,7 @@ def _kept_ports(path: Path) -> KafkaPorts:
     except (OSError, ValueError, TypeError):
         pass  # the first start, or a torn file
     ports = KafkaPorts(*pick_ports(2))
-    _write(path, json.dumps(asdict(ports)).encode())
+    write_private(path, json.dumps(asdict(ports)).encode())
     return ports
 
 
@@ -108,7 +108,7 @@ def _format(log_dir: Path, checkpoint: bytes) -> None:
     meta.properties comes last: with it the folder counts as formatted.
     """
     log_dir.mkdir(parents=True, exist_ok=True)
-    _write(log_dir / "bootstrap.checkpoint", checkpoint)
+    write_private(log_dir / "bootstrap.checkpoint", checkpoint)
     properties = {
         "version": "1",
         "cluster.id": _kafka_id(),
@@ -116,7 +116,7 @@ def _format(log_dir: Path, checkpoint: bytes) -> None:
         "directory.id": _kafka_id(),
     }
     lines = [f"{key}={value}\n" for key, value in properties.items()]
-    _write(log_dir / "meta.properties", "".join(lines).encode())
+    write_private(log_dir / "meta.properties", "".join(lines).encode())
 
 
 def _bootstrap_checkpoint(cache: Path, classpath: str) -> bytes:
@@ -147,7 +147,7 @@ def _bootstrap_checkpoint(cache: Path, classpath: str) -> bytes:
             output = (done.stdout + done.stderr).decode("utf-8", errors="replace")
             raise KafkaError(f"Kafka's StorageTool failed:\n{output[-2000:]}")
         cache.mkdir(parents=True, exist_ok=True)
-        _write(kept, made.read_bytes())
+        write_private(kept, made.read_bytes())
         return kept.read_bytes()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -159,11 +159,3 @@ def _kafka_id() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
         if not text.startswith("-"):
             return text
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing, readable by its owner only."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-    fresh.replace(path)

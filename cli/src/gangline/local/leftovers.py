@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gangline.local.process_model import SupervisorError
+from gangline_service.private_file import write_private
 
 MARK = "GANGLINE_SUPERVISED_BY"
 _ROUNDS = 5
@@ -70,11 +71,7 @@ def write_record(run_dir: Path, name: str, pid: int) -> None:
     if ticks is None:
         return
     record = ProcessRecord(name, pid, ticks, _boot_id())
-    path = run_dir / f"{name}.json"
-    fresh = run_dir / f".{name}.json.new"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(record), file)
-    fresh.replace(path)
+    write_private(run_dir / f"{name}.json", json.dumps(asdict(record)).encode())
 
 
 def remove_record(run_dir: Path, name: str) -> None:

@@ -27,6 +27,7 @@ from gangline.local.processes import ProcessSpec, Supervisor
 from gangline.local.s3proxy import S3Proxy
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
+from gangline_service.private_file import write_private
 from gangline_service.tokens import Role, TokenEntry, write_tokens
 
 SERVICES: Mapping[str, str] = {
@@ -44,7 +45,6 @@ STANDBY_SESSION_MS = "3000"
 _TAKEN = frozenset({"ready", "draining", "cordoned"})
 """A node that is admitted, whether it takes gangs or not."""
 """A leader that is silent for this long is replaced by its standby, if there is one."""
-_PRIVATE = 0o600
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Platform:
             kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
         else:
             kept = {name: f"gl_{secrets.token_urlsafe(32)}" for name in ("admin", "service")}
-            _write_private(path, json.dumps(kept))
+            write_private(path, json.dumps(kept).encode())
         write_tokens(
             self.data_dir / "tokens.json",
             [
@@ -253,7 +253,7 @@ class Platform:
             bootstrap_servers=bootstrap,
             clickhouse_url=f"http://127.0.0.1:{ports['clickhouse']}",
         )
-        _write_private(self.data_dir / "client.json", json.dumps(client.__dict__))
+        write_private(self.data_dir / "client.json", json.dumps(client.__dict__).encode())
         return client
 
 
@@ -297,12 +297,3 @@ def _is_ready(health_file: Path) -> bool:
         return False
     url = json.loads(health_file.read_text(encoding="utf-8"))["url"]
     return answers_ok(f"{url}/readyz")
-
-
-def _write_private(path: Path, text: str) -> None:
-    draft = path.with_suffix(".tmp")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    draft.replace(path)

@@ -6,7 +6,6 @@ rests on: conditional writes, ranged reads, multipart uploads, checksums.
 
 import http.client
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from gangline.local.artifacts import Artifact, Progress, fetch_all
 from gangline.local.ports import is_free, pick_ports
 from gangline.local.processes import ProcessSpec
 from gangline.local.server import LocalServer
+from gangline_service.private_file import write_private
 
 JAR = Artifact(
     "org.gaul:s3proxy:4.1.0:jar-with-dependencies",
@@ -102,7 +102,7 @@ class S3Proxy(LocalServer):
         objects.joinpath(BUCKET).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._settings = _kept_settings(self.data_dir / "s3proxy.json")
         text = _PROPERTIES.format(objects=_escaped(objects), **asdict(self._settings))
-        _write_private(self.data_dir / "s3proxy.properties", text)
+        write_private(self.data_dir / "s3proxy.properties", text.encode(), durable=True)
 
     def spec(self, restart: Literal["always", "never"] = "always") -> ProcessSpec:
         """Return how to run the server, under the name `s3proxy`; call `prepare` first."""
@@ -152,7 +152,7 @@ def _kept_settings(path: Path) -> S3Settings:
         if kept is None
         else S3Settings(port, kept.access_key, kept.secret_key)
     )
-    _write_private(path, json.dumps(asdict(fresh)))
+    write_private(path, json.dumps(asdict(fresh)).encode(), durable=True)
     return fresh
 
 
@@ -166,16 +166,6 @@ def _read_settings(path: Path) -> S3Settings | None:
     if not isinstance(kept.port, int) or not kept.access_key or not kept.secret_key:
         raise S3ProxyError(f"{path} is damaged; remove it for a new key pair")
     return kept
-
-
-def _write_private(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
 
 
 def _escaped(path: Path) -> str:

@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 from gangline_schemas.base import Model
 
+from .private_file import write_private
+
 
 class BoundAddress(Model):
     """Where a process serves, as its port file holds it."""
@@ -41,11 +43,7 @@ class BoundAddress(Model):
 
     def write(self, path: Path) -> None:
         """Write the file whole or not at all, readable by its owner only."""
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(self.encode())
-        draft.replace(path)
+        write_private(path, self.encode())
 
     def remove(self, path: Path) -> None:
         """Remove the file, unless it is gone or a successor's."""

@@ -23,6 +23,8 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from gangline_schemas.base import Identifier, Model, field_errors
 
+from .private_file import write_private
+
 log = structlog.get_logger(__name__)
 
 MAX_TOKEN_CHARS = 512
@@ -85,13 +87,7 @@ def new_token() -> str:
 
 def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:
     """Write the file whole or not at all, readable by its owner only."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(TokenFile(tokens=tuple(entries)).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    write_private(path, TokenFile(tokens=tuple(entries)).encode(), durable=True)
 
 
 class TokenBook:

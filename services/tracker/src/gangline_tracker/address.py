@@ -6,12 +6,10 @@ import json
 import os
 from pathlib import Path
 
+from gangline_service.private_file import write_private
+
 
 def write_address(path: Path, port: int) -> None:
     """Write pid, port and url as JSON, whole or not at all, readable by the owner only."""
     content = {"pid": os.getpid(), "port": port, "url": f"http://127.0.0.1:{port}"}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(content, file)
-    draft.replace(path)
+    write_private(path, json.dumps(content).encode())
