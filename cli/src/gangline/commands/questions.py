@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gangline import render
 from gangline.api_models import ENDED_STATES, AheadJob, Explanation, JobExplained, Outlook, WhatIf
 from gangline.commands.jobs import JobId
-from gangline.job_file import read_job_file, read_overrides
+from gangline.commands.overriding import Fields, JobPath, OtherTeam, overrides_of
+from gangline.job_file import read_job_file
 from gangline.session import Session
 
 _INDENT = 14
@@ -165,20 +165,15 @@ def _count(number: int, what: str) -> str:
 
 def what_if(
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
+    file: JobPath,
     gpus: Annotated[
         list[int] | None, typer.Option(min=1, help="With so many GPUs; may be repeated.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field of the file."),
-    ] = None,
-    team: Annotated[str | None, typer.Option(help="Replace the file's team.")] = None,
+    settings: Fields = None,
+    team: OtherTeam = None,
 ) -> None:
     """When and where a job would start now, whom it would preempt; nothing changes by asking."""
-    overrides: dict[str, Any] = read_overrides(settings or [])
-    if team is not None:
-        overrides["team"] = team
+    overrides = overrides_of(settings, team)
     now = datetime.now(UTC)
     found, texts = [], []
     for sized in [{"resources.gpus": size} for size in gpus or ()] or [{}]:

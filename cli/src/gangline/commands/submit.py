@@ -6,8 +6,7 @@ import sys
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,8 +15,9 @@ from gangline.api_models import DryRun, Job, Node, Team, WhatIf
 from gangline.commands import questions
 from gangline.commands.logs import LogPrinter
 from gangline.commands.outcome import end_with
+from gangline.commands.overriding import Fields, JobPath, OtherTeam, overrides_of
 from gangline.errors import CliError, ExitCode
-from gangline.job_file import JobFile, read_job_file, read_overrides
+from gangline.job_file import JobFile, read_job_file
 from gangline.output import Output
 from gangline.session import Session
 
@@ -26,7 +26,7 @@ _READY = "ready"
 
 def submit(  # noqa: PLR0917 -- options of a command line
     session: Session,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")],
+    file: JobPath,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start nothing.")] = (
         False
     ),
@@ -41,20 +41,14 @@ def submit(  # noqa: PLR0917 -- options of a command line
         str | None, typer.Option(metavar="KEY", help="The same key again is the same job.")
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field of the file."),
-    ] = None,
-    team: Annotated[str | None, typer.Option(help="Replace the file's team.")] = None,
+    settings: Fields = None,
+    team: OtherTeam = None,
 ) -> None:
     """Submit a job file; shows first what it would run and whether it fits now.
 
     Exit codes with --wait or --follow: 0 succeeded, 100 failed, 101 not finished, 103 cancelled.
     """
-    overrides: dict[str, Any] = read_overrides(settings or [])
-    if team is not None:
-        overrides["team"] = team
-    job_file = read_job_file(file, overrides)
+    job_file = read_job_file(file, overrides_of(settings, team))
     client, out = session.client, session.out
     plan = client.dry_run(job_file)
     text = plan_text(job_file, plan, client.teams(), client.nodes(), outlook_of(session, job_file))
