@@ -22,10 +22,17 @@ def store(tmp_path: Path) -> LocalStore:
 
 def test_the_newest_three_are_kept_newest_first(store: LocalStore) -> None:
     kept = StoredSnapshots(store)
-    for seq in (1000, 999, 5, 20_000, 30_000):
+    for seq in (5, 999, 1000, 20_000, 30_000):
         kept.put("quota", 0, seq, b"%d" % seq)
     assert list(kept.newest("quota", 0)) == [b"30000", b"20000", b"1000"]
     assert len(list(store.list())) == KEPT
+
+
+def test_those_of_a_longer_log_that_is_no_more_go(store: LocalStore) -> None:
+    kept = StoredSnapshots(store)
+    for seq in (20_000, 30_000, 40_000, 7, 25_000):
+        kept.put("quota", 0, seq, b"%d" % seq)
+    assert list(kept.newest("quota", 0)) == [b"25000", b"7"]
 
 
 def test_each_shard_service_and_installation_has_its_own(store: LocalStore) -> None:

@@ -1,7 +1,8 @@
 """Where a deciding service keeps its snapshots: the object store, below `snapshots/`.
 
 `snapshots/<prefix + service>/<shard>/<seq>.snapshot`, put whole or not at all; the newest three
-stay.
+stay. What is beyond the one that is put goes too: who writes has read its whole log, so that is of
+a log that is no more (Kafka was set up anew), and would be the newest for ever.
 A store that is away is not waited for long: the log holds everything, and a takeover is urgent.
 """
 
@@ -36,9 +37,12 @@ class StoredSnapshots:
             yield self._store.get(key)
 
     def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
-        """Keep one, then remove the oldest ones."""
-        self._store.put(f"{self._folder(service, shard)}{next_seq:020d}.snapshot", data)
-        for key in self._keys(service, shard)[:-KEPT]:
+        """Keep one, then remove the oldest ones, and those of another log."""
+        own = f"{self._folder(service, shard)}{next_seq:020d}.snapshot"
+        self._store.put(own, data)
+        keys = self._keys(service, shard)
+        stay = [key for key in keys if key <= own][-KEPT:]
+        for key in set(keys).difference(stay):
             self._store.delete(key)
 
     def _keys(self, service: str, shard: int) -> list[str]:

@@ -42,7 +42,9 @@ class Settings(ServiceSettings):
     scheduler_tls_ca: Path | None = None
     """PEM file of who signed the schedulers' certificates; else the system's authorities count."""
     store_url: str | None = None
-    """Where code bundles are put; see gangline_storage.open."""
+    """Where code bundles are put, and snapshots of the live model; see gangline_storage.open."""
+    snapshot_every: Annotated[int, Field(ge=1)] = 20_000
+    """A snapshot is written after so many decisions."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits to see what was decided about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

@@ -148,9 +148,8 @@ def _views(settings: Settings) -> ViewSnapshots | None:
     if settings.store_url is None:
         return None
     store = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
-    return ViewSnapshots(
-        store, code=code_hash("gangline_gateway", "gangline_schemas", "gangline_bus")
-    )
+    code = code_hash("gangline_gateway", "gangline_schemas", "gangline_bus")
+    return ViewSnapshots(store, code=code, every=settings.snapshot_every)
 
 
 def _door(settings: Settings) -> SchedulerDoor:

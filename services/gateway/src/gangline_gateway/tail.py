@@ -160,9 +160,7 @@ class Tail:
                 for at in [at for at, after in known.items() if after > ends[at]]:
                     self._marks.forget(at)  # the stream was made anew
             else:
-                positions |= {
-                    at: max(starts[at], known.get(at, 0) - MAX_RECORDS) for at in places
-                }
+                positions |= {at: max(starts[at], known.get(at, 0) - MAX_RECORDS) for at in places}
         return positions
 
     def _restore(self) -> None:

@@ -26,7 +26,6 @@ import structlog
 
 from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.snapshot import (
-    EVERY,
     FORMAT,
     SnapshotHeader,
     SnapshotRefused,
@@ -109,7 +108,7 @@ class ViewSnapshots:
         store: SnapshotStore,
         *,
         code: str,
-        every: int = EVERY,
+        every: int,
         run: Callable[[Callable[[], None]], object] = _in_thread,
     ) -> None:
         self.every = every
