@@ -166,11 +166,17 @@ def _stops(state: State, job_id: str) -> bool:
 
 
 def held_for_waiting(before: State, decided: Sequence[Event]) -> list[str]:
-    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`."""
+    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`.
+
+    A gang that moves needs no free GPUs for those that it will have where it stands.
+    """
     free = {node.node_id: node.size for node in before.free.nodes()}
-    for held in before.held.values():
+    for job_id, held in before.held.items():
+        gang = before.jobs[job_id].gang if job_id in before.jobs else None
+        has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
         for node_id, gpus in held.nodes:
-            free[node_id] = free.get(node_id, 0) - gpus
+            missing = max(0, gpus - has.get(node_id, 0))
+            free[node_id] = free.get(node_id, 0) - missing
     found: list[str] = []
     for event in decided:
         if isinstance(event, GangAllocated) and event.job_id not in before.held:
