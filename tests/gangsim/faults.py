@@ -179,18 +179,19 @@ def _cut_receive(world: World, fault: Fault) -> End:
 
 
 def _silence(world: World, fault: Fault) -> End:
-    """Nobody's heartbeats can be read, or none is taken: the bus's fault, not the nodes'."""
-    nodes = list(world.nodes.values())
-    since_s = world.mass_silence_since_s = world.engine.now_s
-    lost = fault.detail == "lost"
-    for node in nodes:
-        node.silent = True
-        node.heartbeats_refused = lost
+    """Nobody's heartbeats can be read, or none is taken: the bus's fault, not the nodes'.
+
+    Silences may overlap: all are silent from the first one's begin to the last one's end.
+    """
+    if not world.silences:
+        world.mass_silence_since_s = world.engine.now_s
+    since_s = world.mass_silence_since_s
+    world.silences.append(fault)
 
     def over() -> None:
-        for node in nodes:
-            node.silent = node.heartbeats_refused = False
-        world.engine.after(2 * HEARTBEAT_S, heard)
+        world.silences.remove(fault)
+        if not world.silences:
+            world.engine.after(2 * HEARTBEAT_S, heard)
 
     def heard() -> None:
         if world.mass_silence_since_s == since_s:

@@ -36,8 +36,6 @@ class SimNode:
         self.outbox: list[tuple[OutRecord, bool]] = []
         self.cut_send = False
         self.cut_receive = False
-        self.silent = False
-        self.heartbeats_refused = False
         self.lost = False
         self.clock_offset_s = 0.0
         self.held_key: bytes | None = None
@@ -272,10 +270,11 @@ class AgentProcess:
         )
 
     def _heartbeat(self, beat: WorkerHeartbeat) -> None:
-        node = self.node
-        if node.cut_send or node.heartbeats_refused or self.world.broker.down:
+        node, silences = self.node, self.world.silences
+        refused = any(silence.detail == "lost" for silence in silences)
+        if node.cut_send or refused or self.world.broker.down:
             return
-        if not node.silent:
+        if not silences:
             identity = derived_id(beat.type, beat.incarnation, beat.sequence)
             try:
                 node.bus.writer().send(self._record(Topic.HEARTBEATS, node.node_id, beat, identity))

@@ -35,7 +35,7 @@ from gangsim.engine import Engine, Violation
 from gangsim.machines import Machines
 from gangsim.node import SimNode
 from gangsim.parts import Parts
-from gangsim.plan import JobPlan, NodePlan, Plan
+from gangsim.plan import Fault, JobPlan, NodePlan, Plan
 from gangsim.services import Service, ServiceProcess
 from gangsim.snapshots import SimSnapshots, Told
 from gangsim.store import SimStore
@@ -83,6 +83,7 @@ class World:
         self.trainings: dict[GangKey, Training] = {}
         self.completed: dict[GangKey, int] = {}
         self.heard: dict[str, float] = {}
+        self.silences: list[Fault] = []
         self.mass_silence_since_s: float | None = None
         self.jobs: dict[str, JobPlan] = {job.job_id: job for job in plan.jobs}
         self._received: dict[tuple[str, int, int], Received] = {}
