@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -14,7 +15,8 @@ from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import held_for_waiting, held_is_coming
 from gangline_scheduler.model import Gang, Job, Member
-from gangline_scheduler.policy.config import Preemption
+from gangline_scheduler.policy.config import Policy, Preemption
+from gangline_scheduler.policy.scene import Scene
 from gangline_scheduler.policy.victims import cost_gpu_s
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
@@ -408,3 +410,29 @@ def test_the_invariants_see_a_theft() -> None:
     assert held_is_coming(cluster.state) == [
         "3 GPUs of n1 are held for gangs that wait; 1 are free and 1 become so"
     ]
+
+
+# --- what is looked at first ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_job_finds_more_free_gpus_than_come(seed: int) -> None:
+    """Jobs that more could not help are passed over before anything is tried for them."""
+    draw = Random(seed)
+    cluster = Cluster(*(node(f"n{number}", gpus=4) for number in range(3)))
+    for number in range(8):
+        cluster.run(f"r{number}", draw.choice((1, 1, 2)), **RUNS)
+    cluster.tick(seconds=HOUR)
+    asked = 0
+    for number in range(4):
+        urgent = {**URGENT, "priority": draw.choice((5, 10, 50))}
+        cluster.submit(f"w{number}", draw.choice((1, 2, 4, 8)), **urgent)
+        cluster.tick(seconds=draw.choice((1, 40)))
+        scene = Scene(cluster.state, cluster.now, Policy())
+        for job_id in cluster.state.pending:
+            question = scene.question(cluster.job(job_id))
+            if question is not None:
+                asked += 1
+                assert question.demand.gpus == question.job.fewest
+                assert question.snapshot.free_gpus <= scene.coming_gpus
+    assert asked > 0

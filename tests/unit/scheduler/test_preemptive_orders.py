@@ -8,7 +8,7 @@ from builders_deciding import team
 from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.policy.config import Policy, order_named
 from gangline_schemas.base import Event
-from gangline_schemas.events.quota import TeamConfigured
+from gangline_schemas.events.quota import DrainAdmitted, TeamConfigured
 from gangline_schemas.events.workers import ExitReason
 
 MIN_RUNTIME_S = 601
@@ -63,3 +63,26 @@ def test_nobody_is_stopped_for_a_team_that_has_no_room() -> None:
     made.submit("short", gpus=1, of_team="cv", expected_runtime_hours=1)
 
     assert stopped(made.tick(seconds=MIN_RUNTIME_S)) == []
+
+
+def test_where_all_have_room_all_start_in_order() -> None:
+    made = Cluster(node(gpus=4), policy=Policy(order=order_named("srtf")))
+    made.run("first", gpus=2, expected_runtime_hours=1)
+    made.give(TeamConfigured(config=team(limit=2)))
+    for name, hours in (("long", 9), ("short", 3)):
+        made.submit(name, gpus=1, expected_runtime_hours=hours)
+    made.give(TeamConfigured(config=team(limit=64)))
+
+    assert [made.job(name).gang is not None for name in ("long", "short", "first")] == [True] * 3
+    assert made.job("short").gang.nodes[0].gpus == (2,)  # type: ignore[union-attr]
+
+
+def test_who_runs_is_compared_when_a_node_left_even_if_nobody_else_may_start() -> None:
+    made = Cluster(node(gpus=2), node("n2", gpus=2), policy=Policy(order=order_named("srtf")))
+    for name, hours in (("short", 1), ("long", 9)):
+        made.run(name, gpus=2, preemptible=True, expected_runtime_hours=hours)
+    made.give(TeamConfigured(config=team("cv", limit=0)))
+    made.submit("waits", gpus=1, of_team="cv", expected_runtime_hours=1)
+    made.give(DrainAdmitted(node_id="n1", drain=True, move_jobs=False, user="ops"))
+
+    assert stopped(made.tick(seconds=MIN_RUNTIME_S)) == ["long"]

@@ -62,10 +62,9 @@ def next_demand(job: Job, state: State) -> Demand:
     return replace(demand, avoid=avoid, never=never)
 
 
-def need_of(state: State, job_id: str) -> tuple[float, float]:
-    """CPUs and GB that a job needs with each GPU: they are held as well."""
-    need = state.jobs[job_id].spec.resources
-    return need.cpus_per_gpu, need.memory_per_gpu_gb
+def need_of(state: State, job_id: str) -> Demand:
+    """What GPUs that are held for a job must be, and what is held with each of them."""
+    return demand_of(state.jobs[job_id].spec)
 
 
 def _never(item: Avoid, nodes: dict[str, Node]) -> bool:

@@ -6,7 +6,6 @@ ends the process. Cost per event: one job and the nodes of its gang.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import singledispatch
 
@@ -29,8 +28,10 @@ from gangline_scheduler.model import (
     Waiting,
 )
 from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
+from gangline_scheduler.values import replace
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
+    CheckpointRef,
     GangAllocated,
     GangMemberChanged,
     GangPreempting,
@@ -111,14 +112,17 @@ def _(event: JobReprioritized, state: State, at: datetime) -> None:  # noqa: ARG
 
 @_apply.register
 def _(event: JobStateChanged, state: State, at: datetime) -> None:
-    job = replace(state.jobs[event.job_id], state=event.state)
+    job = state.jobs[event.job_id]
     if event.state is JobState.PENDING:
-        if event.previous is not JobState.PENDING:
-            job = replace(job, waiting_since=at, waiting=None, foretold=None)
+        if event.previous is JobState.PENDING:
+            job = replace(job, state=event.state)
+        else:
+            job = replace(job, state=event.state, waiting_since=at, waiting=None, foretold=None)
         _put_job(state, job)
         if event.job_id not in state.pending:
             _wait(state, job)
     else:
+        job = replace(job, state=event.state)
         _wait_no_more(state, event.job_id)
         state.jobs[event.job_id] = job
     _drop_if_over(state, job)
@@ -166,8 +170,8 @@ def _(event: GangPreempting, state: State, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     stop = Stop(event.reason, event.deadline)
     resized_at = at if event.reason is StopReason.RESIZE else job.resized_at
-    job = replace(job, resized_at=resized_at, resize_to=event.resize_to)
-    _put_job(state, replace(job, gang=replace(gang, stop=stop)))
+    gang = replace(gang, stop=stop)
+    _put_job(state, replace(job, resized_at=resized_at, resize_to=event.resize_to, gang=gang))
     if event.reason is StopReason.DEFRAGMENT:
         recent = tuple(then for then in state.moved if at - then < MOVES_KEPT)
         state.moved = (*recent, at)
@@ -229,16 +233,22 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
     base = None if job.base == gone else job.base
     if point is not None and point.job_id != job.job_id:
         base = point
-    elif point is not None and any(known.step == point.step for known in kept) and point in kept:
+    elif point is not None and not _leads_further(point, kept) and point in kept:
         kept = kept[: kept.index(point) + 1]
     elif point is not None:
         kept = (*kept, point)[-max(CHECKPOINTS_KEPT, job.spec.checkpoint.keep.latest) :]
-    job = replace(job, checkpoints=kept, base=base)
-    if point is not None and point.job_id == job.job_id and not event.restored:
-        job = replace(job, saved_at=at)
-    if event.restored:
-        job = replace(job, restored=True, commits_from=job.attempt + 1)
-    _put_job(state, job)
+    saved = point is not None and point.job_id == job.job_id and not event.restored
+    _put_job(
+        state,
+        replace(
+            job,
+            checkpoints=kept,
+            base=base,
+            saved_at=at if saved else job.saved_at,
+            restored=event.restored or job.restored,
+            commits_from=job.attempt + 1 if event.restored else job.commits_from,
+        ),
+    )
 
 
 @_apply.register
@@ -376,6 +386,11 @@ def _models(state: State, parts: tuple[NodeAssignment, ...]) -> tuple[tuple[str,
         for index in part.gpus:
             found[models[index]] = found.get(models[index], 0) + 1
     return tuple(sorted(found.items()))
+
+
+def _leads_further(point: CheckpointRef, kept: tuple[CheckpointRef, ...]) -> bool:
+    """Whether it is a new one; those that are kept stand in the order of their steps."""
+    return not kept or point.step > kept[-1].step
 
 
 def _change_ended(state: State, event: ResumePointChanged) -> None:

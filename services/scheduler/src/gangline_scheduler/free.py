@@ -14,12 +14,13 @@ afterwards is copied first. `put` and `pop` cost O(levels) and the copy of the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
 from gangline_scheduler.model import Hold, Node
 from gangline_scheduler.overlay import Overlay
+from gangline_scheduler.values import replace
 
 LEVELS = ("nvlink", "rack", "block")
 """The levels between one node and the whole cluster, closest first."""

@@ -7,6 +7,7 @@ Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from gangline_scheduler.free import FreeIndex, empty_of, free_of
 from gangline_scheduler.policy.reservation import Reservation
@@ -224,4 +225,9 @@ def consistent(state: State) -> list[str]:
     }
     if holds != gangs:
         found.append("what nodes hold differs from the gangs")
+    found += [
+        f"{job_id}: its checkpoints do not stand in the order of their steps"
+        for job_id, job in state.jobs.items()
+        if any(after.step <= point.step for point, after in pairwise(job.checkpoints))
+    ]
     return found

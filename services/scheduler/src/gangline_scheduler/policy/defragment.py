@@ -35,7 +35,7 @@ def moves_left(scene: Scene) -> int:
 def defragment(scene: Scene, job: Job) -> Room | None:
     """Whom to move for this job; None when that does not help, or is not worth it."""
     most = moves_left(scene)
-    if not most or not scene.victims:
+    if not most or scene.coming_gpus < job.fewest or not scene.victims:
         return None
     question = scene.question(job)
     if question is None or question.own:

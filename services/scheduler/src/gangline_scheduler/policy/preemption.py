@@ -9,7 +9,8 @@ When: the cheapest set (clearing.py) is taken only if it costs less than it is w
     value = the job's GPUs x seconds that it starts sooner
 
 against the start that it would get when gangs end by themselves (reservation.py), at most `horizon`
-away. Cost: that of the search, and of one reservation.
+away. Cost: O(running gangs) when all that stand worse would not do; else that of the search, and of
+one reservation.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ def preempt(scene: Scene, job: Job) -> Room | None:
     """Whom to stop for this job; None when nobody needs to be, or it is not worth it."""
     state, order = scene.state, scene.policy.order
     standing = order.standing(job, state, scene.now)
-    worse = [victim for victim in scene.victims if victim.standing > standing]
-    if not worse:
+    if _out_of_reach(scene, job, standing):
         return None
-    question = scene.question(job)
+    worse = [victim for victim in scene.victims if victim.standing > standing]
+    question = scene.question(job) if worse else None
     if question is None:
         return None
     freed = sum(victim.gpus for victim in worse)
@@ -57,3 +58,18 @@ def preempt(scene: Scene, job: Job) -> Room | None:
         if found.cost < value:
             return Room(job, "preempt", found, value)
     return None
+
+
+def _out_of_reach(scene: Scene, job: Job, standing: float) -> bool:
+    """Whether stopping all that stand worse would not do, or nobody does.
+
+    Mostly so: it is looked at before who of them may be stopped, and what is free for the job.
+    """
+    state, freed = scene.state, 0
+    for job_id in state.live:
+        other = state.jobs[job_id]
+        if other.gang is None or other.gang.stop is not None:
+            continue
+        if scene.policy.order.standing(other, state, scene.now) > standing:
+            freed += other.held_gpus
+    return not freed or scene.coming_gpus + freed < job.fewest

@@ -11,12 +11,12 @@
 4. Pending ones that were taken start, where there is room for them.
 
 Cost: O(R log R) for R running jobs, and O(P) for the pending ones looked at: once no GPU is left
-the others are not.
+the others are not. Where all have room nobody is compared: then it is O(R + P).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 
@@ -65,19 +65,38 @@ def run_pass(plan: Plan, policy: Policy) -> None:
     fixed = [job for job in live if not _may_be_stopped(job, plan, policy)]
     gpus = state.empty.total() - sum(job.held_gpus for job in fixed)
     kept = {job.job_id for job in fixed}
-    running = sorted((order.rank(job, state, now), job) for job in live if job.job_id not in kept)
+    rest = [job for job in live if job.job_id not in kept]
     ceilings = Ceilings(state)
-    pending = (
-        (order.rank(job, state, now), job)
-        for job in in_order(order, lambda: state, now)
-        if ceilings.allows(state, job)
-    )
+
+    def waiting() -> Iterator[Job]:
+        jobs_in_order = in_order(order, lambda: state, now)
+        return (job for job in jobs_in_order if ceilings.allows(state, job))
+
+    everybody = _all_that_wait(waiting(), gpus - sum(job.held_gpus for job in rest))
+    if everybody is not None:
+        _start(plan, policy, everybody)
+        return
+    running = sorted((order.rank(job, state, now), job) for job in rest)
+    pending = ((order.rank(job, state, now), job) for job in waiting())
     in_turn = (job for _, job in merge(pending, running))
     choice = choose(in_turn, [job for _, job in running], gpus)
     if choice.stop:
         stop_all(plan, choice.stop)
     else:
         _start(plan, policy, choice.start)
+
+
+def _all_that_wait(waiting: Iterable[Job], gpus: int) -> list[Job] | None:
+    """All of them, in order, if there is room for all beside those that run; else None."""
+    found: list[Job] = []
+    if gpus < 0:
+        return None
+    for job in waiting:
+        gpus -= job.gpus
+        if gpus < 0:
+            return None
+        found.append(job)
+    return found
 
 
 def stopping(state: State) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from gangline_scheduler.model import Job
@@ -33,7 +34,13 @@ SecondsByGpus = Callable[[int], float]
 def expected_s(job: Job) -> float:
     """What the user expects it to run, in seconds to the millisecond; infinite when not said."""
     hours = job.spec.expected_runtime_hours
-    return math.inf if hours is None else round(hours * 3600.0, 3)
+    return math.inf if hours is None else _to_the_millisecond(hours)
+
+
+@lru_cache(maxsize=8192)
+def _to_the_millisecond(hours: float) -> float:
+    # A pass asks for each running job, and rounding costs more than the rest of its place.
+    return round(hours * 3600.0, 3)
 
 
 def no_restart_cost(gpus: int) -> float:  # noqa: ARG001 - the others' shape

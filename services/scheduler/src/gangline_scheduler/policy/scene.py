@@ -78,6 +78,13 @@ class Scene:
         return stoppable(self.state, self.now, self.policy, self.estimates)
 
     @cached_property
+    def coming_gpus(self) -> int:
+        """GPUs that are free, or are held by gangs that stop: none of the questions has more."""
+        gangs = (self.state.jobs[job_id].gang for job_id in self.state.live)
+        stopping = (gang for gang in gangs if gang is not None and gang.stop is not None)
+        return self.state.free_gpus + sum(gang.world_size for gang in stopping)
+
+    @cached_property
     def leaving(self) -> dict[str, int]:
         """GPUs of gangs that stop, by team."""
         return leaving(self.state)
@@ -108,7 +115,7 @@ class Scene:
         demand = self.ceilings.within(self._later, job, wanted)
         if demand is None:
             return self._own(job, wanted, snapshot)
-        if Statement(snapshot.copy()).place(demand) is not None:
+        if Statement(snapshot).place(demand) is not None:
             return None
         return Question(job, demand, snapshot)
 

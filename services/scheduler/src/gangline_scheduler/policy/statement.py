@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gangline_scheduler.free import FreeIndex, FreeNode
 from gangline_scheduler.model import Demand, Hold, Job, Node
-from gangline_scheduler.policy.placement import Placement, Placer, place
+from gangline_scheduler.policy.placement import Placement, Placer, models, place
 
 
 class Snapshot:
@@ -45,17 +45,22 @@ class Snapshot:
             other.free.pop(node_id)
         return other
 
-    def keep(self, shares: Mapping[str, int], need: tuple[float, float] = (0.0, 0.0)) -> None:
+    def keep(self, shares: Mapping[str, int], demand: Demand | None = None) -> None:
         """Leave so many of a node's free GPUs out: they are kept for somebody else.
 
-        `need`: CPUs and GB that are kept with each of them.
+        `demand`: who that is. Only GPUs of the models that it accepts are kept, and with each the
+        CPUs and GB that it needs. Of a node with several of these models, so many of each.
         """
+        accepted = ("",) if demand is None else models(demand)
         for node_id, gpus in shares.items():
             node = self.free.get(node_id)
-            if node is not None and gpus > 0:
-                kept = node.indexes("")[-gpus:]
-                cpus, memory_gb = (len(kept) * each for each in need)
-                self.free.put(node.less(Hold(kept, cpus, memory_gb)))
+            if node is None or gpus <= 0:
+                continue
+            kept = tuple(index for model in accepted for index in node.indexes(model)[-gpus:])
+            ranks = min(gpus, len(kept))
+            cpus = ranks * demand.cpus_per_gpu if demand is not None else 0.0
+            memory_gb = ranks * demand.memory_per_gpu_gb if demand is not None else 0.0
+            self.free.put(node.less(Hold(kept, cpus, memory_gb)))
 
     def take(self, demand: Demand, placement: Placement) -> list[FreeNode]:
         """Take what a placed gang holds; the nodes as they were before, those it knows."""

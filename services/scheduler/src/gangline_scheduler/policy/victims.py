@@ -44,9 +44,12 @@ def stoppable(
 ) -> tuple[Victim, ...]:
     """Every gang that may be stopped now, the cheapest for each GPU first."""
     settings, found = policy.preemption, []
+    shortest_s = max(_pause_s(settings), settings.nearly_done.total_seconds())
     for job_id in state.live:
         job = state.jobs[job_id]
-        if job.spec.preemptible and _may_be_stopped(job, now, settings, estimates):
+        if job.spec.preemptible and _may_be_stopped(job, now, settings):
+            if estimates.left_s(job) < shortest_s:
+                continue
             cost = cost_gpu_s(job, now, settings)
             standing = policy.order.standing(job, state, now)
             found.append(Victim(job, job.held_gpus, cost, standing))
@@ -68,7 +71,8 @@ def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
     return job.held_gpus * (_pause_s(settings) + lost_s)
 
 
-def _may_be_stopped(job: Job, now: datetime, settings: Preemption, estimates: Estimates) -> bool:
+def _may_be_stopped(job: Job, now: datetime, settings: Preemption) -> bool:
+    """Whether it may, however long it still runs."""
     gang = job.gang
     if gang is None or gang.stop is not None or job.state is not JobState.RUNNING:
         return False
@@ -76,10 +80,7 @@ def _may_be_stopped(job: Job, now: datetime, settings: Preemption, estimates: Es
         settings.min_runtime
     ):
         return False
-    if any(member is not Member.STARTED for member in gang.members):
-        return False
-    shortest_s = max(_pause_s(settings), settings.nearly_done.total_seconds())
-    return estimates.left_s(job) >= shortest_s
+    return gang.members.count(Member.STARTED) == len(gang.members)
 
 
 def _pause_s(settings: Preemption) -> float:
