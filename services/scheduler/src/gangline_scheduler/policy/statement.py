@@ -12,6 +12,9 @@ from gangline_scheduler.free import FreeIndex, FreeNode
 from gangline_scheduler.model import Demand, Hold, Job, Node
 from gangline_scheduler.policy.placement import Placement, Placer, models, place
 
+NOTHING = Demand(gpus=0)
+"""Of no model, and without CPUs or memory."""
+
 
 class Snapshot:
     """What is free, to try things on; `nodes` are the cluster's, as they are."""
@@ -45,22 +48,19 @@ class Snapshot:
             other.free.pop(node_id)
         return other
 
-    def keep(self, shares: Mapping[str, int], demand: Demand | None = None) -> None:
+    def keep(self, shares: Mapping[str, int], demand: Demand = NOTHING) -> None:
         """Leave so many of a node's free GPUs out: they are kept for somebody else.
 
-        `demand`: who that is. Only GPUs of the models that it accepts are kept, and with each the
-        CPUs and GB that it needs. Of a node with several of these models, so many of each.
+        `demand`: what that one asks for. GPUs of a model that it accepts are kept first, of each
+        such model so many; and CPUs and GB with each of them.
         """
-        accepted = ("",) if demand is None else models(demand)
         for node_id, gpus in shares.items():
             node = self.free.get(node_id)
-            if node is None or gpus <= 0:
-                continue
-            kept = tuple(index for model in accepted for index in node.indexes(model)[-gpus:])
-            ranks = min(gpus, len(kept))
-            cpus = ranks * demand.cpus_per_gpu if demand is not None else 0.0
-            memory_gb = ranks * demand.memory_per_gpu_gb if demand is not None else 0.0
-            self.free.put(node.less(Hold(kept, cpus, memory_gb)))
+            if node is not None and gpus > 0:
+                kept = _kept(node, gpus, models(demand))
+                ranks = min(gpus, len(kept))
+                cpus, memory_gb = ranks * demand.cpus_per_gpu, ranks * demand.memory_per_gpu_gb
+                self.free.put(node.less(Hold(kept, cpus, memory_gb)))
 
     def take(self, demand: Demand, placement: Placement) -> list[FreeNode]:
         """Take what a placed gang holds; the nodes as they were before, those it knows."""
@@ -118,3 +118,12 @@ class Statement:
     def _forget(self) -> None:
         self._before.clear()
         self.placed.clear()
+
+
+def _kept(node: FreeNode, gpus: int, accepted: tuple[str, ...]) -> tuple[int, ...]:
+    """The last of a node's free GPUs; other models only while too few of the accepted are free."""
+    kept = tuple(index for model in accepted for index in node.indexes(model)[-gpus:])
+    if len(kept) >= gpus:
+        return kept
+    others = tuple(index for index in node.indexes("") if index not in kept)
+    return (*others[len(kept) - gpus :], *kept)
