@@ -61,15 +61,17 @@ def preempt(scene: Scene, job: Job) -> Room | None:
 
 
 def _out_of_reach(scene: Scene, job: Job, standing: float) -> bool:
-    """Whether stopping all that stand worse would not do, or nobody does.
+    """Whether nobody stands worse, or stopping all who do would not do.
 
     Mostly so: it is looked at before who of them may be stopped, and what is free for the job.
     """
-    state, freed = scene.state, 0
+    state, missing = scene.state, job.fewest - scene.coming_gpus
     for job_id in state.live:
         other = state.jobs[job_id]
         if other.gang is None or other.gang.stop is not None:
             continue
         if scene.policy.order.standing(other, state, scene.now) > standing:
-            freed += other.held_gpus
-    return not freed or scene.coming_gpus + freed < job.fewest
+            missing -= other.held_gpus
+            if missing <= 0:
+                return False
+    return True
