@@ -14,7 +14,7 @@ from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import held_for_waiting, held_is_coming
-from gangline_scheduler.model import Gang, Job, Member
+from gangline_scheduler.model import Gang, Held, Job, Member
 from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_scheduler.policy.scene import Scene
 from gangline_scheduler.policy.victims import cost_gpu_s
@@ -436,3 +436,18 @@ def test_no_job_finds_more_free_gpus_than_come(seed: int) -> None:
                 assert question.demand.gpus == question.job.fewest
                 assert question.snapshot.free_gpus <= scene.coming_gpus
     assert asked > 0
+
+
+def test_the_invariants_count_what_a_gang_that_moves_has_already() -> None:
+    cluster = running("a", "b")
+    allocated = only(cluster.submit("t", 1), GangAllocated)
+    cluster.exit("t")
+    until = cluster.now + timedelta(minutes=1)
+
+    def taken_beside(held_gpus: int) -> list[str]:
+        cluster.state.held["a"] = Held((("n1", held_gpus),), until, "resize")
+        return held_for_waiting(cluster.state, [allocated])
+
+    assert cluster.state.free_gpus == 2
+    assert taken_beside(held_gpus=2) == [], "one of them it has, one is free, one is left"
+    assert taken_beside(held_gpus=3) == ["t took GPUs of n1 that are held"]
