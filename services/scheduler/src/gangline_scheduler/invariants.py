@@ -6,6 +6,7 @@ Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
@@ -167,26 +168,40 @@ def _stops(state: State, job_id: str) -> bool:
 
 
 def held_for_waiting(before: State, decided: Sequence[Event]) -> list[str]:
-    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`.
-
-    A gang that moves needs no free GPUs for those that it will have where it stands.
-    """
-    free = {node.node_id: node.size for node in before.free.nodes()}
-    for job_id, held in before.held.items():
-        gang = before.jobs[job_id].gang if job_id in before.jobs else None
-        has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
-        for node_id, gpus in held.nodes:
-            missing = max(0, gpus - has.get(node_id, 0))
-            free[node_id] = free.get(node_id, 0) - missing
-    found: list[str] = []
+    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`."""
+    free, found = _held_for_nobody(before), []
     for event in decided:
         if isinstance(event, GangAllocated) and event.job_id not in before.held:
             for part in event.nodes:
-                left = max(0, free.get(part.node_id, 0))
-                if len(part.gpus) > left:
+                models = dict(before.nodes[part.node_id].gpu_models)
+                taken = Counter(models[index] for index in part.gpus)
+                taken[""] = len(part.gpus)
+                if any(gpus > free[part.node_id, model] for model, gpus in taken.items()):
                     found.append(f"{event.job_id} took GPUs of {part.node_id} that are held")
-                free[part.node_id] = left - len(part.gpus)
+                for model, gpus in taken.items():
+                    free[part.node_id, model] -= gpus
     return found
+
+
+def _held_for_nobody(state: State) -> Counter[tuple[str, str]]:
+    """Free GPUs by node and model ("": all), less those that are held for gangs of this model.
+
+    A gang that moves needs no free GPUs for those that it will have where it stands.
+    """
+    free: Counter[tuple[str, str]] = Counter()
+    for node in state.free.nodes():
+        free[node.node_id, ""] = node.size
+        free.update({(node.node_id, model): len(indexes) for model, indexes in node.gpus})
+    for job_id, held in state.held.items():
+        job = state.jobs.get(job_id)
+        gang = job.gang if job is not None else None
+        has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
+        accepted = job.spec.resources.gpu_type if job is not None else ()
+        of_models = ("", *(name.lower() for name in accepted if len(accepted) == 1))
+        for node_id, gpus in held.nodes:
+            for model in of_models:
+                free[node_id, model] -= max(0, gpus - has.get(node_id, 0))
+    return free
 
 
 def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[str]:
