@@ -390,6 +390,20 @@ def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
         world.process().take_over()
 
 
+def test_a_transaction_that_nobody_ends_stops_the_service(world: World) -> None:
+    world.request(*TEAMS)
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, all_seen)
+    topic = world.names.name(Topic.QUOTA)
+    last = world.read(topic)[-1]
+    hanging = world.connect("commit.produced").transactional_writer(f"{world.names.prefix}hanging")
+    with pytest.raises(SimulatedCrash):
+        hanging.commit([OutRecord(topic, last.key, last.value, last.headers, 0)], {}, "g")
+    with pytest.raises(LogBroken, match=r"transaction at offset \d+ of \d+ was never ended"):
+        world.process().take_over()
+
+
 class SeenJson:
     """The state of `Teams` as one line."""
 

@@ -16,7 +16,7 @@ from gangline_service.private_file import write_private
 NODE_ID = 1
 FORMAT_TIMEOUT_S = 60
 # What a format writes depends on Kafka's version alone; the cache keeps one per version.
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.0.2"
 
 # One node, so every replication factor is 1; few partitions, for they cost memory and start time.
 _SETTINGS = """\

@@ -1,7 +1,8 @@
 """The decider loop: the only place with transactions.
 
 Takeover
-1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open.
+1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open. If
+   the log's end is still held back, Kafka has lost track of a transaction: nothing goes on.
 2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
 3. Take the committed input offsets; read on from there (a new input: from its start; signals: from
    their end).
@@ -32,7 +33,7 @@ import structlog
 from gangline_bus.codec import Received, UndecodableError, encode, receive
 from gangline_bus.decision import Decider, Decision, EffectDone, Input, Refused, Tick
 from gangline_bus.dlq import DlqLimit, refused_record
-from gangline_bus.fold import Folded, event_name, fold_log
+from gangline_bus.fold import Folded, event_name, fold_log, refuse_hanging
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
@@ -117,6 +118,7 @@ class DeciderLoop(Generic[StateT]):
         """Become the shard's only writer and rebuild its state. Raises BusError, LogBroken."""
         transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
         self._writer = self._bus.transactional_writer(transactional_id)
+        refuse_hanging(self._bus, self._place)
         self._folded = self._restored() or fold_log(self._bus, self.decider, self._place)
         self._epoch = self._folded.writer_epoch + 1
         self._reader = self._bus.reader(self.decider.name)

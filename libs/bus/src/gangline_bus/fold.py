@@ -30,6 +30,21 @@ class Folded(Generic[StateT]):
     last: str = ""
 
 
+def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
+    """Raise LogBroken when the log's end is held back; ask it as the log's fenced, only writer.
+
+    Taking over has ended all that predecessors left open. What is open now nobody will ever end:
+    Kafka 4.1 to 4.4 can forget the marker of a transaction (KAFKA-20734), and readers would wait
+    for it for ever, without a sign.
+    """
+    readable, written = bus.end_offsets([place])[place], bus.written_offsets([place])[place]
+    if readable != written:
+        raise LogBroken(
+            f"{place.topic}[{place.partition}]: a transaction at offset {readable} of {written} "
+            "was never ended by Kafka; see 'A transaction hangs' in docs/guides/bad-days.md"
+        )
+
+
 def fold_record(decider: Decider[StateT], folded: Folded[StateT], record: Record) -> None:
     """Apply one record of the decider's own log. Raises LogBroken."""
     _apply(decider, folded, record, *_read(record))

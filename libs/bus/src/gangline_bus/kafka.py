@@ -57,7 +57,7 @@ class KafkaBus:
             **(settings or {}),
         }
         self._admin: AdminClient | None = None
-        self._probes: dict[str, Consumer] = {}
+        self._probes: dict[tuple[str, str], Consumer] = {}
 
     def on_error(self, error: KafkaError) -> None:
         """A client's error that no call returned: it goes on by itself, so it is only noted."""
@@ -108,6 +108,10 @@ class KafkaBus:
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Last stable offsets, asked of the broker (the probe reads committed records)."""
         return {place: self._watermarks(place)[1] for place in places}
+
+    def written_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks, asked of the broker by a probe that reads all that is written."""
+        return {place: self._watermarks(place, committed=False)[1] for place in places}
 
     def start_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Low watermarks, asked of the broker."""
@@ -168,13 +172,15 @@ class KafkaBus:
             self._admin = AdminClient(self.base)
         return self._admin
 
-    def _probe(self, group: str) -> Consumer:
-        if group not in self._probes:
-            self._probes[group] = Consumer({**self.base, **CONSUMER, "group.id": group})
-        return self._probes[group]
+    def _probe(self, group: str, isolation: str = "read_committed") -> Consumer:
+        if (group, isolation) not in self._probes:
+            settings = {**self.base, **CONSUMER, "group.id": group, "isolation.level": isolation}
+            self._probes[group, isolation] = Consumer(settings)
+        return self._probes[group, isolation]
 
-    def _watermarks(self, place: TopicPartition) -> tuple[int, int]:
-        consumer = self._probe(f"{self._client}.offsets")
+    def _watermarks(self, place: TopicPartition, *, committed: bool = True) -> tuple[int, int]:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        consumer = self._probe(f"{self._client}.offsets", isolation)
         at = KafkaPlace(place.topic, place.partition)
         low, high = self._call(
             lambda: consumer.get_watermark_offsets(at, timeout=API_TIMEOUT_S, cached=False)

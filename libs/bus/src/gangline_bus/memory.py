@@ -205,6 +205,11 @@ class MemoryBus:
         self.broker._reachable()
         return {place: self.broker._stable_end(place) for place in places}
 
+    def written_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Ends with the records of open transactions."""
+        self.broker._reachable()
+        return {place: len(self.broker._log(place)) for place in places}
+
     def start_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Always 0: nothing expires here."""
         self.broker._reachable()

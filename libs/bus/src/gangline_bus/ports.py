@@ -149,6 +149,9 @@ class Bus(Protocol):
         its markers; opening a writer of the same transactional id waits for that.
         """
 
+    def written_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record, of transactions that have not ended too."""
+
     def start_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset still kept of each partition."""
 
