@@ -54,9 +54,9 @@ def submit_by_console(bootstrap: str, job_id: str, value: str) -> None:
         bootstrap,
         "--topic",
         "gangline.requests",
-        "--reader-property",
+        "--property",
         "parse.headers=true",
-        "--reader-property",
+        "--property",
         "parse.key=true",
         stdin=line,
     )
@@ -88,7 +88,7 @@ def test_a_job_from_the_console_producer_runs_and_its_checkpoints_can_be_read(
         str(total),
         "--timeout-ms",
         "30000",
-        "--formatter-property",
+        "--property",
         "print.headers=true",
     )
     committed = [
