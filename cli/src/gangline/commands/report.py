@@ -214,4 +214,5 @@ def _period(since: datetime, until: datetime) -> str:
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.1f}"
+    """A small cluster's hours are small: below 10 a second digit is shown."""
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.2f}"

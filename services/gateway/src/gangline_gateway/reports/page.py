@@ -70,10 +70,10 @@ def weekly_page(report: models.WeeklyReport) -> str:
         for (name, now), (_, then) in zip(_figures(this), _figures(before), strict=True)
     ]
     waits = [
-        (title, "From submission to the first gang.", _waits(title, rows, older))
-        for title, rows, older in (
-            ("Queue wait by GPUs", this.wait_by_gpus, before.wait_by_gpus),
-            ("Queue wait by priority", this.wait_by_priority, before.wait_by_priority),
+        (title, "From submission to the first gang.", _waits(by, rows, older))
+        for title, by, rows, older in (
+            ("Queue wait by GPUs", "GPUs", this.wait_by_gpus, before.wait_by_gpus),
+            ("Queue wait by priority", "Priority", this.wait_by_priority, before.wait_by_priority),
         )
     ]
     unused = [
@@ -138,8 +138,8 @@ def _figures(week: models.Week) -> list[tuple[str, str]]:
     ]
 
 
-def _waits(title: str, rows: Sequence[models.Waits], before: Sequence[models.Waits]) -> str:
-    head = (title.rpartition(" ")[2], "Jobs", "P50", "P95", "P95 before", "Still waiting")
+def _waits(by: str, rows: Sequence[models.Waits], before: Sequence[models.Waits]) -> str:
+    head = (by, "Jobs", "P50", "P95", "P95 before", "Still waiting")
     cells = [
         [
             row.name,
@@ -195,7 +195,8 @@ def _count(value: int | None) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.1f}"
+    """A small cluster's hours and GPUs are small: below 10 a second digit is shown."""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _percent(share: float | None) -> str:
