@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ref, released
+from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ended, ref, released
 from decider_run import DeciderRun
 from gangline_checkpoints.model import Kept, Removed, StepId
 from gangline_checkpoints.policy.retention import surplus
@@ -63,13 +63,47 @@ def test_another_job_holds_the_checkpoint_that_it_started_from() -> None:
     assert steps(run) == [20]
 
 
-def test_a_hold_ends_with_its_attempt() -> None:
+def held_by_another_job() -> DeciderRun[CheckpointState]:
+    """Steps 10 to 30, of which 30 alone is kept, and 10 as long as job-2 is to start from it."""
     run = running(Retention(latest=1))
     commit(run, 10)
     run.feed(allocated(job_id="job-2", resume=ref(1, 10)))
     commit(run, 20)
+    commit(run, 30)
+    assert steps(run) == [10, 30]
+    return run
+
+
+def test_a_hold_ends_with_its_job() -> None:
+    run = held_by_another_job()
     run.feed(released(reason=ReleaseReason.FAILED, job_id="job-2"))
-    assert steps(run) == [20]
+    assert steps(run) == [30]
+
+
+def test_an_attempt_that_saved_nothing_leaves_its_start_to_the_next() -> None:
+    run = held_by_another_job()
+    run.feed(released(job_id="job-2"))
+    assert steps(run) == [10, 30]
+    run.feed(allocated(2, job_id="job-2", resume=ref(1, 10)))
+    assert steps(run) == [10, 30]
+    commit(run, 5, attempt=2, job_id="job-2")
+    assert steps(run) == [30]
+
+
+def test_a_hold_ends_with_a_job_that_waits_for_its_next_attempt() -> None:
+    run = held_by_another_job()
+    run.feed(released(job_id="job-2"))
+    run.feed(ended("job-2"))
+    assert steps(run) == [30]
+
+
+def test_a_hold_ends_when_the_next_attempt_starts_elsewhere() -> None:
+    run = held_by_another_job()
+    run.feed(released(job_id="job-2"))
+    run.feed(allocated(2, job_id="job-2", resume=ref(1, 30)))
+    assert steps(run) == [30]
+    commit(run, 40)
+    assert steps(run) == [30, 40]
 
 
 def test_an_ended_job_keeps_its_checkpoints_and_costs_nothing_more() -> None:

@@ -45,7 +45,10 @@ def note(state: CheckpointState, event: GangAllocated) -> list[Decision]:
         keep=event.spec.checkpoint.keep,
         resume=event.resume,
     )
-    decisions = [Decision(job_id, noted)]
+    decisions = [
+        Decision(job_id, noted),
+        *no_longer_held(state, job_id, job.resume, held_now=event.resume),
+    ]
     for step_id in sorted(job.open):
         reason = None
         if step_id.attempt < event.attempt and step_id != job.verifying:
@@ -107,11 +110,18 @@ def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
 
 
 def deletions(
-    state: CheckpointState, job_id: str, kept: list[Kept], *, but_for: str
+    state: CheckpointState,
+    job_id: str,
+    kept: list[Kept],
+    *,
+    but_for: str,
+    held_now: CheckpointRef | None = None,
 ) -> list[Decision]:
-    """What of `kept` falls out of the job's retention, when the attempt of `but_for` holds none."""
+    """What of `kept` falls out of the job's retention, when `but_for` holds `held_now` alone."""
     keep = state.jobs[job_id].keep
     held = state.held(but_for=but_for).get(job_id, set())
+    if held_now is not None and held_now.job_id == job_id:
+        held.add(StepId(held_now.attempt, held_now.step))
     return [
         Decision(
             job_id,
@@ -127,18 +137,27 @@ def deletions(
 
 
 def no_longer_held(
-    state: CheckpointState, job_id: str, resume: CheckpointRef | None
+    state: CheckpointState,
+    job_id: str,
+    resume: CheckpointRef | None,
+    *,
+    held_now: CheckpointRef | None = None,
 ) -> list[Decision]:
-    """What another job kept only because this one had started from it."""
+    """What another job kept only because this one, which holds `held_now`, had started from it."""
     if resume is None or resume.job_id == job_id or resume.job_id not in state.jobs:
         return []
-    return deletions(state, resume.job_id, state.jobs[resume.job_id].kept, but_for=job_id)
+    kept = state.jobs[resume.job_id].kept
+    return deletions(state, resume.job_id, kept, but_for=job_id, held_now=held_now)
 
 
 def _end(state: CheckpointState, job_id: str, job: Job, *, final: bool) -> list[Decision]:
     ended = AttemptEnded(job_id=job_id, attempt=job.attempt, final=final)
-    decisions = [Decision(job_id, ended)]
-    if final:
-        # Before that, the scheduler may be about to start the next attempt from any of them.
-        decisions += deletions(state, job_id, job.kept, but_for=job_id)
-    return [*decisions, *no_longer_held(state, job_id, job.resume)]
+    if not final:
+        # The scheduler may be about to start the next attempt from any of its checkpoints, or
+        # again from where this one had started.
+        return [Decision(job_id, ended)]
+    return [
+        Decision(job_id, ended),
+        *deletions(state, job_id, job.kept, but_for=job_id),
+        *no_longer_held(state, job_id, job.resume),
+    ]

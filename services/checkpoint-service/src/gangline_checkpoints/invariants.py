@@ -8,10 +8,12 @@ from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
+    AttemptEnded,
     AttemptNoted,
     CheckpointCommitted,
     CheckpointDeleted,
 )
+from gangline_schemas.events.scheduling import CheckpointRef
 
 
 def violations(state: CheckpointState) -> list[str]:
@@ -30,16 +32,20 @@ def log_violations(events: Iterable[Event]) -> list[str]:
     """What a whole log must never show.
 
     Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
-    is not deleted.
+    is not deleted, nor one that a job starts from until it has its own or ends.
     """
     attempts: dict[str, int] = {}
     newest: dict[str, StepId] = {}
+    starts: dict[str, CheckpointRef | None] = {}
     found = []
     for event in events:
         if isinstance(event, AttemptNoted):
             if event.attempt <= attempts.get(event.job_id, 0):
                 found.append(f"{event.job_id}: attempt {event.attempt} was noted again or late")
             attempts[event.job_id] = event.attempt
+            starts[event.job_id] = event.resume
+        elif isinstance(event, AttemptEnded) and event.final:
+            starts[event.job_id] = None
         elif isinstance(event, CheckpointCommitted):
             step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
             if step_id.attempt != attempts.get(event.job_id):
@@ -47,11 +53,17 @@ def log_violations(events: Iterable[Event]) -> list[str]:
             if step_id <= newest.get(event.job_id, StepId(0, -1)):
                 found.append(f"{event.job_id}: {step_id} was committed after a newer one")
             newest[event.job_id] = step_id
-        elif isinstance(event, CheckpointDeleted) and newest.get(event.job_id) == (
-            event.attempt,
-            event.step,
-        ):
-            found.append(f"{event.job_id}: the newest checkpoint was deleted")
+            starts[event.job_id] = None
+        elif isinstance(event, CheckpointDeleted):
+            step_id = StepId(event.attempt, event.step)
+            if newest.get(event.job_id) == step_id:
+                found.append(f"{event.job_id}: the newest checkpoint was deleted")
+            found += [
+                f"{event.job_id}: {step_id} was deleted, from which {job_id} starts"
+                for job_id, start in starts.items()
+                if start is not None
+                and (start.job_id, start.attempt, start.step) == (event.job_id, *step_id)
+            ]
     return found
 
 

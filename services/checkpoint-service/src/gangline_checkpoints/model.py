@@ -45,7 +45,8 @@ class Job:
     """A job's checkpoints. `attempt` 0: only parts came so far, and no gang.allocated.
 
     - `kept` in the order of commits, which is the order of their ids.
-    - `resume` is what the live attempt started from, until it has a checkpoint of its own.
+    - `resume` is what the newest attempt started from, until it has a checkpoint of its own or
+      the job ends: after an early failure the next attempt starts there again.
     - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.

@@ -52,7 +52,7 @@ class CheckpointState:
     effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
 
     def held(self, *, but_for: str = "") -> dict[str, set[StepId]]:
-        """Checkpoints that live attempts resumed from, by the job that owns them."""
+        """Checkpoints that unfinished jobs start from, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
             resume = self.jobs[job_id].resume
@@ -103,9 +103,9 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
 
 def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job = state.jobs[event.job_id]
-    job.live, job.resume, job.ended_at = False, None, at
+    job.live, job.ended_at = False, at
     if event.final:
-        job.final = True
+        job.final, job.resume = True, None
         state.ending[event.job_id] = at
 
 
