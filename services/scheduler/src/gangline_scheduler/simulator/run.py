@@ -1,9 +1,18 @@
-"""A trace on a cluster under policies that are named: what the command and the tests call."""
+"""A trace on a cluster under policies that are named: what the command and the tests call.
+
+Pools share nothing, so large traces are replayed with a process for each pool, as many at once as
+there are CPUs; the longest begin first. The results are the same as one after the other.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gangline_scheduler.simulator.cluster import ClusterFile, Pool, teams_of
@@ -15,6 +24,9 @@ from gangline_scheduler.simulator.trace import Trace, TraceJob
 
 Progress = Callable[[str, int, int], None]
 """Told the policy, and how many of how many jobs have ended."""
+ALONE = 5000
+"""So many jobs are replayed before processes would have started."""
+_LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +72,79 @@ def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
     return found
 
 
-def simulate(policy: str, work: Workload, progress: Progress | None = None) -> list[PoolResult]:
-    """Replay each pool. Raises ValueError for an unknown policy, StuckError if it cannot end."""
-    named = find_policy(policy)
+def simulate(
+    policy: str, work: Workload, progress: Progress | None = None, *, processes: int | None = None
+) -> list[PoolResult]:
+    """Replay each pool, up to `processes` at once; by default as many as there are CPUs.
+
+    Raises ValueError for an unknown policy, StuckError if a replay cannot end.
+    """
+    find_policy(policy)
+
+    def tell(ended: int) -> None:
+        if progress is not None:
+            progress(policy, ended, work.jobs)
+
+    workers = min(processes or os.cpu_count() or 1, len(work.parts))
+    if workers > 1 and (work.jobs > ALONE or processes is not None):
+        return _at_once(policy, work, tell, workers)
     results: list[PoolResult] = []
-    done = 0
     for pool, jobs in work.parts:
-
-        def tell(ended: int, before: int = done) -> None:
-            if progress is not None:
-                progress(policy, before + ended, work.jobs)
-
-        results.append(named.prepare(pool, jobs).run(tell))
-        done += len(jobs)
+        before = sum(len(result.outcomes) for result in results)
+        results.append(_replay(policy, pool, jobs, partial(_tell_sum, tell, before)))
     return results
+
+
+def _tell_sum(tell: Callable[[int], None], before: int, ended: int) -> None:
+    tell(before + ended)
+
+
+def _at_once(
+    policy: str, work: Workload, tell: Callable[[int], None], workers: int
+) -> list[PoolResult]:
+    context = multiprocessing.get_context("spawn")
+    ended = context.RawArray(ctypes.c_longlong, len(work.parts))
+    longest_first = sorted(enumerate(work.parts), key=lambda part: -len(part[1][1]))
+    with ProcessPoolExecutor(workers, context, _share, (ended,)) as executor:
+        futures = {
+            executor.submit(_replay_part, policy, index, pool, jobs): index
+            for index, (pool, jobs) in longest_first
+        }
+        pending = set(futures)
+        try:
+            while pending:
+                done, pending = wait(pending, _LOOK_EVERY_S, FIRST_COMPLETED)
+                tell(sum(ended))
+                for future in done:
+                    future.result()
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
+    found = {index: future.result() for future, index in futures.items()}
+    return [found[index] for index in range(len(work.parts))]
+
+
+_ended: ctypes.Array[ctypes.c_longlong]
+"""In a pool's process: how many jobs of each pool have ended, shared with the one that asked. Each
+place has one writer, so there is no lock."""
+
+
+def _share(ended: ctypes.Array[ctypes.c_longlong]) -> None:
+    global _ended  # noqa: PLW0603 - an executor's initializer has no other way to hand it on
+    _ended = ended
+
+
+def _replay_part(policy: str, index: int, pool: Pool, jobs: Sequence[TraceJob]) -> PoolResult:
+    def tell(ended: int) -> None:
+        _ended[index] = ended
+
+    return _replay(policy, pool, jobs, tell)
+
+
+def _replay(
+    policy: str, pool: Pool, jobs: Sequence[TraceJob], tell: Callable[[int], None]
+) -> PoolResult:
+    return find_policy(policy).prepare(pool, jobs).run(tell)
 
 
 def find_policy(name: str) -> Named:
