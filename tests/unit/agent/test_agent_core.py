@@ -310,6 +310,15 @@ def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):
     assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
 
 
+def test_a_rank_that_was_stopped_has_not_finished_though_the_lease_ended_meanwhile(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 5.0))
+    node.time_s += LEASE_S + 0.1
+    assert KillRank(rank) in node.do(Tick())
+    (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
+    assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
+
+
 def test_a_far_deadline_is_bounded_by_the_grace_of_the_spec(node: Node):
     (rank,) = node.running(gpus=(0,), grace_s=2.0)
     node.do(preempting(node, 10_000.0))

@@ -456,8 +456,8 @@ class AgentCore:
         rank.phase = Phase.GONE
         rank.connected = False
         reason = rank.ending or ExitReason.FAILED
-        if item.code == 0 and reason is not ExitReason.STOPPED:
-            reason = ExitReason.FINISHED
+        if item.code == 0:  # also when it was to be killed: who was told to stop has not finished
+            reason = ExitReason.STOPPED if gang.stop is not None else ExitReason.FINISHED
         event = self._exit_event(gang, rank, reason).model_copy(
             update={
                 "exit_code": item.code,
