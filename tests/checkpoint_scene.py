@@ -25,6 +25,7 @@ from gangline_schemas.events.scheduling import (
     NodeAssignment,
     ReleaseReason,
     Rendezvous,
+    ResumePointChanged,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.job import CheckpointPolicy, JobSpec, JobState, Resources, Retention
@@ -82,6 +83,12 @@ def released(
     return GangReleased(
         job_id=job_id, attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=0
     )
+
+
+def restored(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChanged:
+    """A user lets the job's next attempt start from this checkpoint."""
+    point = ref(attempt, step, job_id=job_id)
+    return ResumePointChanged(job_id=job_id, checkpoint=point, restored=True)
 
 
 def ended(job_id: str = JOB) -> JobStateChanged:

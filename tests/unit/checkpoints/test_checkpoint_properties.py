@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import allocated, checkpoint_run, ended, part, ref, released
+from checkpoint_scene import allocated, checkpoint_run, ended, part, ref, released, restored
 from gangline_checkpoints.invariants import log_violations
 from gangline_checkpoints.model import Away, Corrupt, Delete, Refused, Removed, Verified
 from gangline_schemas.base import Event
@@ -38,6 +38,7 @@ INPUTS = st.one_of(
         resume=st.one_of(st.none(), st.builds(ref, ATTEMPTS, STEPS, job_id=JOBS)),
     ),
     st.builds(released, ATTEMPTS, st.sampled_from(ReleaseReason), job_id=JOBS),
+    st.builds(restored, ATTEMPTS, STEPS, job_id=JOBS),
     st.builds(ended, JOBS),
 )
 OUTCOMES = st.sampled_from(

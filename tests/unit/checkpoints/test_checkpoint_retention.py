@@ -5,13 +5,22 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ended, ref, released
+from checkpoint_scene import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    ended,
+    ref,
+    released,
+    restored,
+)
 from decider_run import DeciderRun
 from gangline_checkpoints.model import Kept, Removed, StepId
 from gangline_checkpoints.policy.retention import surplus
 from gangline_checkpoints.state import CheckpointState
-from gangline_schemas.events.checkpoints import CheckpointDeleted
-from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason
+from gangline_schemas.events.checkpoints import CheckpointDeleted, RestoreNoted
+from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
 from gangline_schemas.job import BestCheckpoint, Retention
 
 
@@ -104,6 +113,44 @@ def test_a_hold_ends_when_the_next_attempt_starts_elsewhere() -> None:
     assert steps(run) == [30]
     commit(run, 40)
     assert steps(run) == [30, 40]
+
+
+def test_what_a_user_restores_is_kept_though_the_stopping_gang_saves() -> None:
+    run = running(Retention(latest=2))
+    for step in (10, 20):
+        commit(run, step)
+    assert run.feed(restored(1, 10)) == [RestoreNoted(job_id=JOB, checkpoint=ref(1, 10))]
+    assert run.feed(restored(1, 10)) == []
+    commit(run, 30)
+    assert steps(run) == [10, 20, 30]
+    run.feed(released())
+    run.feed(allocated(2, keep=Retention(latest=2), resume=ref(1, 10)))
+    commit(run, 15, attempt=2)
+    assert steps(run) == [30, 15]
+
+
+def test_only_the_last_restore_counts_and_none_after_the_end() -> None:
+    run = running(Retention(latest=2))
+    for step in (10, 20):
+        commit(run, step)
+    run.feed(restored(1, 10))
+    run.feed(restored(1, 20))
+    commit(run, 30)
+    commit(run, 40)
+    assert steps(run) == [20, 30, 40]
+    run.feed(released(reason=ReleaseReason.CANCELLED))
+    assert steps(run) == [30, 40]
+    assert run.feed(restored(1, 30)) == []
+
+
+def test_a_restore_to_what_is_gone_or_to_another_jobs_keeps_nothing() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    commit(run, 20)
+    assert run.feed(restored(1, 10)) == []
+    run.feed(allocated(job_id="job-2"))
+    foreign = ResumePointChanged(job_id="job-2", checkpoint=ref(1, 20), restored=True)
+    assert run.feed(foreign) == []
 
 
 def test_an_ended_job_keeps_its_checkpoints_and_costs_nothing_more() -> None:

@@ -35,6 +35,14 @@ class AttemptEnded(Event):
     final: bool = Field(default=False, description="The job ended: no further attempt comes.")
 
 
+class RestoreNoted(Event):
+    """The job's next attempt starts from this checkpoint of its own, as a user chose."""
+
+    type: ClassVar[str] = "restore.noted"
+    job_id: Identifier
+    checkpoint: CheckpointRef = Field(description="Kept until the job's next attempt or its end.")
+
+
 class ShardRecorded(Event):
     """One rank's part of an open checkpoint is known."""
 

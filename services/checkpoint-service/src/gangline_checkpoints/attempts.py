@@ -14,12 +14,14 @@ from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCorrupted,
     CheckpointDeleted,
+    RestoreNoted,
 )
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
     GangReleased,
     ReleaseReason,
+    ResumePointChanged,
 )
 from gangline_schemas.events.workers import WorkerExited
 
@@ -62,6 +64,16 @@ def note(state: CheckpointState, event: GangAllocated) -> list[Decision]:
         if reason is not None:
             decisions.append(abandoned(job_id, step_id, reason))
     return decisions
+
+
+def restore(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
+    """Keep what a user restores: the gang that stops for it may save, and so push it out."""
+    job, point = state.jobs.get(event.job_id), event.checkpoint
+    if job is None or job.final or point is None or point == job.restored:
+        return []
+    if point.job_id != event.job_id or not job.keeps(StepId(point.attempt, point.step)):
+        return []
+    return [Decision(event.job_id, RestoreNoted(job_id=event.job_id, checkpoint=point))]
 
 
 def release(state: CheckpointState, event: GangReleased) -> list[Decision]:

@@ -5,6 +5,7 @@
 3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
 4. Anything else about its bytes: abandoned. The store away: tried again.
 5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
+6. job.resume.changed by a user's restore: that checkpoint is kept for the next attempt.
 
 The commit record is in the store before checkpoint.committed is in the log. A crash between the
 two leaves a record that does not count: consumers trust the event alone, and the next process
@@ -25,7 +26,12 @@ from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
-from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobStateChanged,
+    ResumePointChanged,
+)
 from gangline_schemas.events.workers import CheckpointShardWritten, WorkerExited
 
 
@@ -73,16 +79,24 @@ class CheckpointDecider:
 
 def _decide_event(state: CheckpointState, event: Event, now: datetime) -> list[Decision]:
     match event:
-        case GangAllocated():
-            return attempts.note(state, event)
-        case GangReleased():
-            return attempts.release(state, event)
-        case JobStateChanged() if event.state.terminal:
-            return attempts.end_job(state, event.job_id)
         case CheckpointShardWritten():
             return parts.record(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
+        case _:
+            return _follow_scheduler(state, event)
+
+
+def _follow_scheduler(state: CheckpointState, event: Event) -> list[Decision]:
+    match event:
+        case GangAllocated():
+            return attempts.note(state, event)
+        case ResumePointChanged(restored=True):
+            return attempts.restore(state, event)
+        case GangReleased():
+            return attempts.release(state, event)
+        case JobStateChanged() if event.state.terminal:
+            return attempts.end_job(state, event.job_id)
         case _:
             return []
 

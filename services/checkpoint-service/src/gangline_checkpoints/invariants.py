@@ -12,6 +12,7 @@ from gangline_schemas.events.checkpoints import (
     AttemptNoted,
     CheckpointCommitted,
     CheckpointDeleted,
+    RestoreNoted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
@@ -34,18 +35,19 @@ def log_violations(events: Iterable[Event]) -> list[str]:
     Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
     is not deleted, nor one that a job starts from until it has its own or ends.
     """
+    log = list(events)
+    return [*_commit_violations(log), *_start_violations(log)]
+
+
+def _commit_violations(log: list[Event]) -> list[str]:
     attempts: dict[str, int] = {}
     newest: dict[str, StepId] = {}
-    starts: dict[str, CheckpointRef | None] = {}
     found = []
-    for event in events:
+    for event in log:
         if isinstance(event, AttemptNoted):
             if event.attempt <= attempts.get(event.job_id, 0):
                 found.append(f"{event.job_id}: attempt {event.attempt} was noted again or late")
             attempts[event.job_id] = event.attempt
-            starts[event.job_id] = event.resume
-        elif isinstance(event, AttemptEnded) and event.final:
-            starts[event.job_id] = None
         elif isinstance(event, CheckpointCommitted):
             step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
             if step_id.attempt != attempts.get(event.job_id):
@@ -53,17 +55,35 @@ def log_violations(events: Iterable[Event]) -> list[str]:
             if step_id <= newest.get(event.job_id, StepId(0, -1)):
                 found.append(f"{event.job_id}: {step_id} was committed after a newer one")
             newest[event.job_id] = step_id
-            starts[event.job_id] = None
-        elif isinstance(event, CheckpointDeleted):
-            step_id = StepId(event.attempt, event.step)
-            if newest.get(event.job_id) == step_id:
-                found.append(f"{event.job_id}: the newest checkpoint was deleted")
-            found += [
-                f"{event.job_id}: {step_id} was deleted, from which {job_id} starts"
-                for job_id, start in starts.items()
-                if start is not None
-                and (start.job_id, start.attempt, start.step) == (event.job_id, *step_id)
-            ]
+        elif isinstance(event, CheckpointDeleted) and newest.get(event.job_id) == (
+            event.attempt,
+            event.step,
+        ):
+            found.append(f"{event.job_id}: the newest checkpoint was deleted")
+    return found
+
+
+def _start_violations(log: list[Event]) -> list[str]:
+    starts: dict[str, CheckpointRef | None] = {}
+    restored: dict[str, CheckpointRef | None] = {}
+    found = []
+    for event in log:
+        match event:
+            case AttemptNoted(job_id=job_id):
+                starts[job_id], restored[job_id] = event.resume, None
+            case RestoreNoted(job_id=job_id):
+                restored[job_id] = event.checkpoint
+            case AttemptEnded(job_id=job_id, final=True):
+                starts[job_id] = restored[job_id] = None
+            case CheckpointCommitted(job_id=job_id):
+                starts[job_id] = None
+            case CheckpointDeleted():
+                place = (event.job_id, event.attempt, event.step)
+                found += [
+                    f"{place} was deleted, from which {job_id} starts"
+                    for job_id, point in (*starts.items(), *restored.items())
+                    if point is not None and (point.job_id, point.attempt, point.step) == place
+                ]
     return found
 
 

@@ -47,6 +47,7 @@ class Job:
     - `kept` in the order of commits, which is the order of their ids.
     - `resume` is what the newest attempt started from, until it has a checkpoint of its own or
       the job ends: after an early failure the next attempt starts there again.
+    - `restored` is where a user lets the next attempt start.
     - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
@@ -58,6 +59,7 @@ class Job:
     prefix: str = ""
     keep: Retention = field(default_factory=Retention)
     resume: CheckpointRef | None = None
+    restored: CheckpointRef | None = None
     live: bool = False
     final: bool = False
     ended_at: datetime | None = None

@@ -93,7 +93,7 @@ def _commit(state: CheckpointState, effect: Verify, verified: Verified) -> list[
     return [
         Decision(job_id, committed),
         *older,
-        *deletions(state, job_id, kept, but_for=job_id),
+        *deletions(state, job_id, kept, but_for=job_id, held_now=job.restored),
         *no_longer_held(state, job_id, job.resume),
     ]
 

@@ -28,6 +28,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
     EffectDeferred,
     ObjectsDeleted,
+    RestoreNoted,
     ShardRecorded,
 )
 
@@ -55,9 +56,9 @@ class CheckpointState:
         """Checkpoints that unfinished jobs start from, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
-            resume = self.jobs[job_id].resume
-            if resume is not None and job_id != but_for:
-                found.setdefault(resume.job_id, set()).add(StepId(resume.attempt, resume.step))
+            for start in (self.jobs[job_id].resume, self.jobs[job_id].restored):
+                if start is not None and job_id != but_for:
+                    found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
         return found
 
 
@@ -69,6 +70,9 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             job_id = event.job_id
         case AttemptEnded():
             _end_attempt(state, event, at)
+            job_id = event.job_id
+        case RestoreNoted():
+            state.jobs[event.job_id].restored = event.checkpoint
             job_id = event.job_id
         case ShardRecorded():
             _record(state, event, at)
@@ -97,7 +101,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job = state.jobs.setdefault(event.job_id, Job())
     job.attempt, job.world_size = event.attempt, event.world_size
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
-    job.live = True
+    job.live, job.restored = True, None
     state.active[event.job_id] = None
 
 
@@ -105,7 +109,7 @@ def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> N
     job = state.jobs[event.job_id]
     job.live, job.ended_at = False, at
     if event.final:
-        job.final, job.resume = True, None
+        job.final, job.resume, job.restored = True, None, None
         state.ending[event.job_id] = at
 
 
@@ -239,6 +243,7 @@ def _job(job: Job) -> list[object]:
     return [
         [job.attempt, job.world_size, job.prefix, job.live, job.final, job.keep.data()],
         None if job.resume is None else job.resume.data(),
+        None if job.restored is None else job.restored.data(),
         None if job.ended_at is None else job.ended_at.isoformat(),
         [
             [
