@@ -7,6 +7,7 @@ import pytest
 
 from gangline.local import artifacts
 from gangline.local.artifacts import Artifact, ArtifactError, fetch, fetch_all, parse_pins
+from gangline.local.kafka_storage import KAFKA_VERSION
 
 CONTENT = b"a jar"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -30,9 +31,11 @@ def put(cache: Path, artifact: Artifact, content: bytes) -> Path:
 
 def test_the_pinned_kafka_is_complete() -> None:
     pins = artifacts.kafka_artifacts()
-    assert len(pins) == 47
-    assert len({pin.filename for pin in pins}) == 47
+    assert len(pins) == 43
+    assert len({pin.filename for pin in pins}) == 43
     assert sum(pin.size_bytes for pin in pins) > 40e6
+    versions = {pin.coordinate.split(":")[2] for pin in pins if ":kafka" in pin.coordinate}
+    assert versions == {KAFKA_VERSION}
 
 
 def test_a_classifier_is_part_of_the_file_name() -> None:
