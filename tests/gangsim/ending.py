@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.fold import fold_log
 from gangline_bus.ports import TopicPartition
+from gangline_checkpoints.invariants import log_violations
 from gangline_schemas.catalog import Topic
 from gangline_schemas.job import JobState
 from gangsim.engine import Violation
@@ -79,7 +80,7 @@ def _lag(world: World) -> str:
 
 
 def check(world: World) -> None:
-    """9, 15 and what else must hold at the end. Raises Violation."""
+    """4, 9, 15 and what else must hold at the end. Raises Violation."""
     bus = world.broker.connect("check")
     for service in sorted({process.service.name for process in world.processes}):
         process = leader(world, service)
@@ -91,6 +92,10 @@ def check(world: World) -> None:
         fingerprint = process.service.fingerprint
         if fingerprint(folded.state) != fingerprint(loop.state):
             raise Violation(f"{service}: the replay of its log differs from its live state")
+    log = world.broker.dump(world.names.name(Topic.CHECKPOINTS))
+    wrong = log_violations(world.receive(record).envelope.data for record in log)
+    if wrong:
+        raise Violation(wrong[0])
     for topic in (Topic.REQUESTS, Topic.WORKERS):
         name = world.names.name(topic)
         readers = sum(topic in loop.decider.inputs for loop in world.live_loops.values())
