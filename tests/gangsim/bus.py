@@ -62,6 +62,20 @@ class SimBroker(Broker):
         self.faults = self.strikes
         self.wakes: dict[str, list[Callable[[], None]]] = {}
         self.touched: dict[str, None] = {}
+        self._unread: dict[TopicPartition, int] = {}
+
+    def hold(self, topic: str) -> None:
+        """Take records of a topic as ever, but let nobody read what comes from now on."""
+        for place in self._logs:
+            if place.topic == topic:
+                self._unread[place] = self._stable_end(place)
+
+    def let_read(self, topic: str) -> None:
+        """What was held back can be read, in its order and with its time stamps."""
+        for place in self._logs:
+            if place.topic == topic:
+                self._unread.pop(place, None)
+        self._touch(topic)
 
     def _append(self, record: OutRecord, status: _Status) -> tuple[_Entry, TopicPartition]:
         appended = super()._append(record, status)
@@ -70,6 +84,8 @@ class SimBroker(Broker):
         return appended
 
     def _stable_end(self, place: TopicPartition) -> int:
+        if self._unread and place in self._unread:
+            return self._unread[place]
         for writer in self._writers.values():
             if writer.open is not None:
                 return super()._stable_end(place)

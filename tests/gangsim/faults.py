@@ -181,16 +181,22 @@ def _cut_receive(world: World, fault: Fault) -> End:
 def _silence(world: World, fault: Fault) -> End:
     """Nobody's heartbeats can be read, or none is taken: the bus's fault, not the nodes'.
 
-    Silences may overlap: all are silent from the first one's begin to the last one's end.
+    Silences may overlap: all are silent from the first one's begin to the last one's end. What was
+    taken is read then, late: a node's lease rests on it.
     """
+    heartbeats = world.names.name(Topic.HEARTBEATS)
     if not world.silences:
         world.mass_silence_since_s = world.engine.now_s
+        world.broker.hold(heartbeats)
     since_s = world.mass_silence_since_s
     world.silences.append(fault)
 
     def over() -> None:
         world.silences.remove(fault)
         if not world.silences:
+            world.broker.let_read(heartbeats)
+            world.heard.update(dict.fromkeys(world.unread, world.engine.now_s))
+            world.unread.clear()
             world.engine.after(2 * HEARTBEAT_S, heard)
 
     def heard() -> None:

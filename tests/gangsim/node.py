@@ -274,12 +274,14 @@ class AgentProcess:
         refused = any(silence.detail == "lost" for silence in silences)
         if node.cut_send or refused or self.world.broker.down:
             return
-        if not silences:
-            identity = derived_id(beat.type, beat.incarnation, beat.sequence)
-            try:
-                node.bus.writer().send(self._record(Topic.HEARTBEATS, node.node_id, beat, identity))
-            except BusError:
-                return
+        identity = derived_id(beat.type, beat.incarnation, beat.sequence)
+        try:
+            node.bus.writer().send(self._record(Topic.HEARTBEATS, node.node_id, beat, identity))
+        except BusError:
+            return
+        if silences:
+            self.world.unread[beat.incarnation] = None
+        else:
             self.world.heard[beat.incarnation] = self.engine.now_s
         if not node.cut_receive:
             sent_s, incarnation = self.engine.now_s, beat.incarnation

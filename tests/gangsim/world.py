@@ -83,6 +83,7 @@ class World:
         self.trainings: dict[GangKey, Training] = {}
         self.completed: dict[GangKey, int] = {}
         self.heard: dict[str, float] = {}
+        self.unread: dict[str, None] = {}
         self.silences: list[Fault] = []
         self.mass_silence_since_s: float | None = None
         self.jobs: dict[str, JobPlan] = {job.job_id: job for job in plan.jobs}
