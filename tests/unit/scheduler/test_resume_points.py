@@ -184,3 +184,22 @@ def test_who_waits_to_begin_from_a_run_follows_its_newest_checkpoint(cluster: Cl
     assert cluster.state.jobs["b"].resume == point("a", 20)
     gone = cluster.give(CheckpointCorrupted(job_id="a", attempt=1, step=20, key="k", reason="r"))
     assert states(gone) == ["failed"]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_whose_beginning_is_lost_while_it_runs_never_begins_from_zero(
+    cluster: Cluster, *, saved: bool
+) -> None:
+    cluster.commit("a", 10)
+    cluster.submit("b", resume_from="a", checkpoint={"resume": "10"})
+    cluster.give(CheckpointDeleted(job_id="a", attempt=1, step=10, reason="retention"))
+    assert cluster.state.jobs["b"].gang is not None
+    if saved:
+        cluster.commit("b", 15)
+
+    decided = cluster.fail("b")
+
+    if saved:
+        assert only(decided, GangAllocated).resume == point("b", 15)
+    else:
+        assert states(decided) == ["pending", "failed"]

@@ -35,8 +35,8 @@ def committed(plan: Plan, event: CheckpointCommitted) -> None:
 def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:
     """Never start from it again; fall back to the newest one that is left.
 
-    A job that waits to begin from another run's checkpoint takes that run's newest, or fails: it
-    never silently begins from zero. Cost: O(active jobs), as any may begin from another's.
+    A job that is to begin from another run's checkpoint takes that run's newest, or fails once it
+    waits: it never silently begins from zero. Cost: O(active jobs), as any may begin from another's.
     """
     ended = plan.state.ended.get(event.job_id)
     source = plan.state.jobs.get(event.job_id) or ended
@@ -63,9 +63,15 @@ def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:
                 job_id=job_id, checkpoint=left[-1] if left else base, forgotten=gone
             ),
         )
-        if job.base == gone and not left and base is None and job.gang is None:
-            reason = f"resume_from: the checkpoint of run {gone.job_id} is gone"
-            plan.move(job_id, JobState.FAILED, reason)
+        fail_without_start(plan, job_id)
+
+
+def fail_without_start(plan: Plan, job_id: str) -> None:
+    """A waiting job that was to begin from another run's checkpoint, and has none left, fails."""
+    job = plan.state.jobs[job_id]
+    source = job.spec.resume_from
+    if source is not None and job.resume is None and job.gang is None and not job.state.terminal:
+        plan.move(job_id, JobState.FAILED, f"resume_from: the checkpoint of run {source} is gone")
 
 
 def _committed_late(plan: Plan, event: CheckpointCommitted) -> None:

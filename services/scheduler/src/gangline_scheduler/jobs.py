@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gangline_scheduler.checkpoints import fail_without_start
 from gangline_scheduler.model import Gang, Job, Member
 from gangline_scheduler.plan import Plan
 from gangline_schemas.events.faults import FailureCause, GangFailed
@@ -182,7 +183,7 @@ def failed(plan: Plan, verdict: GangFailed) -> None:
         avoid_nodes=verdict.avoid_nodes,
         avoid_required=verdict.cause is FailureCause.NODE,
     )
-    plan.move(job.job_id, JobState.PENDING, verdict.message)
+    _wait_again(plan, job.job_id, verdict.message)
 
 
 def exceed_runtime(plan: Plan, job: Job) -> None:
@@ -207,11 +208,16 @@ def finish_stop(plan: Plan, job_id: str) -> None:
         case StopReason.RESTORE:
             step = job.resume.step if job.resume is not None else 0
             plan.release(job, ReleaseReason.RESTARTING)
-            plan.move(job_id, JobState.PENDING, f"restored to step {step}")
+            _wait_again(plan, job_id, f"restored to step {step}")
         case StopReason.PREEMPTED | StopReason.DRAIN | StopReason.DEFRAGMENT | StopReason.RESIZE:
             plan.move(job_id, JobState.PREEMPTED, reason.value)
             plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
-            plan.move(job_id, JobState.PENDING, f"waits again after {reason.value}")
+            _wait_again(plan, job_id, f"waits again after {reason.value}")
+
+
+def _wait_again(plan: Plan, job_id: str, why: str) -> None:
+    plan.move(job_id, JobState.PENDING, why)
+    fail_without_start(plan, job_id)
 
 
 def _stop(plan: Plan, job: Job, reason: StopReason, *, resize_to: int | None = None) -> None:
