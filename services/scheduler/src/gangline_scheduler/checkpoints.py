@@ -36,7 +36,8 @@ def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:
     """Never start from it again; fall back to the newest one that is left.
 
     A job that is to begin from another run's checkpoint takes that run's newest, or fails once it
-    waits: it never silently begins from zero. Cost: O(active jobs), as any may begin from another's.
+    waits: it never silently begins from zero. Cost: O(active jobs), as any may begin from
+    another's.
     """
     ended = plan.state.ended.get(event.job_id)
     source = plan.state.jobs.get(event.job_id) or ended
