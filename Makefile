@@ -69,7 +69,7 @@ format: $(STAMP) ## let the formatter write
 
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
-	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q tests/stateful --timeout 0
+	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py

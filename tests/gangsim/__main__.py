@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 from gangsim.ablations import ABLATIONS
@@ -15,15 +17,13 @@ from gangsim.plan import Plan
 from gangsim.shrink import shrink, write_regression
 from gangsim.world import Outcome, simulate
 
+TELL_EVERY = 1000
+
 
 def main() -> int:
     """0 when no run violated anything."""
     options = _options()
-    parts = Parts()
-    kinds: tuple[str, ...] | None = None
-    if options.ablate:
-        ablation = ABLATIONS[options.ablate]
-        parts, kinds = ablation.parts(), ablation.kinds
+    parts, kinds = _world(options.ablate)
     if options.regression:
         data = json.loads(options.regression.read_text(encoding="utf-8"))
         return _show(Plan.from_data(data["plan"]), parts, trace=options.trace)
@@ -33,7 +33,7 @@ def main() -> int:
         if code and options.shrink:
             _shrink(plan, parts)
         return code
-    return _soak(options.start, options.seeds, parts, kinds)
+    return _soak(options.start, options.seeds, options.ablate)
 
 
 def _options() -> argparse.Namespace:
@@ -72,18 +72,38 @@ def _shrink(plan: Plan, parts: Parts) -> None:
     print(f"shrunk to {len(found.plan.faults)} faults in {found.runs} runs: {path}")
 
 
-def _soak(start: int, count: int, parts: Parts, kinds: tuple[str, ...] | None) -> int:
+def _soak(start: int, count: int, ablate: str | None) -> int:
+    """Run seeds, as many at once as there are CPUs; what fails is told in the order of seeds."""
     failed = 0
     began = time.perf_counter()
-    for seed in range(start, start + count):
-        plan = draw(seed, kinds)
-        outcome = simulate(plan, parts)
-        if outcome.violation:
-            failed += 1
-            print(_line(plan, outcome), flush=True)
+    with ProcessPoolExecutor() as executor:
+        told = executor.map(_run_seed, range(start, start + count), repeat(ablate), chunksize=20)
+        for done, line in enumerate(told, 1):
+            if line:
+                failed += 1
+                print(line, flush=True)
+            if not done % TELL_EVERY:
+                spent_s = time.perf_counter() - began
+                print(f"{done} of {count} seeds, {failed} failed, {spent_s:.1f} s", flush=True)
     spent_s = time.perf_counter() - began
     print(f"{count} seeds, {failed} failed, {spent_s:.1f} s", flush=True)
     return 1 if failed else 0
+
+
+def _run_seed(seed: int, ablate: str | None) -> str:
+    """What was violated, in a line; empty when nothing was."""
+    parts, kinds = _world(ablate)
+    plan = draw(seed, kinds)
+    outcome = simulate(plan, parts)
+    return _line(plan, outcome) if outcome.violation else ""
+
+
+def _world(ablate: str | None) -> tuple[Parts, tuple[str, ...] | None]:
+    """The parts, and the kinds of faults to draw (None: all)."""
+    if ablate is None:
+        return Parts(), None
+    ablation = ABLATIONS[ablate]
+    return ablation.parts(), ablation.kinds
 
 
 if __name__ == "__main__":
