@@ -24,6 +24,8 @@ TRANSIENT_CODES = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_PARTITION,
+    # The connection that was asked gave way to another, as the bootstrap one does at the start.
+    KafkaError._DESTROY,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
