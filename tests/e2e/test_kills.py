@@ -29,7 +29,11 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
     """A platform of this module alone: it is broken on purpose."""
     data_dir = tmp_path_factory.mktemp("kills")
     running, _ = start_platform(
-        data_dir, heartbeat_timeout_s=30.0, heartbeat_interval_s=0.5, schedulers=2
+        data_dir,
+        heartbeat_timeout_s=30.0,
+        heartbeat_interval_s=0.5,
+        hang_min_s=10.0,
+        schedulers=2,
     )
     with running:
         yield RunningPlatform(running, running.start(), data_dir)
@@ -98,6 +102,25 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
         first = watch.wait_step(job, 0, attempt=2)
         assert min(first.data.step) == again.data.resume.step + 1
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        watch.assert_sound()
+
+
+def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: RunningPlatform) -> None:
+    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+        job = watch.submit("frozen", hyperparameters={"steps": 300})
+        watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
+        watch.wait_step(job, 12)
+        pids = [s.data.pid for s in watch.of("worker.started", job)]
+        os.kill(pids[1], signal.SIGSTOP)
+        failed = watch.wait_for(lambda s: s.type == "gang.failed" and s.data.job_id == job)
+        assert (failed.data.cause, failed.data.action) == ("hang", "restart")
+        assert "no rank got on: rank" in failed.data.message
+        again = watch.wait_for(
+            lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
+        )
+        assert again.data.resume is not None
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        assert not [pid for pid in pids if runs(pid)], "frozen ranks live on"
         watch.assert_sound()
 
 

@@ -1,8 +1,8 @@
 """What a rank and its agent say to each other over a Unix socket: one JSON object a line.
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
-checks the peer's credentials. The rank sends `Report`, `ShardReady`; the agent sends `Control`
-whenever what it says changes. Neither waits for the other; a torn last line is ignored.
+checks the peer's credentials. The rank sends `Report`, `Doing`, `ShardReady`; the agent sends
+`Control` whenever what it says changes. Neither waits for the other; a torn last line is ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gangline_schemas.base import Model
-from gangline_schemas.events.workers import ObjectDigest
+from gangline_schemas.events.workers import ObjectDigest, RankActivity
 
 
 class Hello(Model):
@@ -30,6 +30,13 @@ class Report(Model):
     step: tuple[int, ...]
     time_ms: tuple[int, ...]
     metrics: dict[str, tuple[float | None, ...]]
+
+
+class Doing(Model):
+    """What the rank does from now on, after the steps that it reported before."""
+
+    kind: Literal["doing"] = "doing"
+    activity: RankActivity
 
 
 class ShardReady(Model):
@@ -58,5 +65,5 @@ class Control(Model):
     checkpoint_request: int = Field(default=0, description="Save once each time this grows.")
 
 
-FromRank = Annotated[Hello | Report | ShardReady, Field(discriminator="kind")]
+FromRank = Annotated[Hello | Report | Doing | ShardReady, Field(discriminator="kind")]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)

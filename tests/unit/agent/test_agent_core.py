@@ -28,12 +28,14 @@ from gangline_schemas.events.workers import (
     NodeJoined,
     NodeLeaving,
     ObjectDigest,
+    RankActivity,
+    RankStatus,
     WorkerExited,
     WorkerStarted,
     WorkerStep,
 )
 from gangline_schemas.job import JobSpec
-from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangline_worker.agent.model import (
     Action,
@@ -502,3 +504,35 @@ def test_leaving_stops_the_ranks_and_takes_no_more(node: Node):
     (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
     assert exited.reason is ExitReason.STOPPED
     assert node.core.gone
+
+
+def training(node: Node, rank: RankKey) -> None:
+    """The rank says that it trains, and takes ten steps of 0.5 s until now."""
+    node.do(RankMessage(rank, Doing(activity=RankActivity.TRAINING)))
+    ends_ms = tuple(range(0, 5001, 500))
+    report = Report(step=tuple(range(1, len(ends_ms) + 1)), time_ms=ends_ms, metrics={})
+    node.do(RankMessage(rank, report))
+
+
+def status(node: Node) -> RankStatus:
+    """What the next heartbeat says of the only rank."""
+    (beat,) = (item.heartbeat for item in node.do(Tick()) if isinstance(item, SendHeartbeat))
+    return beat.gangs[0].ranks[0]
+
+
+def test_a_heartbeat_says_how_fast_a_rank_steps_and_since_when_it_is_quiet(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    training(node, rank)
+    for _ in range(2):
+        node.time_s += 1.5
+        told = status(node)
+    assert (told.step, told.activity, told.step_p99_s) == (11, RankActivity.TRAINING, 0.5)
+    assert told.quiet_s == 3.0
+
+
+def test_after_the_agent_stood_still_no_rank_is_quiet(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    training(node, rank)
+    node.acked()
+    node.time_s += 9.0
+    assert status(node).quiet_s == 0.0

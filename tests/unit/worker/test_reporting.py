@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent_fixture import AgentEnd, until
-from gangline_schemas.events.workers import ObjectDigest
-from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+from gangline_schemas.events.workers import ObjectDigest, RankActivity
+from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
 from gangline_worker.reporting import AGENT_LOST, DROPPED_METRIC, Reporter, to_columns
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
@@ -81,6 +81,33 @@ def test_steps_go_out_by_themselves_and_before_their_shard(agent: AgentEnd) -> N
     reporter.shard_ready(SHARD)
     said = agent.wait_for(lambda said: SHARD in said)
     assert [step for one in reports(said[: said.index(SHARD)]) for step in one.step] == [3, 4]
+
+
+def test_what_a_rank_does_goes_out_at_once_and_after_its_steps(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    reporter.report({"loss": 1.0}, 3)
+    reporter.do(RankActivity.EVALUATING)
+    said = agent.wait_for(lambda said: len(said) == 3)
+    assert [type(message) for message in said] == [Hello, Report, Doing]
+    assert said[2] == Doing(activity=RankActivity.EVALUATING)
+
+
+def test_after_a_with_a_rank_does_what_it_did_before(agent: AgentEnd) -> None:
+    code = (
+        "from gangline_worker import doing, flush\n"
+        "doing('training')\n"
+        "with doing('evaluating'): pass\n"
+        "try: doing('sleeping')\n"
+        "except ValueError: assert flush()"
+    )
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t", "RANK": "0"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+    said = agent.wait_for(lambda said: len(said) == 4)
+    assert [one.activity.value for one in said if isinstance(one, Doing)] == [
+        "training",
+        "evaluating",
+        "training",
+    ]
 
 
 def test_a_full_queue_sheds_the_oldest_and_says_so(agent: AgentEnd) -> None:

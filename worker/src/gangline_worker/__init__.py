@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gangline_worker.checkpoint.public import Restored, restore, save
     from gangline_worker.reporting import (
+        doing,
         flush,
         hyperparameters,
         report,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Restored",
+    "doing",
     "flush",
     "hyperparameters",
     "report",

@@ -36,7 +36,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final
 
-from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
 
 SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
@@ -46,6 +47,7 @@ DROPPED_METRIC: Final = "report_dropped"
 FLUSH_PERIOD_S: Final = 0.25
 QUEUE_LIMIT: Final = 20_000
 MESSAGE_VALUES: Final = 10_000  # about; the agent takes lines of up to 1 MiB
+DOINGS_LIMIT: Final = 100
 METRICS_LIMIT: Final = 1_000  # names a message; those beyond are left out
 
 _Entry = tuple[int, int, Mapping[str, float]]
@@ -103,6 +105,8 @@ class Reporter:
         self._dropped = 0
         self._dropped_sent = 0
         self._shards: deque[ShardReady] = deque()
+        self._doings: deque[Doing] = deque(maxlen=DOINGS_LIMIT)
+        self._activity: RankActivity | None = None
         self._period_s = flush_period_s
         self._stop_reason: str | None = None
         self._requests_seen = 0
@@ -142,6 +146,18 @@ class Reporter:
             self._dropped += 1
         self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
 
+    @property
+    def activity(self) -> RankActivity | None:
+        """What this rank said last that it does."""
+        return self._activity
+
+    def do(self, activity: RankActivity) -> None:
+        """Say what this rank does from now on, after the steps that were reported."""
+        self._activity = activity
+        if self.connected:
+            self._doings.append(Doing(activity=activity))
+            self._wake()
+
     def shard_ready(self, message: ShardReady) -> None:
         """Tell the agent of a finished shard. Never shed: at most one is made per save."""
         if self.connected:
@@ -168,7 +184,7 @@ class Reporter:
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send all that was reported before; False when the agent did not take it in time."""
         if not self.connected:
-            return not self._entries and not self._shards
+            return not (self._entries or self._shards)
         with self._sent:
             self._flushes_wanted += 1
             wanted = self._flushes_wanted
@@ -230,16 +246,17 @@ class Reporter:
     def _next_message(self, *, is_due: bool) -> bytes:
         """What to send now, or nothing; ends the flushes that have nothing left to wait for.
 
-        Steps go before shards, so that the agent knows a step when its shard arrives.
+        Steps go before the rest, so that the agent knows a step when its shard arrives, and
+        what was done until then.
         """
         wanted = self._flushes_wanted  # read first: what was reported before it, is queued
-        if not self._entries and not self._shards:
+        if not (self._entries or self._doings or self._shards):
             if wanted > self._flushes_done:
                 with self._sent:
                     self._flushes_done = wanted
                     self._sent.notify_all()
             return b""
-        if not (is_due or self._shards or wanted > self._flushes_done):
+        if not (is_due or self._doings or self._shards or wanted > self._flushes_done):
             return b""
         entries: list[_Entry] = []
         values = 0
@@ -251,6 +268,8 @@ class Reporter:
             dropped = self._dropped
             parts.append(to_columns(entries, dropped - self._dropped_sent).encode())
             self._dropped_sent = dropped
+        while self._doings:
+            parts.append(self._doings.popleft().encode())
         while self._shards:
             parts.append(self._shards.popleft().encode())
         return b"".join(part + b"\n" for part in parts)
@@ -291,6 +310,31 @@ def report(metrics: Mapping[str, float], step: int) -> None:
     Every rank may report; curves are kept by rank. Values that are not finite show as gaps.
     """
     reporter().report(metrics, step)
+
+
+class doing:  # noqa: N801 -- used like a function, and with `with`
+    """Say what this program does: starting, training, checkpointing, compiling or evaluating.
+
+    ```python
+    doing("training")                     # from now on; its steps are learned
+    with doing("evaluating"):             # and back to what it was
+        evaluate()
+    ```
+
+    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 5 s)
+    is taken for hung and started again; whatever else they do may take 10 minutes, and the steps of
+    a program that never says anything may too. Raises ValueError for another word.
+    """
+
+    def __init__(self, activity: str) -> None:
+        self._before = reporter().activity
+        reporter().do(RankActivity(activity))
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        reporter().do(self._before or RankActivity.TRAINING)
 
 
 def should_checkpoint() -> bool:

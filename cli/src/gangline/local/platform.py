@@ -63,6 +63,8 @@ class PlatformSettings:
     live_view: bool = True
     heartbeat_timeout_s: float = 60.0
     heartbeat_interval_s: float = 1.0
+    hang_min_s: float = 20.0
+    """Longer than the fault manager's own default: a shared machine stalls more than a GPU node."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further GANGLINE_ settings of every process, for tests and tuning."""
 
@@ -191,6 +193,7 @@ class Platform:
             ),
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
+            "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
             "OMP_NUM_THREADS": "1",
         }
         if self.settings.teams_file is not None:

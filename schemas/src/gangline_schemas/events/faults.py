@@ -21,6 +21,7 @@ class FailureCause(StrEnum):
     NODE = "node"
     INFRASTRUCTURE = "infrastructure"
     PREEMPTION = "preemption"
+    HANG = "hang"
 
 
 class NodeWatched(Event):

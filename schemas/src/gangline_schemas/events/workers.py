@@ -125,12 +125,33 @@ class CheckpointShardWritten(Event):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
+class RankActivity(StrEnum):
+    """What a rank's program says that it does. Only who trains is held to its steps' times."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    CHECKPOINTING = "checkpointing"
+    COMPILING = "compiling"
+    EVALUATING = "evaluating"
+
+
 class RankStatus(Model):
     """One rank as its agent sees it."""
 
     rank: int = Field(ge=0)
     pid: int
     step: int | None = None
+    activity: RankActivity | None = Field(default=None, description="None: it does not say.")
+    quiet_s: float | None = Field(
+        default=None,
+        ge=0,
+        description="Since it last ended a step or said what it does; None: it never did.",
+    )
+    step_p99_s: float | None = Field(
+        default=None,
+        ge=0,
+        description="The 99th percentile of its last 256 steps' times; None before the tenth.",
+    )
 
 
 class GangStatus(Model):

@@ -21,12 +21,18 @@ class FaultSettings(DecidingSettings):
     """A node that is silent for so long has failed; at half of it, it is suspected."""
     settle_s: Annotated[float, Field(ge=0)] = 2.0
     """How long a rank that lost its peers waits for the exit that explains why."""
+    hang_min_s: Annotated[float, Field(gt=0)] = 5.0
+    """A gang that trains may be quiet for so long, however quick its steps are."""
+    hang_slow_s: Annotated[float, Field(gt=0)] = 600.0
+    """So long at least while its ranks do something else, or have few steps behind them."""
 
     def timing(self) -> Timing:
         """The policy's form. A gap of a few ticks is no sign that the process stood still."""
         return Timing(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             settle_s=self.settle_s,
+            hang_min_s=self.hang_min_s,
+            hang_slow_s=self.hang_slow_s,
             deaf_after_s=max(
                 self.heartbeat_timeout_s / 2, TICKS_BEFORE_DEAF * self.tick_interval_s
             ),

@@ -1,7 +1,8 @@
 """The fault manager's decisions.
 
 - node.joined, node.admitted: expect heartbeats of this incarnation; an older one is gone.
-- worker.heartbeat: noted only; silence is judged at Ticks (policy/silence.py).
+- worker.heartbeat: noted only; silence and hangs are judged at Ticks (policy/silence.py,
+  progress.py).
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
 - A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail.
@@ -17,6 +18,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_faults import gangs, invariants
 from gangline_faults.model import Health
+from gangline_faults.policy.progress import find_hangs, note_gangs
 from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState, apply
@@ -82,6 +84,7 @@ class FaultDecider:
         if node is None or node.incarnation != beat.incarnation or node.health is Health.LEFT:
             return
         note_heartbeat(state.listening, beat.node_id, now, self.timing)
+        note_gangs(state.listening.gangs, state.gangs, beat.node_id, beat.gangs, now)
 
     def effects(self, state: FaultState) -> Mapping[str, object]:  # noqa: ARG002  (the port)
         """None: the fault manager acts through its log alone."""
@@ -107,7 +110,14 @@ class FaultDecider:
                 or silent_s(state.listening, node_id, now) >= self.timing.settle_s
             }
         settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided)
-        return [*decisions, *settled, *gangs.forget_early(state, now, EARLY_EXIT_S)]
+        # A gang that waits for an explanation has failed already, and gets that one verdict.
+        hangs = find_hangs(state.gangs, state.listening.gangs, now, self.timing)
+        hung = [
+            gangs.failed(state, job_id, state.gangs[job_id], gangs.hung(hang), now)
+            for job_id, hang in hangs.items()
+            if job_id not in decided and job_id not in state.settling
+        ]
+        return [*decisions, *settled, *hung, *gangs.forget_early(state, now, EARLY_EXIT_S)]
 
     def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
         found = find_silences(state.nodes, state.listening, now, self.timing)

@@ -9,6 +9,8 @@ from gangline_bus.decision import Decision
 from gangline_faults.model import Failure, Gang, Health
 from gangline_faults.policy.budget import judge
 from gangline_faults.policy.classify import Rule, classify, death_signal, describe
+from gangline_faults.policy.progress import Hang
+from gangline_faults.policy.progress import describe as describe_hang
 from gangline_faults.state import EARLY_EXITS, FaultState
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -189,6 +191,11 @@ def failed(state: FaultState, job_id: str, gang: Gang, failure: Failure, now: da
         failed_at=now,
     )
     return Decision(job_id, event)
+
+
+def hung(hang: Hang) -> Failure:
+    """Nobody gets on. The node is not avoided: most hangs are of programs and of connections."""
+    return Failure(FailureCause.HANG, describe_hang(hang), node_id=hang.node_id)
 
 
 def _explain(

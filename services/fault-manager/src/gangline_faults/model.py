@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gangline_schemas.events.faults import FailureCause
-from gangline_schemas.events.workers import WorkerExited
+from gangline_schemas.events.workers import RankStatus, WorkerExited
 from gangline_schemas.job import RestartPolicy
 
 
@@ -70,6 +70,14 @@ class Failure:
 
 
 @dataclass(slots=True)
+class HeardGang:
+    """What each node said last of an attempt's ranks, and when it was heard."""
+
+    attempt: int
+    ranks: dict[str, tuple[datetime, tuple[RankStatus, ...]]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Listening:
     """Soft: what was heard since this process took over. Lost with it, and in no hash.
 
@@ -82,3 +90,4 @@ class Listening:
     last_signal: datetime | None = None
     seen: dict[str, datetime] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
+    gangs: dict[str, HeardGang] = field(default_factory=dict)

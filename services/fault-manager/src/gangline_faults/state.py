@@ -88,6 +88,7 @@ def _watch_gang(state: FaultState, event: GangWatched) -> None:
 
 def _unwatch_gang(state: FaultState, event: GangUnwatched) -> None:
     state.early.pop((event.job_id, event.attempt), None)
+    state.listening.gangs.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
     if gang is not None and gang.attempt <= event.attempt:
         del state.gangs[event.job_id]

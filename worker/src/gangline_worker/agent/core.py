@@ -37,7 +37,7 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
     WorkerStep,
 )
-from gangline_schemas.rank_protocol import Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import Doing, Hello, Report, ShardReady
 
 from .model import (
     EXIT_CONFIG,
@@ -77,6 +77,7 @@ from .model import (
 )
 
 _KILL_AGAIN_S = 1.0
+_STOOD_STILL_S = 2.0  # between two Ticks: nobody was heard meanwhile
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 _HELD_FOR_UPLOADS = {ExitReason.FINISHED, ExitReason.STOPPED}
@@ -109,6 +110,7 @@ class AgentCore:
         self._heartbeats = 0
         self._heartbeat_due_s = 0.0
         self._reports = 0
+        self._ticked_s = 0.0
 
     # What the shell and the tests may look at.
 
@@ -142,7 +144,7 @@ class AgentCore:
 
     def start(self, at: Moment) -> list[Action]:
         """Join. No process of an earlier agent on this node may run any more."""
-        self._acked_mono_s = at.mono_s
+        self._acked_mono_s = self._ticked_s = at.mono_s
         self._joined = True
         self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
         return [self._join(), self._heartbeat(at)]
@@ -184,7 +186,7 @@ class AgentCore:
             case RankExited():
                 return self._on_exited(item)
             case RankMessage():
-                return self._on_message(item)
+                return self._on_message(item, at)
             case Uploaded() | UploadFailed():
                 return self._on_upload(item)
             case Leave():
@@ -394,7 +396,9 @@ class AgentCore:
 
     # What ranks say and how they end.
 
-    def _on_message(self, item: RankMessage) -> list[Action]:
+    def _on_message(  # noqa: PLR0911 -- one case for each message
+        self, item: RankMessage, at: Moment
+    ) -> list[Action]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
@@ -405,7 +409,11 @@ class AgentCore:
                 return [SendControl(rank.key, gang.control)] if asked else []
             case Report() as report if report.step:
                 rank.step = max(report.step[-1], rank.step or 0)
+                rank.pace.stepped(report.time_ms, at.mono_s)
                 return [self._steps(gang, rank, report)]
+            case Doing() as doing:
+                rank.pace.said(doing.activity, at.mono_s)
+                return []
             case ShardReady() as ready if ready.step not in rank.uploads:
                 wrong = ready.rank != rank.key.rank
                 if wrong or ready.world_size != gang.allocation.world_size:
@@ -492,6 +500,7 @@ class AgentCore:
 
     def _on_tick(self, at: Moment) -> list[Action]:
         out: list[Action] = []
+        self._forgive_if_deaf(at)
         if at.mono_s >= self._heartbeat_due_s:
             self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
             out.append(self._heartbeat(at))
@@ -503,6 +512,14 @@ class AgentCore:
                 if rank.alive and (again or (late and killed is None)):
                     out += self._kill(rank, at)
         return out
+
+    def _forgive_if_deaf(self, at: Moment) -> None:
+        """After this process stood still no rank is quiet: it was we who did not hear."""
+        if at.mono_s - self._ticked_s >= _STOOD_STILL_S:
+            for gang in self.gangs:
+                for rank in gang.ranks.values():
+                    rank.pace.forgive(at.mono_s)
+        self._ticked_s = at.mono_s
 
     def _check_lease(self, at: Moment) -> list[Action]:
         if not self._joined or at.mono_s < self.lease_ends_s:
@@ -563,7 +580,14 @@ class AgentCore:
                 job_id=gang.key.job_id,
                 attempt=gang.key.attempt,
                 ranks=tuple(
-                    RankStatus(rank=rank.key.rank, pid=rank.pid, step=rank.step)
+                    RankStatus(
+                        rank=rank.key.rank,
+                        pid=rank.pid,
+                        step=rank.step,
+                        activity=rank.pace.activity,
+                        quiet_s=rank.pace.quiet_s(at.mono_s),
+                        step_p99_s=rank.pace.step_p99_s(),
+                    )
                     for rank in gang.ranks.values()
                     if rank.phase is Phase.RUNNING
                 ),

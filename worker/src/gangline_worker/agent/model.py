@@ -15,7 +15,9 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerHeartbeat,
 )
-from gangline_schemas.rank_protocol import Control, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
+
+from .pace import Pace
 
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: the job as submitted cannot start
 MESSAGE_LIMIT = 4096
@@ -139,7 +141,7 @@ class RankMessage:
     """What a rank said; its identity was checked."""
 
     rank: RankKey
-    message: Hello | Report | ShardReady
+    message: Hello | Report | Doing | ShardReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +312,7 @@ class Rank:
     killed_at_s: float | None = None
     uploads: set[int] = field(default_factory=set)
     held_exit: WorkerExited | None = None  # reported when its uploads are done
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def alive(self) -> bool:

@@ -22,7 +22,7 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
 from gangline_worker.data.order import rank_share
-from gangline_worker.reporting import flush, hyperparameters, stop_on_sigterm
+from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
 from gangline_worker.training.parallel import join_world
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     try:
         stop_on_sigterm()
+        doing("starting")
     except OSError as error:
         complain(f"error: the agent's socket cannot be reached: {error}")
         return EXIT_AGENT

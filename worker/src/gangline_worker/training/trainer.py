@@ -25,7 +25,7 @@ from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.data.order import rank_share
 from gangline_worker.data.text import DataError, TextData, load_text
-from gangline_worker.reporting import AGENT_LOST, report, should_checkpoint, should_stop
+from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
 from gangline_worker.training.config import ConfigError, TrainConfig
 from gangline_worker.training.console import say
@@ -139,6 +139,7 @@ class Trainer:
         Raises:
             AgentLostError, SaveFailedError: the run cannot count.
         """
+        doing("training")
         ended = time.perf_counter()
         while self.step < self.config.steps:
             result = self.train_step()
@@ -218,6 +219,7 @@ class Trainer:
 
     def _finish(self) -> None:
         """Wait for the last save and see that every rank's is whole."""
+        doing("checkpointing")
         self.checkpointer.finish()
         before = self.checkpointer.failures
         metrics = self.checkpointer.metrics()

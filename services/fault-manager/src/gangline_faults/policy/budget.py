@@ -16,6 +16,7 @@ RESTART_CLASS: dict[FailureCause, RestartCause | None] = {
     FailureCause.INFRASTRUCTURE: RestartCause.INFRASTRUCTURE,
     FailureCause.NODE: RestartCause.NODE,
     FailureCause.PREEMPTION: RestartCause.PREEMPTION,
+    FailureCause.HANG: RestartCause.HANG,
 }
 """Which class of `restart.on` a cause belongs to; None: never restarted."""
 

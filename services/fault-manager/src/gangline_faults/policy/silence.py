@@ -79,6 +79,7 @@ def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
         listening.last_signal = None
         listening.seen = {}
         listening.watched = {}
+        listening.gangs = {}
     listening.last_tick = now
 
 

@@ -12,10 +12,18 @@ class Timing:
     A node is suspected at half of `heartbeat_timeout_s` and failed at all of it. `settle_s` is how
     long an exit that looks like collateral damage waits for the exit that explains it. A gap of
     more than `deaf_s` between two Ticks means that this process itself stood still.
+
+    A rank that trains hangs after `hang_factor` times its slow steps, at least `hang_min_s`; one
+    of which that is not known after `hang_slow_s`. What a node said longer than `stale_s` ago is
+    no sign of a hang.
     """
 
     heartbeat_timeout_s: float = 60.0
     settle_s: float = 2.0
+    hang_min_s: float = 5.0
+    hang_slow_s: float = 600.0
+    hang_factor: float = 4.0
+    stale_s: float = 3.0
     deaf_after_s: float | None = None
 
     @property

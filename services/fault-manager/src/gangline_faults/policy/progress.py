@@ -1,0 +1,108 @@
+"""Which gangs hang: nobody of them gets on, for longer than their own steps explain.
+
+1. A rank's limit: while it says that it trains, `max(hang_min_s, 4 x the 99th percentile of its
+   steps)`; while it does something else or has too few steps behind it, `hang_slow_s`. One that
+   never says what it does has the longer of both, and none before its steps are known.
+2. A gang hangs when all its ranks with a limit have been quiet for longer: one that saves or
+   evaluates alone holds the others up, and they are not told apart from hung ones by waiting.
+3. Judged is only what every node of the gang has just said: a node that is silent is judged by
+   its silence (silence.py), and nobody by what was true before we stood still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gangline_faults.model import Gang, HeardGang
+from gangline_faults.policy.timing import Timing
+from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """The rank of a hung gang that was quiet the longest, and for how long it might have been."""
+
+    rank: int
+    node_id: str
+    quiet_s: float
+    limit_s: float
+    status: RankStatus
+
+
+def note_gangs(
+    heard: dict[str, HeardGang],
+    gangs: Mapping[str, Gang],
+    node_id: str,
+    statuses: tuple[GangStatus, ...],
+    now: datetime,
+) -> None:
+    """Keep what a node says of the live attempts."""
+    for status in statuses:
+        gang = gangs.get(status.job_id)
+        if gang is None or gang.attempt != status.attempt or node_id not in gang.nodes:
+            continue
+        known = heard.get(status.job_id)
+        if known is None or known.attempt != status.attempt:
+            known = heard[status.job_id] = HeardGang(status.attempt)
+        known.ranks[node_id] = (now, status.ranks)
+
+
+def find_hangs(
+    gangs: Mapping[str, Gang], heard: Mapping[str, HeardGang], now: datetime, timing: Timing
+) -> dict[str, Hang]:
+    """The hung gangs, by job id in order. Cost: O(ranks that were heard)."""
+    found = {}
+    for job_id in sorted(heard):
+        gang = gangs.get(job_id)
+        if gang is None or gang.failed or gang.attempt != heard[job_id].attempt:
+            continue
+        hang = _hang(gang, heard[job_id], now, timing)
+        if hang is not None:
+            found[job_id] = hang
+    return found
+
+
+def _hang(gang: Gang, heard: HeardGang, now: datetime, timing: Timing) -> Hang | None:
+    longest: Hang | None = None
+    for node_id in sorted(set(gang.nodes)):
+        said = heard.ranks.get(node_id)
+        if said is None or not said[1]:
+            return None
+        at, ranks = said
+        if (now - at).total_seconds() >= timing.stale_s:
+            return None
+        for status in ranks:
+            limit_s = limit_of(status, timing)
+            if limit_s is None or status.quiet_s is None:
+                continue
+            if status.quiet_s < limit_s:
+                return None
+            if longest is None or status.quiet_s > longest.quiet_s:
+                longest = Hang(status.rank, node_id, status.quiet_s, limit_s, status)
+    return longest
+
+
+def limit_of(status: RankStatus, timing: Timing) -> float | None:
+    """For how many seconds a rank may be quiet; None: nobody knows."""
+    if status.step_p99_s is None:
+        return None if status.activity is None else timing.hang_slow_s
+    by_steps_s = max(timing.hang_min_s, timing.hang_factor * status.step_p99_s)
+    if status.activity is RankActivity.TRAINING:
+        return by_steps_s
+    return max(timing.hang_slow_s, by_steps_s)
+
+
+def describe(hang: Hang) -> str:
+    """One sentence for users."""
+    status = hang.status
+    at = "before its first step" if status.step is None else f"after step {status.step}"
+    quiet = f"no rank got on: rank {hang.rank} on {hang.node_id} was quiet for {hang.quiet_s:.0f} s"
+    if status.step_p99_s is None or status.activity is not RankActivity.TRAINING:
+        doing = "" if status.activity is None else f" while {status.activity.value}"
+        return f"{quiet} {at}{doing}; at most {hang.limit_s:.0f} s are waited for"
+    return (
+        f"{quiet} {at}; its steps take up to {status.step_p99_s:.2f} s, "
+        f"and {hang.limit_s:.0f} s are waited for"
+    )

@@ -1,0 +1,141 @@
+"""Hangs: a gang of which nobody gets on is started again, and nobody else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from decider_run import DeciderRun
+from fault_scene import allocated, beat, fault_run, joined
+from gangline_faults.state import FaultState
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
+from gangline_schemas.job import RestartCause, RestartPolicy
+
+TRAINING, EVALUATING = RankActivity.TRAINING, RankActivity.EVALUATING
+
+
+def gang(restart: RestartPolicy | None = None) -> DeciderRun[FaultState]:
+    """`job-1` runs rank 0 on n1 and rank 1 on n2."""
+    run = fault_run()
+    for node_id in ("n1", "n2"):
+        run.feed(joined(node_id))
+    run.feed(allocated(restart=restart))
+    run.tick()
+    return run
+
+
+def rank(
+    quiet_s: float | None,
+    p99_s: float | None = 0.5,
+    activity: RankActivity | None = TRAINING,
+    step: int | None = 20,
+) -> RankStatus:
+    return RankStatus(
+        rank=0, pid=1, step=step, activity=activity, quiet_s=quiet_s, step_p99_s=p99_s
+    )
+
+
+def says(node_id: str, status: RankStatus, attempt: int = 1) -> WorkerHeartbeat:
+    """A heartbeat with the one rank of the gang that is on this node."""
+    numbered = status.model_copy(update={"rank": 0 if node_id == "n1" else 1})
+    told = GangStatus(job_id="job-1", attempt=attempt, ranks=(numbered,))
+    return beat(node_id).model_copy(update={"gangs": (told,)})
+
+
+def after(run: DeciderRun[FaultState], n1: RankStatus, n2: RankStatus) -> list[Event]:
+    run.signal(says("n1", n1))
+    run.signal(says("n2", n2))
+    return run.tick(1)
+
+
+def test_a_gang_that_trains_and_gets_nowhere_is_started_again() -> None:
+    run = gang()
+    assert after(run, rank(4.9), rank(4.9)) == []
+    (failed,) = after(run, rank(5.9), rank(6.1))
+    assert isinstance(failed, GangFailed)
+    assert (failed.cause, failed.action, failed.node_id) == (FailureCause.HANG, "restart", "n2")
+    assert failed.avoid_nodes == ()
+    assert failed.message == (
+        "no rank got on: rank 1 on n2 was quiet for 6 s after step 20; its steps take up to "
+        "0.50 s, and 5 s are waited for"
+    )
+    assert after(run, rank(7.0), rank(7.0)) == []
+
+
+def test_slow_steps_are_waited_for_four_times_as_long() -> None:
+    run = gang()
+    assert after(run, rank(39.0, p99_s=10.0), rank(39.0, p99_s=10.0)) == []
+    assert after(run, rank(41.0, p99_s=10.0), rank(41.0, p99_s=10.0)) != []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        rank(0.2),
+        rank(300.0, activity=EVALUATING),
+        rank(300.0, activity=RankActivity.CHECKPOINTING),
+        rank(300.0, p99_s=None),
+        rank(300.0, activity=None),
+    ],
+    ids=["steps", "evaluates", "saves", "has few steps", "says nothing"],
+)
+def test_while_one_rank_has_a_reason_nobody_hangs(other: RankStatus) -> None:
+    assert after(gang(), rank(300.0), other) == []
+
+
+@pytest.mark.parametrize(
+    "silent", [rank(None, p99_s=None, activity=None), rank(900.0, p99_s=None, activity=None)]
+)
+def test_of_ranks_that_never_say_what_they_do_the_others_steps_decide(silent: RankStatus) -> None:
+    """Often rank 0 alone reports."""
+    assert after(gang(), rank(6.0), silent) != []
+    assert after(gang(), silent, silent) == []
+
+
+def test_who_does_something_else_hangs_later() -> None:
+    run = gang()
+    assert after(run, rank(599.0, activity=EVALUATING), rank(599.0, activity=None)) == []
+    (failed,) = after(run, rank(601.0, activity=EVALUATING), rank(600.0, activity=None))
+    assert isinstance(failed, GangFailed)
+    assert failed.message.endswith("after step 20 while evaluating; at most 600 s are waited for")
+
+
+def test_before_its_first_step_a_gang_has_time() -> None:
+    starting = rank(601.0, p99_s=None, activity=RankActivity.STARTING, step=None)
+    (failed,) = after(gang(), starting, starting)
+    assert isinstance(failed, GangFailed)
+    assert "before its first step while starting" in failed.message
+
+
+def test_only_what_every_node_has_just_said_counts() -> None:
+    run = gang()
+    run.signal(says("n1", rank(9.0)))
+    assert run.tick(1) == []
+    run.signal(says("n2", rank(9.0)))
+    assert run.tick(3) == []
+
+
+def test_an_older_attempt_and_a_stranger_say_nothing() -> None:
+    run = gang()
+    run.feed(allocated(attempt=2))
+    run.signal(says("n1", rank(9.0)))
+    run.signal(says("n2", rank(9.0)))
+    assert run.tick(1) == []
+
+
+def test_a_takeover_begins_to_listen_anew() -> None:
+    run = gang()
+    run.signal(says("n1", rank(9.0)))
+    run.signal(says("n2", rank(9.0)))
+    run.take_over()
+    assert run.tick(1) == []
+    assert after(run, rank(9.0), rank(9.0)) != []
+
+
+def test_a_job_that_does_not_want_it_fails_and_says_so() -> None:
+    policy = RestartPolicy(on=(RestartCause.NODE,))
+    (failed,) = after(gang(policy), rank(9.0), rank(9.0))
+    assert isinstance(failed, GangFailed)
+    assert failed.action == "fail"
+    assert failed.message.startswith("not restarted: restart.on does not name hang; no rank got on")

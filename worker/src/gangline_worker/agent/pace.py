@@ -1,0 +1,57 @@
+"""How fast a rank steps and since when it is quiet: what its node's heartbeats say of it.
+
+Times between steps are the rank's own, so that a late report is no slow step. Since when it is
+quiet counts on the agent's clock, from when the rank was last heard to get on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gangline_schemas.events.workers import RankActivity
+
+WINDOW = 256
+ENOUGH = 10
+"""So many times between steps are known before their spread is told."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Of one rank. Cost: O(1) a step, O(WINDOW log WINDOW) for a percentile."""
+
+    activity: RankActivity | None = None
+    _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _last_ms: int | None = None
+    _heard_s: float | None = None
+
+    def stepped(self, times_ms: Sequence[int], at_s: float) -> None:
+        """Steps ended at these times (Unix ms, in order)."""
+        for time_ms in times_ms:
+            if self._last_ms is not None:
+                self._times_s.append(max(0.0, (time_ms - self._last_ms) / 1000))
+            self._last_ms = time_ms
+        self._heard_s = at_s
+
+    def said(self, activity: RankActivity, at_s: float) -> None:
+        """It does something else from now on: what lies between is no step's time."""
+        self.activity = activity
+        self._last_ms = None
+        self._heard_s = at_s
+
+    def forgive(self, at_s: float) -> None:
+        """Its agent stood still, and could not hear it: it counts as quiet from now on."""
+        if self._heard_s is not None:
+            self._heard_s = at_s
+
+    def quiet_s(self, at_s: float) -> float | None:
+        """For how long it has not got on; None: it never said anything."""
+        return None if self._heard_s is None else max(0.0, at_s - self._heard_s)
+
+    def step_p99_s(self) -> float | None:
+        """The 99th percentile (nearest rank) of its last steps' times; None: too few yet."""
+        if len(self._times_s) < ENOUGH:
+            return None
+        ordered = sorted(self._times_s)
+        return ordered[-(-99 * len(ordered) // 100) - 1]
