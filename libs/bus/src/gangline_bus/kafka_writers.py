@@ -19,6 +19,8 @@ from gangline_bus.kafka_client import (
 )
 from gangline_bus.ports import BusError, BusUnavailable, OutRecord, TopicPartition
 
+_LOOK_EVERY_S = 0.5
+
 
 class KafkaWriter:
     """`ports.Writer`. Deliveries are reported from a poller thread of its own."""
@@ -152,13 +154,20 @@ class KafkaTransactionalWriter:
 
 
 def _serve_errors(writer: weakref.ref[KafkaTransactionalWriter]) -> None:
-    """Until the writer is closed, or nobody holds it any more."""
+    """Until the writer is closed, or nobody holds it any more.
+
+    It looks now and then and never waits in `poll`: `commit` waits there for its deliveries, and
+    sleeps 10 ms longer when another thread has taken them away.
+    """
+    pause = threading.Event()
     while (held := writer()) is not None and not held._closing:
         producer = held._producer
         del held
         try:
-            producer.poll(0.5)
+            producer.poll(0)
         except KafkaException as error:
             if (failed := writer()) is not None:
                 failed._failure = failed._failure or translate(error)
             return
+        del producer
+        pause.wait(_LOOK_EVERY_S)
