@@ -27,11 +27,9 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import (
     ExitReason,
-    GangStatus,
     NodeInfo,
     NodeJoined,
     NodeLeaving,
-    RankStatus,
     WorkerExited,
     WorkerHeartbeat,
     WorkerStarted,
@@ -575,26 +573,7 @@ class AgentCore:
 
     def _heartbeat(self, at: Moment) -> SendHeartbeat:
         self._heartbeats += 1
-        gangs = tuple(
-            GangStatus(
-                job_id=gang.key.job_id,
-                attempt=gang.key.attempt,
-                ranks=tuple(
-                    RankStatus(
-                        rank=rank.key.rank,
-                        pid=rank.pid,
-                        step=rank.step,
-                        activity=rank.pace.activity,
-                        quiet_s=rank.pace.quiet_s(at.mono_s),
-                        step_p99_s=rank.pace.step_p99_s(),
-                    )
-                    for rank in gang.ranks.values()
-                    if rank.phase is Phase.RUNNING
-                ),
-            )
-            for gang in self.gangs
-            if gang.alive
-        )
+        gangs = tuple(gang.status(at.mono_s) for gang in self.gangs if gang.alive)
         return SendHeartbeat(
             WorkerHeartbeat(
                 node_id=self._node.node_id,

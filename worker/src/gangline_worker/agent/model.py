@@ -12,6 +12,8 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
     ExitReason,
+    GangStatus,
+    RankStatus,
     WorkerExited,
     WorkerHeartbeat,
 )
@@ -319,6 +321,17 @@ class Rank:
         """Whether a process of this rank may run."""
         return self.phase in {Phase.STARTING, Phase.RUNNING}
 
+    def status(self, at_s: float) -> RankStatus:
+        """What a heartbeat says of it."""
+        return RankStatus(
+            rank=self.key.rank,
+            pid=self.pid,
+            step=self.step,
+            activity=self.pace.activity,
+            quiet_s=self.pace.quiet_s(at_s),
+            step_p99_s=self.pace.step_p99_s(),
+        )
+
 
 @dataclass(slots=True)
 class Gang:
@@ -343,6 +356,15 @@ class Gang:
     def alive(self) -> bool:
         """Whether any of its processes may run."""
         return any(rank.alive for rank in self.ranks.values())
+
+    def status(self, at_s: float) -> GangStatus:
+        """What a heartbeat says of it at this monotonic time: of the ranks that run."""
+        running = (rank for rank in self.ranks.values() if rank.phase is Phase.RUNNING)
+        return GangStatus(
+            job_id=self.key.job_id,
+            attempt=self.key.attempt,
+            ranks=tuple(rank.status(at_s) for rank in running),
+        )
 
     @property
     def gpus(self) -> frozenset[int]:
