@@ -75,28 +75,26 @@ def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
 def simulate(
     policy: str, work: Workload, progress: Progress | None = None, *, processes: int | None = None
 ) -> list[PoolResult]:
-    """Replay each pool, up to `processes` at once; by default as many as there are CPUs.
+    """Replay each pool, up to `processes` at once; by default large traces on all CPUs.
 
     Raises ValueError for an unknown policy, StuckError if a replay cannot end.
     """
-    find_policy(policy)
+    named = find_policy(policy)
 
-    def tell(ended: int) -> None:
+    def tell(ended: int, before: int = 0) -> None:
         if progress is not None:
-            progress(policy, ended, work.jobs)
+            progress(policy, before + ended, work.jobs)
 
-    workers = min(processes or os.cpu_count() or 1, len(work.parts))
-    if workers > 1 and (work.jobs > ALONE or processes is not None):
+    if processes is None:
+        processes = (os.cpu_count() or 1) if work.jobs > ALONE else 1
+    workers = min(processes, len(work.parts))
+    if workers > 1:
         return _at_once(policy, work, tell, workers)
     results: list[PoolResult] = []
     for pool, jobs in work.parts:
         before = sum(len(result.outcomes) for result in results)
-        results.append(_replay(policy, pool, jobs, partial(_tell_sum, tell, before)))
+        results.append(named.prepare(pool, jobs).run(partial(tell, before=before)))
     return results
-
-
-def _tell_sum(tell: Callable[[int], None], before: int, ended: int) -> None:
-    tell(before + ended)
 
 
 def _at_once(
@@ -138,12 +136,6 @@ def _replay_part(policy: str, index: int, pool: Pool, jobs: Sequence[TraceJob]) 
     def tell(ended: int) -> None:
         _ended[index] = ended
 
-    return _replay(policy, pool, jobs, tell)
-
-
-def _replay(
-    policy: str, pool: Pool, jobs: Sequence[TraceJob], tell: Callable[[int], None]
-) -> PoolResult:
     return find_policy(policy).prepare(pool, jobs).run(tell)
 
 
