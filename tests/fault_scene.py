@@ -122,3 +122,13 @@ def exited(
 
 
 PEER_LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
+
+
+def running(restart: RestartPolicy | None = None) -> DeciderRun[FaultState]:
+    """`job-1` runs rank 0 on n1 and rank 1 on n2."""
+    run = fault_run()
+    for node_id in ("n1", "n2"):
+        run.feed(joined(node_id))
+    run.feed(allocated(restart=restart))
+    run.tick()
+    return run

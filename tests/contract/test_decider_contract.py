@@ -375,31 +375,29 @@ def test_a_violated_invariant_writes_nothing_of_the_batch(world: World) -> None:
     assert world.fold() == Seen()
 
 
-def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
+def last_of_a_log(world: World) -> OutRecord:
+    """All teams are configured; the last record of the log, to be written once more."""
     world.request(*TEAMS)
     loop = world.process()
     loop.take_over()
     run_until(loop, all_seen)
-    topic = world.names.name(Topic.QUOTA)
-    last = world.read(topic)[-1]
+    last = world.read(world.names.name(Topic.QUOTA))[-1]
+    return OutRecord(last.topic, last.key, last.value, last.headers, 0)
+
+
+def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
+    again = last_of_a_log(world)
     bus = world.connect(None)
-    bus.transactional_writer(f"{world.names.prefix}forger").commit(
-        [OutRecord(topic, last.key, last.value, last.headers, 0)], {}, "g"
-    )
+    bus.transactional_writer(f"{world.names.prefix}forger").commit([again], {}, "g")
     with pytest.raises(LogBroken, match="seq is 39, expected 40"):
         world.process().take_over()
 
 
 def test_a_transaction_that_nobody_ends_stops_the_service(world: World) -> None:
-    world.request(*TEAMS)
-    loop = world.process()
-    loop.take_over()
-    run_until(loop, all_seen)
-    topic = world.names.name(Topic.QUOTA)
-    last = world.read(topic)[-1]
+    again = last_of_a_log(world)
     hanging = world.connect("commit.produced").transactional_writer(f"{world.names.prefix}hanging")
     with pytest.raises(SimulatedCrash):
-        hanging.commit([OutRecord(topic, last.key, last.value, last.headers, 0)], {}, "g")
+        hanging.commit([again], {}, "g")
     with pytest.raises(LogBroken, match=r"transaction at offset \d+ of \d+ was never ended"):
         world.process().take_over()
 

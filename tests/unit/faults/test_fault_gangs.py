@@ -7,9 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import PEER_LOST, allocated, beat, ended, exited, fault_run, joined, released
-from gangline_faults.state import FaultState
+from fault_scene import (
+    PEER_LOST,
+    allocated,
+    beat,
+    ended,
+    exited,
+    fault_run,
+    joined,
+    released,
+    running,
+)
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -20,15 +28,6 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import RestartCause, RestartPolicy
-
-
-def running(restart: RestartPolicy | None = None) -> DeciderRun[FaultState]:
-    run = fault_run()
-    for node_id in ("n1", "n2"):
-        run.feed(joined(node_id))
-    run.feed(allocated(restart=restart))
-    run.tick()
-    return run
 
 
 def only_failure(events: Sequence[Event]) -> GangFailed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from decider_run import DeciderRun
-from fault_scene import allocated, beat, fault_run, joined
+from fault_scene import allocated, beat, running
 from gangline_faults.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed
@@ -13,16 +13,6 @@ from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus
 from gangline_schemas.job import RestartCause, RestartPolicy
 
 TRAINING, EVALUATING = RankActivity.TRAINING, RankActivity.EVALUATING
-
-
-def gang(restart: RestartPolicy | None = None) -> DeciderRun[FaultState]:
-    """`job-1` runs rank 0 on n1 and rank 1 on n2."""
-    run = fault_run()
-    for node_id in ("n1", "n2"):
-        run.feed(joined(node_id))
-    run.feed(allocated(restart=restart))
-    run.tick()
-    return run
 
 
 def rank(
@@ -50,7 +40,7 @@ def after(run: DeciderRun[FaultState], n1: RankStatus, n2: RankStatus) -> list[E
 
 
 def test_a_gang_that_trains_and_gets_nowhere_is_started_again() -> None:
-    run = gang()
+    run = running()
     assert after(run, rank(4.9), rank(4.9)) == []
     (failed,) = after(run, rank(5.9), rank(6.1))
     assert isinstance(failed, GangFailed)
@@ -64,7 +54,7 @@ def test_a_gang_that_trains_and_gets_nowhere_is_started_again() -> None:
 
 
 def test_slow_steps_are_waited_for_four_times_as_long() -> None:
-    run = gang()
+    run = running()
     assert after(run, rank(39.0, p99_s=10.0), rank(39.0, p99_s=10.0)) == []
     assert after(run, rank(41.0, p99_s=10.0), rank(41.0, p99_s=10.0)) != []
 
@@ -81,7 +71,7 @@ def test_slow_steps_are_waited_for_four_times_as_long() -> None:
     ids=["steps", "evaluates", "saves", "has few steps", "says nothing"],
 )
 def test_while_one_rank_has_a_reason_nobody_hangs(other: RankStatus) -> None:
-    assert after(gang(), rank(300.0), other) == []
+    assert after(running(), rank(300.0), other) == []
 
 
 @pytest.mark.parametrize(
@@ -89,12 +79,12 @@ def test_while_one_rank_has_a_reason_nobody_hangs(other: RankStatus) -> None:
 )
 def test_of_ranks_that_never_say_what_they_do_the_others_steps_decide(silent: RankStatus) -> None:
     """Often rank 0 alone reports."""
-    assert after(gang(), rank(6.0), silent) != []
-    assert after(gang(), silent, silent) == []
+    assert after(running(), rank(6.0), silent) != []
+    assert after(running(), silent, silent) == []
 
 
 def test_who_does_something_else_hangs_later() -> None:
-    run = gang()
+    run = running()
     assert after(run, rank(599.0, activity=EVALUATING), rank(599.0, activity=None)) == []
     (failed,) = after(run, rank(601.0, activity=EVALUATING), rank(600.0, activity=None))
     assert isinstance(failed, GangFailed)
@@ -103,13 +93,13 @@ def test_who_does_something_else_hangs_later() -> None:
 
 def test_before_its_first_step_a_gang_has_time() -> None:
     starting = rank(601.0, p99_s=None, activity=RankActivity.STARTING, step=None)
-    (failed,) = after(gang(), starting, starting)
+    (failed,) = after(running(), starting, starting)
     assert isinstance(failed, GangFailed)
     assert "before its first step while starting" in failed.message
 
 
 def test_only_what_every_node_has_just_said_counts() -> None:
-    run = gang()
+    run = running()
     run.signal(says("n1", rank(9.0)))
     assert run.tick(1) == []
     run.signal(says("n2", rank(9.0)))
@@ -117,7 +107,7 @@ def test_only_what_every_node_has_just_said_counts() -> None:
 
 
 def test_an_older_attempt_and_a_stranger_say_nothing() -> None:
-    run = gang()
+    run = running()
     run.feed(allocated(attempt=2))
     run.signal(says("n1", rank(9.0)))
     run.signal(says("n2", rank(9.0)))
@@ -125,7 +115,7 @@ def test_an_older_attempt_and_a_stranger_say_nothing() -> None:
 
 
 def test_a_takeover_begins_to_listen_anew() -> None:
-    run = gang()
+    run = running()
     run.signal(says("n1", rank(9.0)))
     run.signal(says("n2", rank(9.0)))
     run.take_over()
@@ -135,7 +125,7 @@ def test_a_takeover_begins_to_listen_anew() -> None:
 
 def test_a_job_that_does_not_want_it_fails_and_says_so() -> None:
     policy = RestartPolicy(on=(RestartCause.NODE,))
-    (failed,) = after(gang(policy), rank(9.0), rank(9.0))
+    (failed,) = after(running(policy), rank(9.0), rank(9.0))
     assert isinstance(failed, GangFailed)
     assert failed.action == "fail"
     assert failed.message.startswith("not restarted: restart.on does not name hang; no rank got on")
