@@ -8,7 +8,15 @@ import time
 
 import torch
 
-from gangline_worker import hyperparameters, report, restore, save, should_checkpoint, should_stop
+from gangline_worker import (
+    doing,
+    hyperparameters,
+    report,
+    restore,
+    save,
+    should_checkpoint,
+    should_stop,
+)
 
 
 def main() -> None:
@@ -26,6 +34,7 @@ def main() -> None:
 
     interval_s = float(os.environ.get("GANGLINE_CHECKPOINT_INTERVAL_S", "600"))
     last_save = time.monotonic()
+    doing("training")  # from now on a hang is told from a slow step
     for step in range(first, settings["steps"] + 1):
         powers = torch.stack([x**n for n in range(4)])
         loss = torch.mean((weights @ powers - target) ** 2)

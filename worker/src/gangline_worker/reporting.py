@@ -321,9 +321,10 @@ class doing:  # noqa: N801 -- used like a function, and with `with`
         evaluate()
     ```
 
-    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 5 s)
-    is taken for hung and started again; whatever else they do may take 10 minutes, and the steps of
-    a program that never says anything may too. Raises ValueError for another word.
+    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 5 s,
+    20 s under `gangline up`) is taken for hung and started again; whatever else they do may take 10
+    minutes, and the steps of a program that never says anything may too. Raises ValueError for
+    another word.
     """
 
     def __init__(self, activity: str) -> None:
