@@ -42,9 +42,9 @@ KAFKA_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
 STANDBY_SESSION_MS = "3000"
+"""A leader that is silent for this long is replaced by its standby, if there is one."""
 _TAKEN = frozenset({"ready", "draining", "cordoned"})
 """A node that is admitted, whether it takes gangs or not."""
-"""A leader that is silent for this long is replaced by its standby, if there is one."""
 
 
 @dataclass(frozen=True)
