@@ -55,7 +55,7 @@ test: $(STAMP) lint ## everything that CI runs (about 15 minutes on 2 cores)
 	@$(PYTEST) -q -n 2 --dist loadfile tests || $(BIN)/python tests/second_try.py $$?
 
 test-unit: $(STAMP) ## the fast part
-	@$(PYTEST) -q tests/unit
+	@$(PYTEST) -q -n auto tests/unit
 
 lint: $(STAMP) ## style, types and borders
 	@$(BIN)/ruff check --quiet .

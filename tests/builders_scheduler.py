@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from builders_deciding import Drive, every, spec, team
-from gangline_bus.decision import Input
 from gangline_scheduler.decide import Limits, Scheduler
-from gangline_scheduler.invariants import held_for_waiting
 from gangline_scheduler.model import Job
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
@@ -94,16 +92,6 @@ class Cluster(Drive[State]):
             self.give(TeamConfigured(config=team(name, limit=limit)))
         for info in nodes:
             self.give(NodeJoined(node=info))
-
-    def take(self, item: Input) -> list[Event]:
-        """As every decider is driven; and GPUs that are held go to those they are held for."""
-        decisions = list(self.decider.decide(self.state, item, self.now))
-        for decision in decisions:
-            assert not self.state.held or held_for_waiting(self.state, [decision.event]) == []
-            self.state = self.decider.evolve(self.state, decision, self.now)
-            self.log.append((decision, self.now))
-        assert self.decider.check(self.state) == []
-        return [decision.event for decision in decisions]
 
     def submit(
         self, job_id: str, gpus: int = 1, of_team: str = "nlp", **fields: object

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 import pytest
 
 from gangline_bus.codec import Received, decode, encode
-from gangline_bus.decider import DeciderLoop, InvariantViolated, LoopSettings
-from gangline_bus.decision import Decision, Input, Refused
+from gangline_bus.decider import DeciderLoop, LoopSettings
+from gangline_bus.decision import Decision, Input, InvariantViolated, Refused
 from gangline_bus.dlq import DlqLimitReached
 from gangline_bus.fold import LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus

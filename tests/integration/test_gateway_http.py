@@ -169,7 +169,7 @@ def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: Gatew
         problem(answer, 409, "key-reused")
     mine = http_client.post(
         "/training-runs",
-        json=job("vision", 1),
+        json=job("vision", 8),  # more than any node of the scene has: it waits
         headers={**VISION, "Idempotency-Key": "night-run-1"},
     )
     assert mine.json()["run_id"] != job_id

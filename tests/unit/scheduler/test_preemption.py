@@ -11,11 +11,15 @@ import pytest
 
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs, stopped_for
+from gangline_bus.decision import InvariantViolated
+from gangline_scheduler.allocate import allocate
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import held_for_waiting, held_is_coming
 from gangline_scheduler.model import Gang, Held, Job, Member
+from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy, Preemption
+from gangline_scheduler.policy.placement import Part, Placement
 from gangline_scheduler.policy.scene import Scene
 from gangline_scheduler.policy.victims import cost_gpu_s
 from gangline_schemas.base import Event
@@ -405,7 +409,11 @@ def test_the_invariants_see_a_theft() -> None:
     )
 
     assert started_jobs(thief) == []
-    assert held_for_waiting(cluster.state, [theft]) == [f"t took GPUs of {spare} that are held"]
+    told = f"t took GPUs of {spare} that are held"
+    assert held_for_waiting(cluster.state, theft) == [told]
+    taken = Placement(tuple(Part(at.node_id, at.gpus) for at in theft.nodes), "node")
+    with pytest.raises(InvariantViolated, match=told):
+        allocate(Plan(cluster.state, cluster.now), cluster.job("t"), taken)
     cluster.state.held["u"] = replace(cluster.state.held["u"], nodes=(("n1", 3),))
     assert held_is_coming(cluster.state) == [
         "3 GPUs of n1 are held for gangs that wait; 1 are free and 1 become so"
@@ -446,7 +454,7 @@ def test_the_invariants_count_what_a_gang_that_moves_has_already() -> None:
 
     def taken_beside(held_gpus: int) -> list[str]:
         cluster.state.held["a"] = Held((("n1", held_gpus),), until, "resize")
-        return held_for_waiting(cluster.state, [allocated])
+        return held_for_waiting(cluster.state, allocated)
 
     assert cluster.state.free_gpus == 2
     assert taken_beside(held_gpus=2) == [], "one of them it has, one is free, one is left"

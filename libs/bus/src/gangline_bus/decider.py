@@ -31,7 +31,15 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from gangline_bus.codec import Received, UndecodableError, encode, receive
-from gangline_bus.decision import Decider, Decision, EffectDone, Input, Refused, Tick
+from gangline_bus.decision import (
+    Decider,
+    Decision,
+    EffectDone,
+    Input,
+    InvariantViolated,
+    Refused,
+    Tick,
+)
 from gangline_bus.dlq import DlqLimit, refused_record
 from gangline_bus.fold import Folded, event_name, fold_log, refuse_hanging
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
@@ -43,10 +51,6 @@ from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
-
-
-class InvariantViolated(Exception):
-    """The next state would break an invariant. Nothing of the batch was written."""
 
 
 class Performer(Protocol):

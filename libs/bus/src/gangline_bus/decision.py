@@ -18,6 +18,10 @@ from gangline_schemas.catalog import Topic
 StateT = TypeVar("StateT")
 
 
+class InvariantViolated(Exception):
+    """The next state would break an invariant. Nothing of the batch is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time went on. Comes at least every tick interval, and once after a takeover."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gangline_bus.decision import InvariantViolated
+from gangline_scheduler.invariants import held_for_waiting
 from gangline_scheduler.model import Avoid, Demand, Job, Node, demand_of
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.placement import Placement
@@ -13,7 +15,10 @@ from gangline_schemas.job import JobState
 
 
 def allocate(plan: Plan, job: Job, placement: Placement) -> None:
-    """Write the allocation, and that the job is scheduled."""
+    """Write the allocation, and that the job is scheduled.
+
+    Raises InvariantViolated if it took GPUs that are held for another.
+    """
     nodes = plan.state.nodes
     assignments: list[NodeAssignment] = []
     first_rank = 0
@@ -43,6 +48,9 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         spec=job.spec,
         level=placement.level,
     )
+    stolen = held_for_waiting(plan.state, event)
+    if stolen:
+        raise InvariantViolated("; ".join(stolen))
     plan.add(job.job_id, event)
     plan.move(job.job_id, JobState.SCHEDULED)
 

@@ -1,6 +1,7 @@
 """The invariants of the architecture that the scheduler keeps, as functions over its state.
 
-Their numbers are the architecture's. Called after each cycle in production, and in every test.
+Their numbers are the architecture's. `violations` is called after each cycle in production and in
+every test, `held_for_waiting` for each gang that gets its GPUs.
 Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 """
 
@@ -167,31 +168,36 @@ def _stops(state: State, job_id: str) -> bool:
     return gang is not None and gang.stop is not None
 
 
-def held_for_waiting(before: State, decided: Sequence[Event]) -> list[str]:
-    """7. GPUs freed for a waiting gang go to that gang: of one pass that began with `before`."""
-    free, found = _held_for_nobody(before), []
-    for event in decided:
-        if isinstance(event, GangAllocated) and event.job_id not in before.held:
-            for part in event.nodes:
-                models = dict(before.nodes[part.node_id].gpu_models)
-                taken = Counter(models[index] for index in part.gpus)
-                taken[""] = len(part.gpus)
-                if any(gpus > free[part.node_id, model] for model, gpus in taken.items()):
-                    found.append(f"{event.job_id} took GPUs of {part.node_id} that are held")
-                for model, gpus in taken.items():
-                    free[part.node_id, model] -= gpus
+def held_for_waiting(before: State, allocated: GangAllocated) -> list[str]:
+    """7. GPUs freed for a waiting gang go to that gang: of one allocation, as it is decided.
+
+    Cost: O(its nodes + gangs that GPUs are held for); nothing while none are held.
+    """
+    if not before.held or allocated.job_id in before.held:
+        return []
+    taken = {part.node_id: part.gpus for part in allocated.nodes}
+    free = _held_for_nobody(before, taken)
+    found = []
+    for node_id, gpus in taken.items():
+        models = dict(before.nodes[node_id].gpu_models)
+        by_model = Counter(models[index] for index in gpus)
+        by_model[""] = len(gpus)
+        if any(count > free[node_id, model] for model, count in by_model.items()):
+            found.append(f"{allocated.job_id} took GPUs of {node_id} that are held")
     return found
 
 
-def _held_for_nobody(state: State) -> Counter[tuple[str, str]]:
+def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str, str]]:
     """Free GPUs by node and model ("": all), less those that are held for gangs of this model.
 
     A gang that moves needs no free GPUs for those that it will have where it stands.
     """
     free: Counter[tuple[str, str]] = Counter()
-    for node in state.free.nodes():
-        free[node.node_id, ""] = node.size
-        free.update({(node.node_id, model): len(indexes) for model, indexes in node.gpus})
+    for node_id in nodes:
+        node = state.free.get(node_id)
+        if node is not None:
+            free[node_id, ""] = node.size
+            free.update({(node_id, model): len(indexes) for model, indexes in node.gpus})
     for job_id, held in state.held.items():
         job = state.jobs.get(job_id)
         gang = job.gang if job is not None else None
@@ -199,7 +205,7 @@ def _held_for_nobody(state: State) -> Counter[tuple[str, str]]:
         accepted = job.spec.resources.gpu_type if job is not None else ()
         of_models = ("", *(name.lower() for name in accepted if len(accepted) == 1))
         for node_id, gpus in held.nodes:
-            for model in of_models:
+            for model in of_models if node_id in nodes else ():
                 free[node_id, model] -= max(0, gpus - has.get(node_id, 0))
     return free
 
