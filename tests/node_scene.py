@@ -115,6 +115,11 @@ class NodeScene:
         self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
         return self.of(NodeJoined)[-1].node
 
+    def wait_warm(self) -> None:
+        """Until a rank would start warm."""
+        log = self.folder / "agent.log"
+        self.wait(lambda: "zygote.ready" in log.read_text(), "the zygote was never ready")
+
     def kill_agent(self) -> None:
         assert self.agent is not None
         self.agent.kill()

@@ -193,6 +193,34 @@ GRANDCHILDREN = """
 """
 
 
+FORKED_GRANDCHILDREN = """
+    import os, sys, time
+    assert "torch" in sys.modules, "not warm"
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        daemon = os.fork()
+        if daemon:
+            os.write(writing, str(daemon).encode())
+        time.sleep(600)
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(os.getpid(), child, os.read(reading, 20).decode(), flush=True)
+    time.sleep(600)
+"""
+
+
+def grandchildren(scene: NodeScene, *, warm: bool) -> list[str]:
+    """A command whose ranks leave processes behind, by exec or, forked by the zygote, by fork."""
+    if not warm:
+        return python(GRANDCHILDREN)
+    scene.wait_warm()
+    script = scene.folder / "grandchildren.py"
+    script.write_text(dedent(FORKED_GRANDCHILDREN))
+    return ["python", str(script)]
+
+
 def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
     scene.wait(lambda: all(len(scene.lines(rank, attempt)) == 1 for rank in (0, 1)))
     found = [int(pid) for rank in (0, 1) for pid in scene.lines(rank, attempt)[0].split()]
@@ -201,9 +229,12 @@ def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
     return found
 
 
-def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeScene):
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
+    scene: NodeScene, *, warm: bool
+):
     first = scene.start_agent()
-    scene.allocate(first, command=python(GRANDCHILDREN))
+    scene.allocate(first, command=grandchildren(scene, warm=warm))
     started = pids(scene)
 
     scene.kill_agent()
@@ -215,9 +246,12 @@ def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: Node
     assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
 
 
-def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(scene: NodeScene):
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(
+    scene: NodeScene, *, warm: bool
+):
     node = scene.start_agent()
-    scene.allocate(node, command=python(GRANDCHILDREN))
+    scene.allocate(node, command=grandchildren(scene, warm=warm))
     started = pids(scene)
     assert scene.agent is not None
     children = Path(f"/proc/{scene.agent.pid}/task/{scene.agent.pid}/children").read_text()

@@ -179,12 +179,19 @@ class KafkaBus:
         return self._probes[group, isolation]
 
     def _watermarks(self, place: TopicPartition, *, committed: bool = True) -> tuple[int, int]:
+        group = f"{self._client}.offsets"
         isolation = "read_committed" if committed else "read_uncommitted"
-        consumer = self._probe(f"{self._client}.offsets", isolation)
+        consumer = self._probe(group, isolation)
         at = KafkaPlace(place.topic, place.partition)
-        low, high = self._call(
-            lambda: consumer.get_watermark_offsets(at, timeout=API_TIMEOUT_S, cached=False)
-        )
+        try:
+            low, high = self._call(
+                lambda: consumer.get_watermark_offsets(at, timeout=API_TIMEOUT_S, cached=False)
+            )
+        except BusError:
+            # A client that saw a topic without a leader may say "unknown partition" ever after.
+            del self._probes[group, isolation]
+            consumer.close()
+            raise
         return int(low), int(high)
 
     @staticmethod

@@ -45,6 +45,7 @@ from .prepare import Folders, Preparer
 from .rendezvous_ports import PortBlock
 from .store_host import StoreHost
 from .sweep import kill_agent
+from .zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
 
@@ -103,26 +104,40 @@ class Agent:
         guard.start()
         stores = StoreHost(self._inbox.put)
         stores.start()
+        zygote = self._zygote()
+        if zygote is not None:
+            zygote.start()
         positions = self._wait_for_logs()
         if positions is None:
-            stores.stop()
-            guard.stop()
+            self._end(stores, zygote, guard)
             return
         outgoing = self._outgoing()
-        effects = Effects(self._parts(outgoing, stores))
+        effects = Effects(self._parts(outgoing, stores, zygote))
         outgoing.start()
         reader = threading.Thread(target=self._read, args=(positions,), name="bus-reader")
         reader.start()
         log.info("agent.joins", node=self._node.node_id, gpus=len(self._node.gpus))
         try:
-            self._turn(effects, stores, guard)
+            self._turn(effects, stores, zygote, guard)
         finally:
             self._ended.set()
             effects.stop()
             outgoing.close(3.0)
-            stores.stop()
-            guard.stop()
+            self._end(stores, zygote, guard)
             reader.join(2.0)
+
+    @staticmethod
+    def _end(stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard) -> None:
+        stores.stop()
+        if zygote is not None:
+            zygote.stop()
+        guard.stop()
+
+    def _zygote(self) -> ZygoteHost | None:
+        """None where ranks start cold: on GPUs, whose driver does not outlive a fork."""
+        if not self._settings.warm_start or any(gpu.model != "cpu" for gpu in self._node.gpus):
+            return None
+        return ZygoteHost(self._folders.sockets)
 
     def _outgoing(self) -> Outgoing:
         return Outgoing(
@@ -134,7 +149,7 @@ class Agent:
             gpus=sum(gpu.model != "cpu" for gpu in self._node.gpus),
         )
 
-    def _parts(self, outgoing: Outgoing, stores: StoreHost) -> Parts:
+    def _parts(self, outgoing: Outgoing, stores: StoreHost, zygote: ZygoteHost | None) -> Parts:
         store = open_store(self._settings.store_url)
         checkpoints = Checkpoints(
             self._folders.data / "checkpoints",
@@ -143,9 +158,11 @@ class Agent:
             link=self._settings.link_uploads,
         )
         preparer = Preparer(self._folders, store, checkpoints)
-        return Parts(self._inbox, outgoing, preparer, checkpoints, stores, self._node.gpus)
+        return Parts(self._inbox, outgoing, preparer, checkpoints, stores, zygote, self._node.gpus)
 
-    def _turn(self, effects: Effects, stores: StoreHost, guard: LeaseGuard) -> None:
+    def _turn(
+        self, effects: Effects, stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard
+    ) -> None:
         at = now()
         self._act(effects, self._core.start(at), at)
         tick_due_s = at.mono_s
@@ -162,9 +179,12 @@ class Agent:
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(effects, Tick())
-                effects.launcher.not_orphans.update(filter(None, (stores.pid, guard.pid)))
+                helpers = (stores.pid, guard.pid, zygote.pid if zygote is not None else None)
+                effects.launcher.not_orphans.update(filter(None, helpers))
                 effects.launcher.reap()
                 stores.tick()
+                if zygote is not None:
+                    zygote.tick()
                 self._health.beat()
                 lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
                 self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")

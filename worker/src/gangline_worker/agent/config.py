@@ -38,6 +38,8 @@ class AgentSettings(ServiceSettings):
     """Where ranks on other nodes reach this one; its rendezvous listen there alone."""
     rack: str = "rack-0"
     block: str = "block-0"
+    warm_start: bool = True
+    """Fork ranks from a process that has torch imported (400 MB), on nodes without GPUs."""
     rendezvous_ports: str | None = None
     """FIRST-LAST; default: 64 free ports below the ephemeral range."""
     heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0

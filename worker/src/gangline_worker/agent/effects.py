@@ -46,6 +46,7 @@ from .outgoing import Outgoing
 from .prepare import GangGround, Preparer
 from .rank_socket import RankServer
 from .store_host import StoreHost
+from .zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,7 @@ class Parts:
     preparer: Preparer
     checkpoints: Checkpoints
     stores: StoreHost
+    zygote: ZygoteHost | None
     gpus: tuple[GpuInfo, ...]
 
 
@@ -70,7 +72,7 @@ class Effects:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._inbox = parts.inbox
-        self.launcher = Launcher(self._rank_exited)
+        self.launcher = Launcher(self._rank_exited, parts.zygote)
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._grounds: dict[GangKey, GangGround] = {}
         self._logs: dict[RankKey, LogBatcher] = {}

@@ -25,6 +25,7 @@ from . import rank_exec
 from .log_lines import LogBatcher, Stream
 from .model import RankExited, RankKey
 from .sweep import kill_rank, reap_orphans
+from .zygote_host import ForkedRank, ZygoteHost, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
@@ -66,7 +67,7 @@ class RankProcess:
     def __init__(
         self,
         launch: Launch,
-        process: subprocess.Popen[bytes],
+        process: subprocess.Popen[bytes] | ForkedRank,
         logs: LogBatcher,
         finish: Callable[[RankProcess, RankExited], None],
     ) -> None:
@@ -76,6 +77,7 @@ class RankProcess:
         self._logs = logs
         self._finish = finish
         self._ended = False
+        self._status = 0
         self._lock = threading.Lock()
         self._oom_kills = _oom_kills()
         name = f"rank-{launch.rank.rank}"
@@ -93,7 +95,7 @@ class RankProcess:
         self._pass_on_until_end()
         with self._lock:
             self._ended = True
-            self._process.wait()
+            self._status = self._process.wait()
         kill_rank(self.pid, self.launch.environment["GANGLINE_RANK_TOKEN"])
         self._drain()
         self._logs.feed("stdout", b"")
@@ -151,7 +153,7 @@ class RankProcess:
             pipe.close()
 
     def _exit(self) -> RankExited:
-        status = self._process.returncode
+        status = self._status
         words = self._logs.last_words
         memory = any(name in words for name in _OUT_OF_MEMORY)
         if status >= 0:
@@ -165,15 +167,36 @@ class RankProcess:
 class Launcher:
     """All ranks of this agent. `spawn` must be called from a thread that lives as long as it."""
 
-    def __init__(self, on_exit: Callable[[RankExited], None]) -> None:
+    def __init__(
+        self, on_exit: Callable[[RankExited], None], zygote: ZygoteHost | None = None
+    ) -> None:
         self._on_exit = on_exit
+        self._zygote = zygote
         self._ranks: dict[RankKey, RankProcess] = {}
         self._lock = threading.Lock()
         self.not_orphans: set[int] = set()
 
     def spawn(self, launch: Launch, logs: LogBatcher) -> int:
-        """Start a rank; its pid. Raises OSError when the system refuses."""
-        process = subprocess.Popen(
+        """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses."""
+        forked = self._fork(launch)
+        process = forked or self._start_cold(launch)
+        with self._lock:
+            self.not_orphans.add(process.pid)
+            rank = RankProcess(launch, process, logs, self._finish)
+            self._ranks[launch.rank] = rank
+        if forked is not None:
+            forked.open_gate()
+        return rank.pid
+
+    def _fork(self, launch: Launch) -> ForkedRank | None:
+        arguments = warm_arguments(launch.command)
+        if self._zygote is None or arguments is None:
+            return None
+        return self._zygote.fork(arguments, launch.environment, launch.folder)
+
+    @staticmethod
+    def _start_cold(launch: Launch) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             [
                 sys.executable,
                 "-I",
@@ -191,11 +214,6 @@ class Launcher:
             start_new_session=True,
             umask=0o077,
         )
-        with self._lock:
-            self.not_orphans.add(process.pid)
-            rank = RankProcess(launch, process, logs, self._finish)
-            self._ranks[launch.rank] = rank
-        return rank.pid
 
     def terminate(self, rank: RankKey) -> None:
         """SIGTERM to the rank's process group."""

@@ -1,0 +1,279 @@
+"""The process that has torch imported already, and forks ranks from itself: a warm start.
+
+`python -m gangline_worker.agent.zygote FD`: FD is one end of a socket pair. A request is a frame
+(4 bytes of length, then JSON: `ZygoteRequest`), with the rank's stdout, its stderr and a gate as
+file descriptors beside its first byte. Answers are JSON lines: {"ready": true}, {"pid": N}, or
+{"refused": WHY} (start it cold).
+
+A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
+agent collects its status and its death is the rank's (PDEATHSIG). The rank does nothing before the
+agent has opened the gate: from then on the agent knows its pid.
+
+Fork is safe here because this process has one thread, which is checked before each fork, and has
+never touched a GPU. What a fresh interpreter would read at its start (`COLD_VARIABLES`), or import
+from the job's own folder instead, is refused.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+_PR_SET_PDEATHSIG = 1
+TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
+TOKEN_CHARS = 32
+COLD_VARIABLES = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "KMP_", "TORCH_", "GLIBC_")
+"""Variables with these beginnings are read when an interpreter or a library starts."""
+_SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteRequest:
+    """One rank: `arguments` follow `python`, either `-m MODULE ...` or `SCRIPT ...`."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+
+    def encode(self) -> bytes:
+        """As it is sent."""
+        fields = (self.arguments, dict(self.environment), self.folder)
+        text = json.dumps(fields).encode()
+        return len(text).to_bytes(4, "big") + text
+
+
+def cold_variable(environment: Mapping[str, str]) -> str | None:
+    """A variable that only a fresh interpreter would heed; None when there is none."""
+    return next(
+        (
+            name
+            for name in environment
+            if name.startswith(COLD_VARIABLES) and name not in _SET_AFTERWARDS
+        ),
+        None,
+    )
+
+
+def main() -> None:
+    """Serve until the agent goes; in a forked rank this returns when its program has ended."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    agent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    loaded = _warm_up()
+    _answer(control, ready=True)
+    while True:
+        received = _receive(control)
+        if received is None:
+            return
+        request, descriptors = received
+        refused = _refusal(request, loaded)
+        if refused is None:
+            born, pid = _fork_twice()
+            if born:
+                control.close()
+                _become(request, descriptors, agent)
+                _run(request.arguments)
+                return
+            _answer(control, pid=pid)
+        else:
+            _answer(control, refused=refused)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _warm_up() -> frozenset[str]:
+    """Import what a trainer imports and take one step; the names of all top-level modules."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import gangline_worker.training.trainer  # noqa: F401
+
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model)  # its lazy imports
+    dist.destroy_process_group()
+    sys.excepthook = sys.__excepthook__  # the group set one
+    plain = torch.nn.Linear(4, 4)
+    for parameter in plain.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    torch.optim.AdamW(plain.parameters(), fused=True).step()
+    del model, plain
+    gc.collect()
+    gc.freeze()  # a collection in a rank does not touch, and by that copy, these pages
+    return frozenset(name.partition(".")[0] for name in sys.modules)
+
+
+def _refusal(request: ZygoteRequest, loaded: frozenset[str]) -> str | None:
+    """Why this rank needs a fresh interpreter; None when it does not."""
+    if sum(1 for _ in Path("/proc/self/task").iterdir()) != 1:
+        return "the zygote has a second thread"
+    name = cold_variable(request.environment)
+    if name is not None:
+        return f"{name} is read by a fresh interpreter only"
+    first = Path(request.folder)
+    if request.arguments[0] != "-m":
+        first = (first / request.arguments[0]).parent
+    with contextlib.suppress(OSError):
+        for entry in first.iterdir():
+            if entry.name.partition(".")[0] in loaded and _can_be_imported(entry):
+                return f"{entry.name} stands before an installed module"
+    return None
+
+
+def _can_be_imported(entry: Path) -> bool:
+    return entry.suffix in {".py", ".so", ".pyc"} or (entry.is_dir() and entry.suffix == "")
+
+
+def _fork_twice() -> tuple[bool, int]:
+    """(True, 0) in the rank, (False, its pid) in the zygote, once the agent is its parent."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            os.close(writing)
+            return True, 0
+        os.write(writing, pid.to_bytes(4, "big"))
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    pid = int.from_bytes(os.read(reading, 4), "big")
+    os.close(reading)
+    return False, pid
+
+
+def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
+    """Wait for the gate, then be what a fresh process with this request would be."""
+    os.setsid()
+    stdout, stderr, gate = descriptors
+    opened = os.read(gate, 1)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not opened or os.getppid() != agent:
+        os._exit(1)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.closerange(3, max(descriptors) + 1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o077)
+    os.chdir(request.folder)
+    # A rank, not the agent, is what the kernel should choose when memory runs out.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+    _mark(request.environment[TOKEN_VARIABLE])
+    os.environ.clear()
+    os.environ.update(request.environment)
+    atexit.register(gc.unfreeze)  # else libraries complain of leaks at the end
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    threads = request.environment.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads) > 1:
+        sys.modules["torch"].set_num_threads(int(threads))
+
+
+def _mark(token: str) -> None:
+    """Write the rank's token over the zygote's, where the kernel shows a process's environment.
+
+    What the rank starts is found by it (sweep.py).
+    """
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype, getenv.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
+    place = getenv(TOKEN_VARIABLE.encode())
+    if place and len(ctypes.string_at(place)) == len(token) == TOKEN_CHARS:
+        ctypes.memmove(place, token.encode(), TOKEN_CHARS)
+
+
+def _run(arguments: tuple[str, ...]) -> None:
+    """Run the program as `python ARGUMENTS` would. Raises SystemExit."""
+    try:
+        if arguments[0] == "-m":
+            sys.argv = ["-m", *arguments[2:]]
+            sys.path[0] = str(Path.cwd())
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(arguments)
+            _run_script(Path(arguments[0]).absolute())
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 -- what the interpreter would print
+        _report(error)
+        raise SystemExit(1) from None
+
+
+def _run_script(path: Path) -> None:
+    sys.path[0] = str(path.parent)
+    if not path.is_file():
+        sys.exit(f"{sys.executable}: can't open file '{path}': no such file")
+    program = types.ModuleType("__main__")
+    program.__file__ = str(path)
+    sys.modules["__main__"] = program
+    exec(compile(path.read_bytes(), path, "exec"), vars(program))  # noqa: S102 -- the job's own
+
+
+def _report(error: BaseException) -> None:
+    """Print it without our own frames, by the hook that the program may have set."""
+    frames = error.__traceback__
+    while frames is not None and _is_ours(frames):
+        frames = frames.tb_next
+    hook = sys.excepthook
+    try:
+        hook(type(error), error.with_traceback(frames), frames)
+    except Exception:  # noqa: BLE001 -- a broken hook
+        traceback.print_exception(error)
+
+
+def _is_ours(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename in {__file__, runpy.run_module.__code__.co_filename}
+
+
+def _answer(control: socket.socket, **values: object) -> None:
+    control.sendall(json.dumps(values).encode() + b"\n")
+
+
+def _receive(control: socket.socket) -> tuple[ZygoteRequest, list[int]] | None:
+    """The next request; None when the agent has closed its end."""
+    descriptors = array.array("i")
+    data, ancillary, _, _ = control.recvmsg(4, socket.CMSG_SPACE(3 * descriptors.itemsize))
+    if not data:
+        return None
+    for _, _, raw in ancillary:
+        descriptors.frombytes(raw[: len(raw) - len(raw) % descriptors.itemsize])
+    while len(data) < 4:
+        data += control.recv(4 - len(data))
+    rest = int.from_bytes(data, "big")
+    text = bytearray()
+    while len(text) < rest:
+        part = control.recv(rest - len(text))
+        if not part:
+            return None
+        text += part
+    arguments, environment, folder = json.loads(text)
+    return ZygoteRequest(tuple(arguments), environment, folder), list(descriptors)
+
+
+if __name__ == "__main__":
+    main()
