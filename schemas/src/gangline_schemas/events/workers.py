@@ -100,6 +100,29 @@ class WorkerExited(Event):
     )
 
 
+class WorkerStacks(Event):
+    """What a rank of a hanging gang was doing: taken before it was killed."""
+
+    type: ClassVar[str] = "worker.stacks"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    pid: int
+    state: str = Field(
+        max_length=32, description="Of its process: running, sleeping, disk-sleep, stopped, ..."
+    )
+    last_step: int | None = None
+    stacks: str = Field(
+        default="",
+        max_length=32_768,
+        description="Of each thread of its Python processes, the innermost call first; redacted.",
+    )
+    missing: str | None = Field(
+        default=None, max_length=500, description="Why there are no stacks, or not all of them."
+    )
+
+
 class ObjectDigest(Model):
     """One object in the store and what it must hold."""
 
