@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from gangline_schemas.base import Identifier, Model
+from gangline_schemas.parallel import Parallel
 from gangline_schemas.secrets import holds_secret, is_secret_name
 
 ENV_LIMIT_BYTES = 64 * 1024
@@ -165,6 +166,9 @@ class Retention(Model):
 
     latest: int = Field(default=3, ge=1, le=1000)
     best: BestCheckpoint | None = None
+    every: int | None = Field(
+        default=None, ge=1, description="Also the first one of each so many steps, for good."
+    )
 
 
 class CheckpointPolicy(Model):
@@ -241,6 +245,9 @@ class JobSpec(Model):
     resources: Resources
     topology: Topology = Topology()
     strategy: Literal["ddp", "fsdp", "deepspeed", "custom"] = "custom"
+    parallel: Parallel | None = Field(
+        default=None, description="How the platform's trainer spreads the model over the gang."
+    )
     hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     env: dict[str, str] = Field(default_factory=dict)
@@ -265,6 +272,17 @@ class JobSpec(Model):
     )
     stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
     notify: tuple[Notification, ...] = Field(default=(), max_length=16)
+
+    @field_validator("parallel")
+    @classmethod
+    def _parallel_fits_the_gang(
+        cls, parallel: Parallel | None, info: ValidationInfo
+    ) -> Parallel | None:
+        resources = info.data.get("resources")
+        misfit = parallel.misfit(resources.sizes) if parallel and resources else None
+        if misfit:
+            raise ValueError(misfit)
+        return parallel
 
     @field_validator("env")
     @classmethod

@@ -33,15 +33,17 @@ def cannot_share(spec: JobSpec) -> str | None:
         return None
     accumulation = _setting(spec, arguments, "accumulation") or 1
     sizes = spec.resources.sizes
-    bad = [gpus for gpus in sizes if batch % (gpus * accumulation)]
+    together = spec.parallel.tensor * spec.parallel.pipeline if spec.parallel else 1
+    bad = [gpus for gpus in sizes if batch % (gpus // together * accumulation)]
     if not bad:
         return None
+    shared = f", {together} of them (tensor x pipeline) for each part" if together > 1 else ""
     passes = f" in {accumulation} backward passes (accumulation)" if accumulation > 1 else ""
-    good = [gpus for gpus in sizes if not batch % (gpus * accumulation)]
+    good = [gpus for gpus in sizes if not batch % (gpus // together * accumulation)]
     elastic = ", which the gang may have" if spec.resources.min_gpus else ""
     return (
-        f"the trainer cannot share out batch_size {batch}{passes} among {_or(bad)} GPUs{elastic}; "
-        f"{_way_out(spec.resources, good)}"
+        f"the trainer cannot share out batch_size {batch}{passes} among {_or(bad)} GPUs{shared}"
+        f"{elastic}; {_way_out(spec.resources, good)}"
     )
 
 

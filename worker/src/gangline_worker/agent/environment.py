@@ -95,6 +95,8 @@ def rank_environment(
     }
     if places.resume is not None:
         found["GANGLINE_RESUME_FROM"] = str(places.resume)
+    if spec.parallel is not None:
+        found["GANGLINE_PARALLEL"] = spec.parallel.encode().decode()
     if spec.seed is not None:
         found["GANGLINE_SEED"] = str(spec.seed)
     if spec.code_ref is not None:
