@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangPreempting,
@@ -42,8 +43,10 @@ from gangline_worker.agent.model import (
     RankSpawned,
     SendHeartbeat,
     Spawn,
+    StacksTaken,
     StoreFailed,
     StoreOpened,
+    TakeStacks,
     Tick,
 )
 
@@ -87,7 +90,7 @@ class World:
     attempts: dict[str, int] = field(default_factory=dict)
     gpus: dict[RankKey, int] = field(default_factory=dict)
     allocated: dict[GangKey, GangAllocated] = field(default_factory=dict)
-    asked: list[Prepare | OpenStore] = field(default_factory=list)
+    asked: list[Prepare | OpenStore | TakeStacks] = field(default_factory=list)
     exits: list[tuple[str, int, int, str]] = field(default_factory=list)
     acked_s: float = 50.0
 
@@ -116,7 +119,7 @@ class World:
                     follows.append(RankSpawned(action.rank, 1))
                 case KillRank():
                     self.dying.add(action.rank)  # it is gone at the next tick only
-                case Prepare() | OpenStore():
+                case Prepare() | OpenStore() | TakeStacks():
                     self.asked.append(action)
                 case SendHeartbeat():
                     if self.bus:
@@ -193,6 +196,8 @@ class World:
                 self.give(Prepared(asked.gang) if well else failed)
             case OpenStore():
                 self.give(StoreOpened(asked.gang) if well else StoreFailed(asked.gang, "m"))
+            case TakeStacks():
+                self.give(StacksTaken(asked.gang, ()))
 
     def check(self) -> None:
         if self.running:
@@ -211,6 +216,7 @@ STEPS = st.one_of(
     st.tuples(st.just("time"), st.integers(1, 3)),
     st.tuples(st.just("time"), st.integers(1, 14)),
     st.tuples(st.just("release"), JOBS),
+    st.tuples(st.just("hang"), JOBS),
     st.tuples(st.just("preempt"), JOBS, st.floats(0, 5)),
     st.tuples(st.just("answer"), st.integers(0, 5), st.booleans()),
     st.tuples(st.just("answering"), st.booleans()),
@@ -231,6 +237,19 @@ def play(world: World, step: tuple) -> None:
                     reason=ReleaseReason.RESTARTING,
                     allocated_at=START,
                     gpu_seconds=0,
+                )
+            )
+        case ("hang", job_id) if job_id in world.attempts:
+            world.event(
+                GangFailed(
+                    job_id=job_id,
+                    attempt=world.attempts[job_id],
+                    cause=FailureCause.HANG,
+                    action="restart",
+                    message="m",
+                    restarts_used=1,
+                    restarts_max=3,
+                    failed_at=START,
                 )
             )
         case ("preempt", job_id, after_s) if job_id in world.attempts:

@@ -15,18 +15,18 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
 import structlog
 
-from gangline_bus.codec import UndecodableError, receive
-from gangline_bus.ports import Bus, BusError, TopicPartition
+from gangline_bus.codec import Received, UndecodableError, receive
+from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.faults import CheckpointRequested
+from gangline_schemas.events.faults import CheckpointRequested, GangFailed
 from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, GangReleased
 from gangline_service.health import Health
 from gangline_storage.open import open_store
@@ -53,7 +53,7 @@ TICK_S = 0.2
 _BUS_RETRY_S = 0.5
 _SOCKET_FOLDER_LIMIT = 36
 _MIB = 1024 * 1024
-_CONCERNS = (GangAllocated, GangPreempting, GangReleased, CheckpointRequested)
+_CONCERNS = (GangAllocated, GangPreempting, GangReleased, GangFailed, CheckpointRequested)
 
 
 def now() -> Moment:
@@ -227,16 +227,8 @@ class Agent:
             try:
                 while not self._ended.is_set():
                     records = reader.poll(1000, 0.25)
-                    for record in records:
-                        try:
-                            received = receive(record)
-                        except UndecodableError as error:
-                            log.warning(
-                                "agent.skips_record", offset=record.offset, error=str(error)
-                            )
-                            continue
-                        if isinstance(received.envelope.data, _CONCERNS):
-                            self._inbox.put(received)
+                    for received in _concerning_gangs(records):
+                        self._inbox.put(received)
                     positions = {**positions, **reader.positions()}
                     if not records:
                         self._ended.wait(0.02)
@@ -245,6 +237,23 @@ class Agent:
                 self._ended.wait(_BUS_RETRY_S)
             finally:
                 reader.close()
+
+
+def _concerning_gangs(records: Sequence[Record]) -> list[Received]:
+    """What the agent acts on. A failure comes before the release that follows from it.
+
+    They stand in two logs, so the release may be read first.
+    """
+    found = []
+    for record in records:
+        try:
+            received = receive(record)
+        except UndecodableError as error:
+            log.warning("agent.skips_record", offset=record.offset, error=str(error))
+            continue
+        if isinstance(received.envelope.data, _CONCERNS):
+            found.append(received)
+    return sorted(found, key=lambda item: not isinstance(item.envelope.data, GangFailed))
 
 
 def _take_folder(data: Path) -> int:

@@ -6,6 +6,7 @@ Life of a gang on this node
 3. Ranks report steps and shards; shards are uploaded and announced.
 4. They exit: reported with the reason that the agent knows, orderly exits after their uploads.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
+   If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
 The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
 seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import CheckpointRequested
+from gangline_schemas.events.faults import CheckpointRequested, FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangPreempting,
@@ -32,6 +33,7 @@ from gangline_schemas.events.workers import (
     NodeLeaving,
     WorkerExited,
     WorkerHeartbeat,
+    WorkerStacks,
     WorkerStarted,
     WorkerStep,
 )
@@ -40,6 +42,7 @@ from gangline_schemas.rank_protocol import Doing, Hello, Report, ShardReady
 from .model import (
     EXIT_CONFIG,
     MESSAGE_LIMIT,
+    STACKS_WAIT_S,
     Action,
     CloseGang,
     Gang,
@@ -65,8 +68,10 @@ from .model import (
     SendHeartbeat,
     Spawn,
     SpawnFailed,
+    StacksTaken,
     StoreFailed,
     StoreOpened,
+    TakeStacks,
     TerminateRank,
     Tick,
     Upload,
@@ -156,7 +161,7 @@ class AgentCore:
         out += self._advance()
         return out
 
-    def _react(  # noqa: C901, PLR0911 -- one case for each input
+    def _react(  # noqa: C901, PLR0911, PLR0912 -- one case for each input
         self, item: Input, at: Moment
     ) -> list[Action]:
         match item:
@@ -187,6 +192,8 @@ class AgentCore:
                 return self._on_message(item, at)
             case Uploaded() | UploadFailed():
                 return self._on_upload(item)
+            case StacksTaken():
+                return self._on_stacks(item, at)
             case Leave():
                 return self._on_leave(item, at)
 
@@ -206,6 +213,9 @@ class AgentCore:
             case CheckpointRequested():
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._request_checkpoint(gang, event_id) if gang else []
+            case GangFailed(cause=FailureCause.HANG):
+                gang = self._gangs.get(GangKey(event.job_id, event.attempt))
+                return self._take_stacks(gang, at) if gang else []
             case _:
                 return []
 
@@ -242,13 +252,22 @@ class AgentCore:
         return out
 
     def _end(self, gang: Gang, reason: ExitReason, at: Moment) -> list[Action]:
-        """Kill what is left of a gang that is over."""
-        out: list[Action] = []
+        """Kill what is left of a gang that is over. Its lease waits for no stacks."""
+        if reason is ExitReason.LEASE_LOST:
+            gang.stacks_by_s = None
         if not gang.over:
             gang.over = True
             for rank in gang.ranks.values():
                 if rank.alive:
                     rank.ending = reason
+        return self._kill_rest(gang, at)
+
+    def _kill_rest(self, gang: Gang, at: Moment) -> list[Action]:
+        """Kill those ranks that were not killed yet, but not while their stacks are taken."""
+        out: list[Action] = []
+        if not gang.stacks_awaited(at.mono_s):
+            for rank in gang.ranks.values():
+                if rank.alive and rank.killed_at_s is None:
                     out += self._kill(rank, at)
         return out
 
@@ -294,6 +313,44 @@ class AgentCore:
             for rank in gang.ranks.values()
             if rank.connected and rank.alive
         ]
+
+    def _take_stacks(self, gang: Gang, at: Moment) -> list[Action]:
+        """Once, of the ranks that nothing has killed yet."""
+        pids = {
+            rank.key: rank.pid
+            for rank in gang.ranks.values()
+            if rank.phase is Phase.RUNNING and rank.killed_at_s is None
+        }
+        if gang.hung or not pids:
+            return []
+        gang.hung = True
+        gang.stacks_by_s = at.mono_s + STACKS_WAIT_S
+        return [TakeStacks(gang.key, pids)]
+
+    def _on_stacks(self, item: StacksTaken, at: Moment) -> list[Action]:
+        """Published also when they come too late for their gang."""
+        out: list[Action] = []
+        for found in item.found:
+            _, rank = self._find(found.rank)
+            event = WorkerStacks(
+                job_id=item.gang.job_id,
+                attempt=item.gang.attempt,
+                rank=found.rank.rank,
+                node_id=self._node.node_id,
+                pid=found.pid,
+                state=found.state,
+                last_step=rank.step if rank is not None else None,
+                stacks=found.text,
+                missing=found.missing,
+            )
+            identity = (self._node.node_id, item.gang.job_id, item.gang.attempt, found.rank.rank)
+            out.append(Publish(item.gang.job_id, event, identity))
+        gang = self._gangs.get(item.gang)
+        if gang is not None:
+            gang.stacks_by_s = None
+            if gang.over:
+                out += self._kill_rest(gang, at)
+        return out
 
     # Getting ready and starting.
 
@@ -503,11 +560,12 @@ class AgentCore:
             self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
             out.append(self._heartbeat(at))
         for gang in self.gangs:
+            late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
+            if late or gang.over:
+                out += self._kill_rest(gang, at)
             for rank in gang.ranks.values():
-                late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
                 killed = rank.killed_at_s
-                again = killed is not None and at.mono_s - killed >= _KILL_AGAIN_S
-                if rank.alive and (again or (late and killed is None)):
+                if rank.alive and killed is not None and at.mono_s - killed >= _KILL_AGAIN_S:
                     out += self._kill(rank, at)
         return out
 

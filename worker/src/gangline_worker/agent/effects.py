@@ -37,6 +37,8 @@ from .model import (
     SendHeartbeat,
     Spawn,
     SpawnFailed,
+    StacksTaken,
+    TakeStacks,
     TerminateRank,
     Upload,
     Uploaded,
@@ -45,6 +47,7 @@ from .model import (
 from .outgoing import Outgoing
 from .prepare import GangGround, Preparer
 from .rank_socket import RankServer
+from .stacks import take_stacks
 from .store_host import StoreHost
 from .zygote_host import ZygoteHost
 
@@ -78,6 +81,7 @@ class Effects:
         self._logs: dict[RankKey, LogBatcher] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
+        self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
 
     def perform(  # noqa: C901 -- one case for each action
         self, action: Action, at: Moment
@@ -98,6 +102,9 @@ class Effects:
                 self.launcher.terminate(action.rank)
             case KillRank():
                 self.launcher.kill(action.rank)
+            case TakeStacks():
+                ground = self._grounds[action.gang]
+                self._submit(self._dumps, lambda: self._take_stacks(action, ground))
             case SendControl():
                 self._ranks.send(action.rank, action.control)
             case Upload():
@@ -116,6 +123,7 @@ class Effects:
         self._parts.preparer.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
+        self._dumps.shutdown(wait=False, cancel_futures=True)
         for key in list(self._grounds):
             self._close(CloseGang(key, final=False))
 
@@ -195,6 +203,18 @@ class Effects:
                 )
         self._inbox.put(outcome)
         self._parts.checkpoints.prune(job_id)
+
+    def _take_stacks(self, action: TakeStacks, ground: GangGround) -> None:
+        """Into the ranks' logs, too, before anything may end them."""
+        found = take_stacks(self.launcher.beside, action.pids, ground.redacted)
+        for item in found:
+            if (logs := self._logs.get(item.rank)) is not None:
+                logs.note(f"no rank gets on; this one is {item.state}, its stacks:")
+                for line in item.text.splitlines():
+                    logs.note(line)
+                if item.missing is not None:
+                    logs.note(item.missing)
+        self._inbox.put(StacksTaken(action.gang, found))
 
     def _close(self, action: CloseGang) -> None:
         self._parts.stores.close(action.gang)

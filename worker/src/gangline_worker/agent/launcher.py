@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -214,6 +214,30 @@ class Launcher:
             start_new_session=True,
             umask=0o077,
         )
+
+    @contextlib.contextmanager
+    def beside(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of the agent's own, with pipes; killed at the end, or when the agent dies.
+
+        Any thread that lives as long as the process may call it.
+        """
+        with self._lock:  # else `reap` might collect it
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(rank_exec.__file__), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            self.not_orphans.add(process.pid)
+        try:
+            with process:
+                try:
+                    yield process
+                finally:
+                    process.kill()
+        finally:
+            with self._lock:
+                self.not_orphans.discard(process.pid)
 
     def terminate(self, rank: RankKey) -> None:
         """SIGTERM to the rank's process group."""

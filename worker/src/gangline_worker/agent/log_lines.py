@@ -20,7 +20,7 @@ LINE_LIMIT: Final = 16_384
 LAST_WORDS: Final = 20
 _BATCH_LINES: Final = 500
 _BATCH_CHARS: Final = 256 * 1024
-_NOTES: Final = 100
+_NOTES: Final = 1000
 _SECRET_LINE_MIN: Final = 6
 _Decoder = codecs.getincrementaldecoder("utf-8")
 

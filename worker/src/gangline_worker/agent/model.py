@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -23,6 +24,8 @@ from .pace import Pace
 
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: the job as submitted cannot start
 MESSAGE_LIMIT = 4096
+STACKS_WAIT_S = 3.0
+"""For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,25 @@ class UploadFailed:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """What a rank was doing, redacted. `missing`: why `text` is not all of it."""
+
+    rank: RankKey
+    pid: int
+    state: str
+    text: str = ""
+    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StacksTaken:
+    """The stacks of a gang's ranks here, as far as they could be taken."""
+
+    gang: GangKey
+    found: tuple[RankStacks, ...]
+
+
 Input = (
     Received
     | Tick
@@ -178,6 +200,7 @@ Input = (
     | RankMessage
     | Uploaded
     | UploadFailed
+    | StacksTaken
 )
 
 
@@ -241,6 +264,14 @@ class KillRank:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeStacks:
+    """Read the stacks of these ranks, by pid, without stopping them: answered by StacksTaken."""
+
+    gang: GangKey
+    pids: Mapping[RankKey, int]
+
+
+@dataclass(frozen=True, slots=True)
 class SendControl:
     """Tell the rank."""
 
@@ -281,6 +312,7 @@ Action = (
     | Spawn
     | TerminateRank
     | KillRank
+    | TakeStacks
     | SendControl
     | Upload
     | CloseGang
@@ -351,6 +383,8 @@ class Gang:
     requests_seen: set[str] = field(default_factory=set)
     over: bool = False  # released, superseded or its lease lost
     final: bool = False
+    hung: bool = False  # its stacks were asked for
+    stacks_by_s: float | None = None  # nothing kills it before, or until they are here
 
     @property
     def alive(self) -> bool:
@@ -365,6 +399,10 @@ class Gang:
             attempt=self.key.attempt,
             ranks=tuple(rank.status(at_s) for rank in running),
         )
+
+    def stacks_awaited(self, at_s: float) -> bool:
+        """Whether its ranks shall live on at this monotonic time, until their stacks are here."""
+        return self.stacks_by_s is not None and at_s < self.stacks_by_s
 
     @property
     def gpus(self) -> frozenset[int]:
