@@ -190,9 +190,9 @@ def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    # Always: torch's pool is made anew in a fork by the first call, which must not be two at once.
     threads = request.environment.get("OMP_NUM_THREADS", "")
-    if threads.isdigit() and int(threads) > 1:
-        sys.modules["torch"].set_num_threads(int(threads))
+    sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
 
 
 def _mark(token: str) -> None:
