@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= 180
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test test-unit lint format soak bench bench-scheduler clean
+.PHONY: help setup lock up demo test test-unit lint format soak chaos bench bench-scheduler clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -70,6 +70,10 @@ format: $(STAMP) ## let the formatter write
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
+
+chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills of one job
+	@PYTHONPATH=tests $(BIN)/python -m chaos
+	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py

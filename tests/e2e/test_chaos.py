@@ -1,0 +1,41 @@
+"""A few cells of the fault matrix, drawn by GANGLINE_CHAOS_SEED; `make chaos` runs all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from chaos.faults import FAULTS, Fault
+from chaos.matrix import STRATEGIES, Matrix, platform_to_break
+from log_watch import LogWatch
+
+CELLS = 3
+ALL = [(fault, strategy) for fault in FAULTS for strategy in STRATEGIES]
+SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "4"))
+DRAWN = Random(SEED).sample(ALL, CELLS)
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    with (
+        platform_to_break(tmp_path_factory.mktemp("chaos")) as platform,
+        LogWatch(platform.client.bootstrap_servers) as watch,
+    ):
+        yield Matrix(platform, watch)
+        watch.assert_sound()
+
+
+def test_each_fault_has_a_name_of_its_own() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "strategy"), DRAWN, ids=[f"{fault.name}, {strategy}" for fault, strategy in DRAWN]
+)
+def test_the_job_ends_as_if_nothing_had_happened(
+    matrix: Matrix, fault: Fault, strategy: str
+) -> None:
+    assert matrix.cell(fault, strategy).problem == ""
