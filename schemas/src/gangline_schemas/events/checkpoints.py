@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, Identifier
+from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.job import Retention
@@ -24,6 +24,9 @@ class AttemptNoted(Event):
     resume: CheckpointRef | None = Field(
         default=None, description="Kept until this attempt has a checkpoint of its own."
     )
+    allocated_at: Timestamp | None = Field(
+        default=None, description="When its gang was allocated; from here on it may fail."
+    )
 
 
 class AttemptEnded(Event):
@@ -33,6 +36,10 @@ class AttemptEnded(Event):
     job_id: Identifier
     attempt: int = Field(ge=1)
     final: bool = Field(default=False, description="The job ended: no further attempt comes.")
+    ran_s: float = Field(default=0.0, ge=0, description="How long it held its GPUs.")
+    failed: bool = Field(
+        default=False, description="A failure ended it, and the job goes on from a checkpoint."
+    )
 
 
 class RestoreNoted(Event):
@@ -85,6 +92,43 @@ class CheckpointCorrupted(Event):
     reason: str
 
 
+class ScrubBegun(Event):
+    """A committed checkpoint is read again, because it was not for a while."""
+
+    type: ClassVar[str] = "checkpoint.scrub.begun"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+
+
+class CheckpointScrubbed(Event):
+    """Every byte of a committed checkpoint was read again and is as it was written."""
+
+    type: ClassVar[str] = "checkpoint.scrubbed"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    size_bytes: int = Field(ge=0)
+    read_s: float = Field(default=0.0, ge=0)
+
+
+class IntervalAdvised(Event):
+    """How often this attempt had best save. Said again when it changes by a fifth."""
+
+    type: ClassVar[str] = "checkpoint.interval.advised"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    interval_s: float = Field(gt=0)
+    limited_by: Literal["optimum", "ceiling", "floor", "storage"]
+    cost_s: float = Field(ge=0, description="What one save costs training.")
+    busy_s: float = Field(ge=0, description="How long one save keeps the store busy.")
+    mtbf_s: float = Field(gt=0, description="Expected time between failures of this gang.")
+    failures: float = Field(ge=0, description="Of this job so far.")
+    lost_s: float = Field(ge=0, description="Work that a failure is expected to cost.")
+    reason: str = Field(description="One sentence for people.")
+    risk: str = Field(default="", description="What is put at risk by saving less often.")
+
+
 class CheckpointDeleted(Event):
     """A committed checkpoint fell out of retention; its objects are being deleted."""
 
@@ -105,12 +149,12 @@ class ObjectsDeleted(Event):
 
 
 class EffectDeferred(Event):
-    """The store was away: the verification or deletion of a checkpoint will be tried again."""
+    """The store was away: what was to be done with a checkpoint will be tried again."""
 
     type: ClassVar[str] = "checkpoint.effect.deferred"
     job_id: Identifier
     attempt: int = Field(ge=1)
     step: int = Field(ge=0)
-    effect: Literal["verify", "delete"]
+    effect: Literal["verify", "delete", "scrub"]
     tries: int = Field(ge=1, description="How many times it was tried so far.")
     reason: str
