@@ -9,7 +9,19 @@ import pytest
 
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, rows_of, write_part
 from decider_run import START, DeciderRun
-from gangline_checkpoints.model import Away, Corrupt, Delete, Refused, Removed, Verified, Verify
+from gangline_checkpoints.model import (
+    Away,
+    Corrupt,
+    Delete,
+    Refused,
+    Removed,
+    Scrub,
+    Scrubbed,
+    StepId,
+    Verified,
+    Verify,
+)
+from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import CommitRecord, commit_key
@@ -17,7 +29,9 @@ from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointCorrupted,
+    CheckpointScrubbed,
     ObjectsDeleted,
+    ScrubBegun,
 )
 from gangline_storage import LocalStore, StoreUnavailable, digest_object
 
@@ -191,3 +205,127 @@ def test_retention_deletes_the_objects_of_what_fell_out_and_no_others(scene: Sce
         scene.settle()
     left = {info.key.split("/")[-2] for info in scene.store.list(PREFIX)}
     assert left == {"step-0000000040", "step-0000000060", "step-0000000080"}
+
+
+DAY_S = 24 * 3600.0
+RECORD = "COMMIT.json"
+
+
+def committed_a_day_ago(scene: Scene) -> Scene:
+    """Steps 20 and 40 are committed; a day later step 20 is to be read again."""
+    for rank in (0, 1):
+        scene.run.feed(write_part(scene.store, rank, 40))
+    scene.settle()
+    assert len(scene.run.events(CheckpointCommitted)) == 2
+    [begun] = scene.run.tick(DAY_S)
+    assert isinstance(begun, ScrubBegun)
+    return scene
+
+
+def test_what_is_still_right_is_said_once_with_its_size(scene: Scene) -> None:
+    committed_a_day_ago(scene).settle()
+    [event] = scene.run.events(CheckpointScrubbed)
+    assert isinstance(event, CheckpointScrubbed)
+    sizes = {item.key.rsplit("/")[-1]: item.size_bytes for item in scene.store.list(f"{STEP}/")}
+    assert event.size_bytes == sum(sizes.values()) - sizes[RECORD]
+    scene.run.tick(10.0)
+    scene.settle()
+    assert [item.step for item in scene.run.events(CheckpointScrubbed)] == [20, 40]  # type: ignore[attr-defined]
+    assert scene.run.tick(3600.0) == []
+
+
+@pytest.mark.parametrize("damage", [flip_bit, truncate, append, Path.unlink])
+@pytest.mark.parametrize("name", ["rank-00001.bin", "rank-00000.json"])
+def test_later_damage_is_found_and_named_and_no_attempt_starts_there(
+    scene: Scene, damage: object, name: str
+) -> None:
+    committed_a_day_ago(scene)
+    assert callable(damage)
+    damage(scene.path(name))
+    scene.settle()
+    [event] = scene.run.events(CheckpointCorrupted)
+    assert isinstance(event, CheckpointCorrupted)
+    assert (event.step, event.key) == (20, f"{STEP}/{name}")
+    assert event.reason
+    scene.run.tick(10.0)
+    scene.settle()
+    [right] = scene.run.events(CheckpointScrubbed)
+    assert right.step == 40  # type: ignore[attr-defined]
+    healthy = {item.id.step: item.healthy for item in scene.run.state.jobs[JOB].kept}
+    assert healthy == {20: False, 40: True}
+    assert not scene.run.events(ObjectsDeleted)  # it stays as evidence until retention takes it
+
+
+def other_content(path: Path) -> None:
+    record = CommitRecord.decode(path.read_bytes())
+    path.write_bytes(record.model_copy(update={"step": 21}).encode())
+
+
+def fewer_objects(path: Path) -> None:
+    record = CommitRecord.decode(path.read_bytes())
+    path.write_bytes(record.model_copy(update={"shards": record.shards[:1]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (truncate, "cannot be read"),
+        (Path.unlink, "is missing"),
+        (other_content, "is of another checkpoint"),
+        (fewer_objects, "is of another checkpoint"),
+    ],
+)
+def test_damage_of_the_commit_record_is_found(scene: Scene, damage: object, reason: str) -> None:
+    committed_a_day_ago(scene)
+    assert callable(damage)
+    damage(scene.path(RECORD))
+    scene.settle()
+    [event] = scene.run.events(CheckpointCorrupted)
+    assert isinstance(event, CheckpointCorrupted)
+    assert (event.key, event.reason) == (COMMIT, reason)
+
+
+class FlickeringStore(LocalStore):
+    """A local store whose first read of a shard gives other bytes than are stored."""
+
+    wrong = 1
+
+    def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+        if self.wrong and key.endswith(".bin"):
+            self.wrong -= 1
+            return iter([b"x" * self.head(key).size_bytes])
+        return super().stream(key, chunk_bytes)
+
+
+def test_what_is_right_when_read_once_more_is_not_called_corrupted(scene: Scene) -> None:
+    committed_a_day_ago(scene)
+    scene.perform = StorePerformer(FlickeringStore(scene.store.root))
+    scene.settle()
+    assert len(scene.run.events(CheckpointScrubbed)) == 1
+    assert not scene.run.events(CheckpointCorrupted)
+
+
+def test_a_store_that_is_away_says_nothing_of_the_bytes(scene: Scene) -> None:
+    committed_a_day_ago(scene)
+    scene.perform = StorePerformer(AwayStore(scene.store.root))
+    scene.settle()
+    assert not scene.run.events(CheckpointScrubbed)
+    assert not scene.run.events(CheckpointCorrupted)
+    assert scene.run.tick(3600.0)
+    scene.perform = StorePerformer(scene.store)
+    scene.settle()
+    assert len(scene.run.events(CheckpointScrubbed)) == 1
+
+
+def test_reading_again_keeps_to_its_pace(scene: Scene) -> None:
+    scene.settle()
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    pace = Pace(10.0, clock=lambda: now[0], pause=pause)
+    perform = StorePerformer(scene.store, pace=pace)
+    outcome = perform("scrub", Scrub(JOB, PREFIX, StepId(1, 20), 2))
+    assert isinstance(outcome, Scrubbed)
+    assert now[0] == pytest.approx(outcome.size_bytes / 10.0)

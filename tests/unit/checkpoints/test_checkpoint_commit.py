@@ -134,7 +134,7 @@ def test_a_verification_that_ends_after_a_newer_attempt_began_commits_nothing() 
 def test_a_released_attempt_still_commits_what_it_wrote_completely() -> None:
     run = running()
     run.feed(part(0))
-    assert run.feed(released()) == [AttemptEnded(job_id=JOB, attempt=1)]
+    assert run.feed(released()) == [AttemptEnded(job_id=JOB, attempt=1, failed=True)]
     run.feed(part(1))
     assert kinds(run.done(VERIFY, FINE)) == [CheckpointCommitted]
 

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from checkpoint_scene import allocated, checkpoint_run, ended, part, ref, released, restored
 from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.model import Away, Corrupt, Delete, Refused, Removed, Verified
+from gangline_checkpoints.model import (
+    Away,
+    Corrupt,
+    Delete,
+    Refused,
+    Removed,
+    Scrub,
+    Scrubbed,
+    Verified,
+)
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.job import BestCheckpoint, Retention
@@ -16,7 +25,11 @@ JOBS = st.sampled_from(["job-1", "job-2"])
 ATTEMPTS = st.integers(1, 3)
 STEPS = st.sampled_from([10, 20, 30])
 KEEP = st.sampled_from(
-    [Retention(latest=1), Retention(latest=1, best=BestCheckpoint(metric="loss"))]
+    [
+        Retention(latest=1),
+        Retention(latest=1, best=BestCheckpoint(metric="loss")),
+        Retention(latest=1, every=20),
+    ]
 )
 PARTS = st.builds(
     part,
@@ -51,7 +64,7 @@ ACTIONS = st.lists(
         INPUTS,
         st.tuples(st.integers(0, 3), OUTCOMES),
         st.tuples(st.integers(0, 3), OUTCOMES),
-        st.sampled_from([1.0, 601.0]),
+        st.sampled_from([1.0, 601.0, 90_000.0]),
         st.just("take over"),
     ),
     max_size=60,
@@ -74,14 +87,20 @@ def test_invariants_hold_and_replay_is_equal(
             wanted = sorted(run.effects().items())
             if wanted:
                 key, effect = wanted[number % len(wanted)]
-                away = isinstance(outcome, Away)
-                done = Removed(1) if isinstance(effect, Delete) and not away else outcome
-                run.done(key, done)
+                run.done(key, _fitting(effect, outcome))
         else:
             run.feed(action)
             assert run.feed(action) == [], "a duplicate led to something"
     assert log_violations(decision.event for decision, _ in run.log) == []
     run.take_over()
+
+
+def _fitting(effect: object, outcome: object) -> object:
+    if isinstance(effect, Delete) and not isinstance(outcome, Away):
+        return Removed(1)
+    if isinstance(effect, Scrub) and isinstance(outcome, Verified | Refused):
+        return Scrubbed(1, 0.0)
+    return outcome
 
 
 @given(st.permutations([(rank, step) for step in (10, 20, 30) for rank in (0, 1)]))

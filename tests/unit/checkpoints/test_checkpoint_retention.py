@@ -51,6 +51,29 @@ def test_the_best_by_a_metric_is_kept_too() -> None:
     assert steps(run) == [20, 40]
 
 
+def test_the_first_of_each_so_many_steps_is_kept_for_good() -> None:
+    run = running(Retention(latest=1, every=100))
+    for step in (40, 90, 130, 180, 250, 260, 270, 410, 420):
+        commit(run, step)
+    assert steps(run) == [130, 250, 410, 420]
+    run.feed(released(reason=ReleaseReason.SUCCEEDED))
+    assert steps(run) == [130, 250, 410, 420]
+
+
+def test_an_attempt_that_went_back_replaces_what_it_does_anew() -> None:
+    keep = Retention(latest=1, every=100)
+    run = running(keep)
+    for step in (90, 110, 210, 220):
+        commit(run, step)
+    run.feed(restored(1, 110))
+    run.feed(released())
+    run.feed(allocated(2, keep=keep, resume=ref(1, 110)))
+    for step in (190, 205, 215):
+        commit(run, step, attempt=2)
+    kept = [tuple(item.id) for item in run.state.jobs[JOB].kept]
+    assert kept == [(1, 110), (2, 205), (2, 215)]
+
+
 def test_what_an_attempt_started_from_is_kept_until_it_has_its_own() -> None:
     run = running(Retention(latest=1))
     commit(run, 10)
@@ -185,11 +208,16 @@ def test_an_unhealthy_checkpoint_never_stands_in_for_a_healthy_one() -> None:
     ),
     st.integers(1, 4),
     st.sampled_from(["min", "max", None]),
+    st.sampled_from([None, 1, 7, 20]),
     st.sets(st.integers(0, 50)),
 )
 @settings(deadline=None)
-def test_the_newest_healthy_and_the_held_are_never_surplus(
-    items: list[tuple[int, bool, float]], latest: int, mode: str | None, held_steps: set[int]
+def test_what_a_rule_keeps_is_never_surplus_and_the_rest_of_the_old_is(
+    items: list[tuple[int, bool, float]],
+    latest: int,
+    mode: str | None,
+    every: int | None,
+    held_steps: set[int],
 ) -> None:
     best = None if mode is None else BestCheckpoint(metric="loss", mode=mode)
     kept = [
@@ -197,7 +225,7 @@ def test_the_newest_healthy_and_the_held_are_never_surplus(
         for step, healthy, loss in sorted(items)
     ]
     held = {StepId(1, step) for step in held_steps}
-    gone = set(surplus(kept, Retention(latest=latest, best=best), held))
+    gone = set(surplus(kept, Retention(latest=latest, best=best, every=every), held))
     healthy = [item.id for item in kept if item.healthy]
     assert not gone & set(healthy[-latest:])
     assert not gone & held
@@ -205,6 +233,19 @@ def test_the_newest_healthy_and_the_held_are_never_surplus(
         values = {item.id: item.metrics["loss"] for item in kept if item.healthy}
         chosen = (min if mode == "min" else max)(values.values())
         assert any(values[step_id] == chosen for step_id in values if step_id not in gone)
+    numbers = [step_id.step // every for step_id in healthy] if every is not None else []
+    firsts = {
+        step_id
+        for at, step_id in enumerate(healthy)
+        if numbers and numbers[at] and numbers[at] not in numbers[:at]
+    }
+    assert not gone & firsts
+    if healthy:
+        assert healthy[-1] not in gone
+        best_one = 0 if best is None else 1
+        assert len([item for item in healthy if item not in gone]) <= (
+            latest + best_one + len(firsts) + len(held)
+        )
 
 
 def test_a_deleted_checkpoint_is_named_with_its_reason() -> None:

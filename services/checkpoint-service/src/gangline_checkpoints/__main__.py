@@ -6,6 +6,7 @@ import sys
 
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
+from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.snapshot import codec
 from gangline_service.deciding import run_decider
@@ -24,9 +25,9 @@ def main() -> None:
     run_decider(
         "checkpoint-service",
         settings,
-        CheckpointDecider(),
+        CheckpointDecider(scrubbing=settings.scrubbing()),
         codec(),
-        performer=StorePerformer(store),
+        performer=StorePerformer(store, pace=Pace(settings.scrub_mb_per_s * 1e6)),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from gangline_bus.decision import Decision
+from gangline_checkpoints import advice
 from gangline_checkpoints.model import Job, Kept, StepId
 from gangline_checkpoints.policy.acceptance import refusal
 from gangline_checkpoints.policy.retention import surplus
@@ -28,7 +31,7 @@ from gangline_schemas.events.workers import WorkerExited
 _FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
 
-def note(state: CheckpointState, event: GangAllocated) -> list[Decision]:
+def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Decision]:
     """Only this attempt can commit from here on.
 
     What older attempts left open is abandoned, but for what is being verified right now: its
@@ -46,9 +49,11 @@ def note(state: CheckpointState, event: GangAllocated) -> list[Decision]:
         prefix=prefix,
         keep=event.spec.checkpoint.keep,
         resume=event.resume,
+        allocated_at=at,
     )
     decisions = [
         Decision(job_id, noted),
+        *advice.of_attempt(state, noted),
         *no_longer_held(state, job_id, job.resume, held_now=event.resume),
     ]
     for step_id in sorted(job.open):
@@ -76,12 +81,16 @@ def restore(state: CheckpointState, event: ResumePointChanged) -> list[Decision]
     return [Decision(event.job_id, RestoreNoted(job_id=event.job_id, checkpoint=point))]
 
 
-def release(state: CheckpointState, event: GangReleased) -> list[Decision]:
-    """The attempt runs no more; what it wrote completely may still be committed."""
+def release(state: CheckpointState, event: GangReleased, at: datetime) -> list[Decision]:
+    """The attempt runs no more; what it wrote completely may still be committed.
+
+    A job that starts again without being told to has failed.
+    """
     job = state.jobs.get(event.job_id)
     if job is None or event.attempt != job.attempt or not job.live:
         return []
-    return _end(state, event.job_id, job, final=event.reason in _FINAL)
+    failed = event.reason is ReleaseReason.RESTARTING and job.restored is None
+    return _end(state, event.job_id, job, at, final=event.reason in _FINAL, failed=failed)
 
 
 def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decision]:
@@ -105,12 +114,12 @@ def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decis
     return []
 
 
-def end_job(state: CheckpointState, job_id: str) -> list[Decision]:
+def end_job(state: CheckpointState, job_id: str, at: datetime) -> list[Decision]:
     """No further attempt comes."""
     job = state.jobs.get(job_id)
     if job is None or job.final or not job.attempt:
         return []
-    return _end(state, job_id, job, final=True)
+    return _end(state, job_id, job, at, final=True)
 
 
 def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
@@ -162,8 +171,19 @@ def no_longer_held(
     return deletions(state, resume.job_id, kept, but_for=job_id, held_now=held_now)
 
 
-def _end(state: CheckpointState, job_id: str, job: Job, *, final: bool) -> list[Decision]:
-    ended = AttemptEnded(job_id=job_id, attempt=job.attempt, final=final)
+def _end(
+    state: CheckpointState,
+    job_id: str,
+    job: Job,
+    at: datetime,
+    *,
+    final: bool,
+    failed: bool = False,
+) -> list[Decision]:
+    ran_s = (at - job.allocated_at).total_seconds() if job.allocated_at is not None else 0.0
+    ended = AttemptEnded(
+        job_id=job_id, attempt=job.attempt, final=final, ran_s=max(0.0, ran_s), failed=failed
+    )
     if not final:
         # The scheduler may be about to start the next attempt from any of its checkpoints, or
         # again from where this one had started.

@@ -6,6 +6,9 @@
 4. Anything else about its bytes: abandoned. The store away: tried again.
 5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
 6. job.resume.changed by a user's restore: that checkpoint is kept for the next attempt.
+7. A commit, and an attempt of a job that has saved before: the interval that follows from the
+   costs and failures so far is advised, when it is news.
+8. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
 
 The commit record is in the store before checkpoint.committed is in the log. A crash between the
 two leaves a record that does not count: consumers trust the event alone, and the next process
@@ -15,13 +18,14 @@ verifies again, finds its own record, and writes the event.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, EffectDone, Input, Tick
-from gangline_checkpoints import attempts, invariants, outcomes, parts
+from gangline_checkpoints import attempts, invariants, outcomes, parts, scrubs
 from gangline_checkpoints.model import Job, StepId
+from gangline_checkpoints.policy.scrubbing import Scrubbing
 from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
@@ -43,6 +47,7 @@ class CheckpointDecider:
     log: Topic = Topic.CHECKPOINTS
     inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS)
     signals: tuple[Topic, ...] = ()
+    scrubbing: Scrubbing = field(default_factory=Scrubbing)
 
     def initial(self) -> CheckpointState:
         """No job is known."""
@@ -52,11 +57,11 @@ class CheckpointDecider:
         """What follows from one input; [] for what is foreign or known."""
         match item:
             case Tick():
-                return _abandon_stale(state, now)
+                return [*_abandon_stale(state, now), *scrubs.begin(state, self.scrubbing, now)]
             case EffectDone():
-                return outcomes.decide(state, item)
+                return outcomes.decide(state, item, now)
             case Received():
-                return _decide_event(state, item.envelope.data, now)
+                return _decide_event(state, item.envelope.data, item.envelope.time, now)
             case _:
                 return []
 
@@ -69,34 +74,36 @@ class CheckpointDecider:
         """Nothing: there are no signals."""
 
     def effects(self, state: CheckpointState) -> Mapping[str, object]:
-        """Verifications and deletions that are wanted, by key."""
-        return {key: item for wanted in state.effects.values() for key, item in wanted.items()}
+        """Verifications, deletions and the one scrub that are wanted, by key."""
+        return state.wanted()
 
     def check(self, state: CheckpointState) -> list[str]:
         """See invariants.py."""
         return invariants.violations(state)
 
 
-def _decide_event(state: CheckpointState, event: Event, now: datetime) -> list[Decision]:
+def _decide_event(
+    state: CheckpointState, event: Event, at: datetime, now: datetime
+) -> list[Decision]:
     match event:
         case CheckpointShardWritten():
             return parts.record(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
         case _:
-            return _follow_scheduler(state, event)
+            return _follow_scheduler(state, event, at)
 
 
-def _follow_scheduler(state: CheckpointState, event: Event) -> list[Decision]:
+def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> list[Decision]:
     match event:
         case GangAllocated():
-            return attempts.note(state, event)
+            return attempts.note(state, event, at)
         case ResumePointChanged(restored=True):
             return attempts.restore(state, event)
         case GangReleased():
-            return attempts.release(state, event)
+            return attempts.release(state, event, at)
         case JobStateChanged() if event.state.terminal:
-            return attempts.end_job(state, event.job_id)
+            return attempts.end_job(state, event.job_id, at)
         case _:
             return []
 

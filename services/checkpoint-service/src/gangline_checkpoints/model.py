@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from gangline_checkpoints.policy.interval import Failures, Save
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.job import Retention
@@ -39,6 +40,16 @@ class Kept:
     metrics: dict[str, float]
     healthy: bool = True
 
+    @property
+    def attempt(self) -> int:
+        """The attempt that saved it."""
+        return self.id.attempt
+
+    @property
+    def step(self) -> int:
+        """The step that it was saved after."""
+        return self.id.step
+
 
 @dataclass(slots=True)
 class Job:
@@ -52,6 +63,8 @@ class Job:
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
     - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
+    - `saves` are the costs of the newest saves at this world size, `failures` what became of its
+      ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
     """
 
     attempt: int = 0
@@ -69,6 +82,10 @@ class Job:
     verify_tries: int = 0
     deleting: dict[StepId, int] = field(default_factory=dict)
     closed: dict[StepId, frozenset[int]] = field(default_factory=dict)
+    allocated_at: datetime | None = None
+    saves: tuple[Save, ...] = ()
+    failures: Failures = field(default_factory=Failures)
+    advised_s: float | None = None
 
     @property
     def newest(self) -> StepId | None:
@@ -102,7 +119,18 @@ class Delete:
     tries: int
 
 
-Effect = Verify | Delete
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """Effect: read everything of a committed checkpoint again, slowly, and compare."""
+
+    job_id: str
+    prefix: str
+    id: StepId
+    world_size: int
+
+
+Work = Verify | Delete
+Effect = Work | Scrub
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +158,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """The bytes are still as they were written."""
+
+    size_bytes: int
+    read_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     """The objects are gone."""
 
@@ -143,7 +179,7 @@ class Away:
     reason: str
 
 
-Outcome = Verified | Corrupt | Refused | Removed | Away
+Outcome = Verified | Corrupt | Refused | Scrubbed | Removed | Away
 
 
 def verify_key(job_id: str, step_id: StepId, tries: int) -> str:
@@ -154,6 +190,11 @@ def verify_key(job_id: str, step_id: StepId, tries: int) -> str:
 def delete_key(job_id: str, step_id: StepId, tries: int) -> str:
     """Key of a deletion."""
     return f"delete:{job_id}:{step_id.attempt}:{step_id.step}:{tries}"
+
+
+def scrub_key(job_id: str, step_id: StepId) -> str:
+    """Key of reading again; there is one at a time."""
+    return f"scrub:{job_id}:{step_id.attempt}:{step_id.step}"
 
 
 def merged_metrics(shards: tuple[CheckpointShardWritten, ...]) -> dict[str, float]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from gangline_bus.decision import Decision, EffectDone
+from gangline_checkpoints import advice
 from gangline_checkpoints.attempts import abandoned, deletions, no_longer_held
 from gangline_checkpoints.model import (
     Away,
@@ -13,6 +15,8 @@ from gangline_checkpoints.model import (
     Kept,
     Refused,
     Removed,
+    Scrub,
+    Scrubbed,
     Verified,
     Verify,
     merged_metrics,
@@ -22,45 +26,64 @@ from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
+    CheckpointScrubbed,
     EffectDeferred,
     ObjectsDeleted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
 
-def decide(state: CheckpointState, done: EffectDone) -> list[Decision]:
+def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Decision]:
     """What follows from an outcome; [] when the state no longer asks for that effect."""
-    job_id = done.key.split(":")[1]
-    effect = state.effects.get(job_id, {}).get(done.key)
+    effect = state.effect(done.key)
     if effect is None:
         return []
+    job_id = effect.job_id
     match done.result:
         case Away(reason):
             return [_deferred(effect, reason)]
         case Removed():
             gone = ObjectsDeleted(job_id=job_id, attempt=effect.id.attempt, step=effect.id.step)
             return [Decision(job_id, gone)]
-        case Corrupt(key, reason):
-            corrupted = CheckpointCorrupted(
-                job_id=job_id,
-                attempt=effect.id.attempt,
-                step=effect.id.step,
-                key=key,
-                reason=reason,
-            )
-            return [
-                Decision(job_id, corrupted),
-                abandoned(job_id, effect.id, f"{key}: {reason}"),
-            ]
+        case Corrupt() | Scrubbed():
+            return _read(effect, done.result)
         case Refused(reason):
             return [abandoned(job_id, effect.id, reason)]
         case Verified() if isinstance(effect, Verify):
-            return _commit(state, effect, done.result)
+            return _commit(state, effect, done.result, now)
         case _:
             raise TypeError(f"{done.key}: {type(done.result).__name__} is no outcome of it")
 
 
-def _commit(state: CheckpointState, effect: Verify, verified: Verified) -> list[Decision]:
+def _read(effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
+    job_id, step_id = effect.job_id, effect.id
+    if isinstance(found, Scrubbed):
+        scrubbed = CheckpointScrubbed(
+            job_id=job_id,
+            attempt=step_id.attempt,
+            step=step_id.step,
+            size_bytes=found.size_bytes,
+            read_s=found.read_s,
+        )
+        return [Decision(job_id, scrubbed)]
+    corrupted = CheckpointCorrupted(
+        job_id=job_id,
+        attempt=step_id.attempt,
+        step=step_id.step,
+        key=found.key,
+        reason=found.reason,
+    )
+    if isinstance(effect, Scrub):  # it counts, until a healthy one has taken its place
+        return [Decision(job_id, corrupted)]
+    return [
+        Decision(job_id, corrupted),
+        abandoned(job_id, step_id, f"{found.key}: {found.reason}"),
+    ]
+
+
+def _commit(
+    state: CheckpointState, effect: Verify, verified: Verified, now: datetime
+) -> list[Decision]:
     job_id, step_id = effect.job_id, effect.id
     job = state.jobs[job_id]
     if step_id.attempt != job.attempt:
@@ -92,6 +115,7 @@ def _commit(state: CheckpointState, effect: Verify, verified: Verified) -> list[
     kept = [*job.kept, Kept(step_id, effect.world_size, metrics)]
     return [
         Decision(job_id, committed),
+        *advice.of_save(state, committed, now),
         *older,
         *deletions(state, job_id, kept, but_for=job_id, held_now=job.restored),
         *no_longer_held(state, job_id, job.resume),
@@ -99,13 +123,16 @@ def _commit(state: CheckpointState, effect: Verify, verified: Verified) -> list[
 
 
 def _deferred(effect: Effect, reason: str) -> Decision:
-    kind: Literal["verify", "delete"] = "verify" if isinstance(effect, Verify) else "delete"
+    kind: Literal["verify", "delete", "scrub"]
+    kind, tries = "scrub", 0
+    if not isinstance(effect, Scrub):
+        kind, tries = "verify" if isinstance(effect, Verify) else "delete", effect.tries
     event = EffectDeferred(
         job_id=effect.job_id,
         attempt=effect.id.attempt,
         step=effect.id.step,
         effect=kind,
-        tries=effect.tries + 1,
+        tries=tries + 1,
         reason=reason,
     )
     return Decision(effect.job_id, event)

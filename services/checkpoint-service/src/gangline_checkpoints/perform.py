@@ -1,4 +1,4 @@
-"""The shell's hands: verifies and deletes checkpoints in the object store.
+"""The shell's hands: verifies, reads again and deletes checkpoints in the object store.
 
 Everything here may be done twice, after a crash: reading changes nothing, the commit record is put
 only if absent and compared if present, deleting what is gone is no error.
@@ -6,6 +6,7 @@ only if absent and compared if present, deleting what is gone is no error.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -17,19 +18,25 @@ from gangline_checkpoints.model import (
     Away,
     Corrupt,
     Delete,
+    Effect,
     Outcome,
     Refused,
     Removed,
+    Scrub,
+    Scrubbed,
     Verified,
     Verify,
     merged_metrics,
 )
+from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
 from gangline_schemas.checkpoint import (
     CommitRecord,
     RankManifest,
     checkpoint_prefix,
     commit_key,
+    manifest_name,
+    shard_name,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_storage import (
@@ -45,6 +52,7 @@ from gangline_storage import (
 log = structlog.get_logger(__name__)
 
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0
 
@@ -61,7 +69,8 @@ class StorePerformer:
     """Performs the effects of `CheckpointDecider`; safe to call from several threads.
 
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
-    later try pauses before it begins, so that a long outage writes few events.
+    later try pauses before it begins, so that a long outage writes few events. What is read again
+    is read at `pace`, one checkpoint at a time.
     """
 
     def __init__(
@@ -70,19 +79,23 @@ class StorePerformer:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], object] = time.sleep,
+        pace: Pace | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._pause = pause
+        self._pace = pace or Pace()
+        self._scrubs = threading.Lock()
 
     def __call__(self, key: str, effect: object) -> Outcome:
         """The outcome of one effect. Raises StoreError for what no later try can heal."""
-        if not isinstance(effect, Verify | Delete):
+        if not isinstance(effect, Verify | Delete | Scrub):
             raise TypeError(f"{key}: {type(effect).__name__} is no effect of this service")
-        if effect.tries:
-            self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * effect.tries))
+        tries = 0 if isinstance(effect, Scrub) else effect.tries
+        if tries:
+            self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * tries))
         try:
-            outcome = self._verify(effect) if isinstance(effect, Verify) else self._delete(effect)
+            outcome = self._perform(effect)
         except (StoreUnavailable, StoreFull) as error:
             outcome = Away(str(error)[:500])
         except InvalidKey as error:
@@ -90,6 +103,16 @@ class StorePerformer:
             outcome = Refused(str(error)[:500]) if isinstance(effect, Verify) else Removed(0)
         log.info("effect performed", key=key, outcome=type(outcome).__name__)
         return outcome
+
+    def _perform(self, effect: Effect) -> Outcome:
+        match effect:
+            case Verify():
+                return self._verify(effect)
+            case Delete():
+                return self._delete(effect)
+            case Scrub():
+                with self._scrubs:
+                    return self._scrub(effect)
 
     def _verify(self, effect: Verify) -> Outcome:
         began = time.monotonic()
@@ -165,6 +188,41 @@ class StorePerformer:
             if present.model_copy(update={"committed_at": record.committed_at}) != record:
                 return Refused("another commit record, of other content, is in its place")
         return None
+
+    def _scrub(self, effect: Scrub) -> Outcome:
+        began, size_bytes = time.monotonic(), 0
+        self._pace.begin()
+        try:
+            for item in self._recorded(effect):
+                try:
+                    self._read_slowly(item)
+                except _Mismatch:  # the way here may have been at fault: look again
+                    self._read_slowly(item)
+                size_bytes += item.size_bytes
+        except _Mismatch as error:
+            return error.outcome
+        return Scrubbed(size_bytes, round(time.monotonic() - began, 6))
+
+    def _recorded(self, effect: Scrub) -> tuple[ObjectDigest, ...]:
+        """The objects of its commit record. Raises _Mismatch when it is not the one we put."""
+        key = commit_key(effect.prefix, effect.id.attempt, effect.id.step)
+        folder = checkpoint_prefix(effect.prefix, effect.id.attempt, effect.id.step)
+        try:
+            record = CommitRecord.decode(self._store.get(key))
+        except NotFound:
+            raise _Mismatch(key, "is missing") from None
+        except ValidationError:
+            raise _Mismatch(key, "cannot be read") from None
+        names = [shape(rank) for shape in _NAMES for rank in range(effect.world_size)]
+        found = (*record.manifests, *record.shards)
+        says = (record.job_id, record.attempt, record.step, [item.key for item in found])
+        if says != (effect.job_id, *effect.id, [f"{folder}/{name}" for name in names]):
+            raise _Mismatch(key, "is of another checkpoint")
+        return found
+
+    def _read_slowly(self, digest: ObjectDigest) -> None:
+        for chunk in self._checked(digest):
+            self._pace.spend(len(chunk))
 
     def _delete(self, effect: Delete) -> Removed:
         attempt, step = effect.id

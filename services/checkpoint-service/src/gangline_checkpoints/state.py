@@ -13,11 +13,15 @@ from gangline_checkpoints.model import (
     Job,
     Kept,
     Open,
+    Scrub,
     StepId,
     Verify,
+    Work,
     delete_key,
+    scrub_key,
     verify_key,
 )
+from gangline_checkpoints.policy.interval import SAVES, Failures, Save
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,
@@ -26,14 +30,19 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointScrubbed,
     EffectDeferred,
+    IntervalAdvised,
     ObjectsDeleted,
     RestoreNoted,
+    ScrubBegun,
     ShardRecorded,
 )
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
+Stored = tuple[str, int, int]
+"""Job, attempt and step of a committed checkpoint."""
 CLOSED_STEPS = 64
 ENDED_JOBS = 1000
 
@@ -44,13 +53,38 @@ class CheckpointState:
 
     `ending` are ended jobs, oldest first, whose late parts are still waited for; `ended` is a
     bounded memory of jobs of which nothing is kept. `effects` follows from the rest.
+
+    `right` says of each healthy committed checkpoint when all its bytes were found right, oldest
+    first. One at a time is read again (`scrubbing`); `scrubbed_at` is when the last one ended,
+    `scrub_away` whether because the store was away. `failures` are those of all jobs.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
     active: dict[str, None] = field(default_factory=dict)
     ending: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
-    effects: dict[str, dict[str, Effect]] = field(default_factory=dict)
+    effects: dict[str, dict[str, Work]] = field(default_factory=dict)
+    right: dict[Stored, datetime] = field(default_factory=dict)
+    scrubbing: Scrub | None = None
+    scrubbed_at: datetime | None = None
+    scrub_away: bool = False
+    failures: Failures = field(default_factory=Failures)
+
+    def effect(self, key: str) -> Effect | None:
+        """What is asked for under this key."""
+        read = self.scrubbing
+        if read is not None and key == scrub_key(read.job_id, read.id):
+            return read
+        return self.effects.get(key.split(":")[1], {}).get(key)
+
+    def wanted(self) -> dict[str, Effect]:
+        """All effects, by key."""
+        found: dict[str, Effect] = {}
+        for wanted in self.effects.values():
+            found |= wanted
+        if self.scrubbing is not None:
+            found[scrub_key(self.scrubbing.job_id, self.scrubbing.id)] = self.scrubbing
+        return found
 
     def held(self, *, but_for: str = "") -> dict[str, set[StepId]]:
         """Checkpoints that unfinished jobs start from, by the job that owns them."""
@@ -77,6 +111,12 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
         case ShardRecorded():
             _record(state, event, at)
             job_id = event.shard.job_id
+        case IntervalAdvised():
+            state.jobs[event.job_id].advised_s = event.interval_s
+            return
+        case ScrubBegun() | CheckpointScrubbed() | EffectDeferred(effect="scrub"):
+            _change_scrub(state, event, at)
+            return
         case (
             CheckpointCommitted()
             | CheckpointAbandoned()
@@ -86,6 +126,7 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             | EffectDeferred()
         ):
             _change_step(state.jobs[event.job_id], event)
+            _change_right(state, event, at)
             job_id = event.job_id
         case _:
             return  # a type of a later version: it changes nothing here
@@ -99,7 +140,10 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
 
 def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job = state.jobs.setdefault(event.job_id, Job())
+    if event.world_size != job.world_size:
+        job.saves = ()
     job.attempt, job.world_size = event.attempt, event.world_size
+    job.allocated_at, job.advised_s = event.allocated_at, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.live, job.restored = True, None
     state.active[event.job_id] = None
@@ -108,6 +152,9 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
 def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job = state.jobs[event.job_id]
     job.live, job.ended_at = False, at
+    seen = Failures(float(event.failed), event.ran_s * job.world_size / 3600)
+    job.failures, job.allocated_at = job.failures.plus(seen), None
+    state.failures = state.failures.plus(seen)
     if event.final:
         job.final, job.resume, job.restored = True, None, None
         state.ending[event.job_id] = at
@@ -136,6 +183,8 @@ def _change_step(
         step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
         job.open.pop(step_id, None)
         job.kept.append(Kept(step_id, event.checkpoint.world_size, event.metrics))
+        save = Save(event.blocked_s, event.write_s, event.verify_s)
+        job.saves = (*job.saves, save)[-SAVES:]
         if step_id.attempt == job.attempt:
             job.resume = None
         return
@@ -158,6 +207,46 @@ def _change_step(
             job.verify_tries = event.tries
         case EffectDeferred():
             job.deleting[step_id] = event.tries
+
+
+def _change_scrub(
+    state: CheckpointState, event: ScrubBegun | CheckpointScrubbed | EffectDeferred, at: datetime
+) -> None:
+    step_id = StepId(event.attempt, event.step)
+    if isinstance(event, ScrubBegun):
+        job = state.jobs[event.job_id]
+        state.scrubbing = Scrub(event.job_id, job.prefix, step_id, _size_of(job, step_id))
+        return
+    if isinstance(event, CheckpointScrubbed):
+        _found_right(state, (event.job_id, *step_id), at)
+    _end_scrub(state, at, away=isinstance(event, EffectDeferred))
+
+
+def _size_of(job: Job, step_id: StepId) -> int:
+    return sum(kept.world_size for kept in job.kept if kept.id == step_id)
+
+
+def _change_right(state: CheckpointState, event: Event, at: datetime) -> None:
+    """Keep `right` to what is committed and healthy, and let go of what is read for nothing."""
+    match event:
+        case CheckpointCommitted(checkpoint=ref):
+            _found_right(state, (ref.job_id, ref.attempt, ref.step), at)
+        case CheckpointCorrupted() | CheckpointDeleted():
+            state.right.pop((event.job_id, event.attempt, event.step), None)
+            read = state.scrubbing
+            if read is not None and (read.job_id, *read.id) == (
+                event.job_id, event.attempt, event.step,
+            ):  # fmt: skip
+                _end_scrub(state, at)
+
+
+def _found_right(state: CheckpointState, place: Stored, at: datetime) -> None:
+    state.right.pop(place, None)
+    state.right[place] = at
+
+
+def _end_scrub(state: CheckpointState, at: datetime, *, away: bool = False) -> None:
+    state.scrubbing, state.scrubbed_at, state.scrub_away = None, at, away
 
 
 def _close(job: Job, step_id: StepId, ranks: frozenset[int]) -> None:
@@ -187,7 +276,7 @@ def _refresh(state: CheckpointState, job_id: str) -> None:
             default=None,
         )
     old = state.effects.pop(job_id, {})
-    wanted: dict[str, Effect] = {}
+    wanted: dict[str, Work] = {}
     if job.verifying is not None:
         key = verify_key(job_id, job.verifying, job.verify_tries)
         wanted[key] = old.get(key) or _verify(job_id, job, job.verifying)
@@ -233,10 +322,17 @@ def fingerprint(state: CheckpointState) -> str:
         "active": sorted(state.active),
         "ending": [[job_id, at.isoformat()] for job_id, at in state.ending.items()],
         "ended": list(state.ended),
-        "effects": sorted(key for wanted in state.effects.values() for key in wanted),
+        "effects": sorted(state.wanted()),
+        "right": [[*place, at.isoformat()] for place, at in state.right.items()],
+        "scrubbed": [_iso(state.scrubbed_at), state.scrub_away],
+        "failures": [state.failures.count, state.failures.gpu_hours],
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
 
 
 def _job(job: Job) -> list[object]:
@@ -244,7 +340,8 @@ def _job(job: Job) -> list[object]:
         [job.attempt, job.world_size, job.prefix, job.live, job.final, job.keep.data()],
         None if job.resume is None else job.resume.data(),
         None if job.restored is None else job.restored.data(),
-        None if job.ended_at is None else job.ended_at.isoformat(),
+        [_iso(job.ended_at), _iso(job.allocated_at)],
+        [job.saves, job.failures.count, job.failures.gpu_hours, job.advised_s],
         [
             [
                 *step_id,

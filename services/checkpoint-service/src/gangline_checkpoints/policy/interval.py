@@ -1,0 +1,120 @@
+"""How often a gang had best save, from what was measured. Times are in seconds.
+
+**Failures** come at a rate per GPU-hour, and a gang of n GPUs fails n times as often. The rate of
+the cluster has a Gamma prior worth one failure in 7.9 h of 1,024 GPUs (the mean time to failure
+of such jobs on Meta's research clusters: Kokolis et al., "Revisiting Reliability in Large-Scale
+Machine Learning Research Clusters", 2024); what was seen here outweighs it soon. A job's own rate
+has the cluster's as its prior, worth `OWN_WEIGHT` failures: a job that fails more often than
+others saves more often.
+
+**The cost** of a save is what training loses by it: the time for which it stands still, and
+`OVERLAP` of the write, for the steps that run beside it.
+
+**The optimum** of both is Daly's ("A higher order estimate of the optimum checkpoint interval for
+restart dumps", 2006); Young's is its first term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Literal, NamedTuple
+
+CEILING_S = 600.0
+"""Never longer between two saves, unless the store is slow."""
+FLOOR_S = 60.0
+"""Never shorter: each save is some events in a log that is kept for ever."""
+OVERLAP = 0.1
+STORE_SHARE = 0.5
+"""A job's saves keep the store busy for at most this share of the time."""
+CHANGE = 0.2
+OWN_WEIGHT = 2.0
+SAVES = 8
+"""So many of the newest saves are the measure; their median counts."""
+ENOUGH_SAVES = 2
+"""One alone says little: the first has buffers to allocate."""
+FORGET_GPU_HOURS = 1e6
+"""When so much was seen, half of it is forgotten: 10 days of 4,000 GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Gangs that failed and went on from a checkpoint, and in how many GPU-hours that was."""
+
+    count: float = 0.0
+    gpu_hours: float = 0.0
+
+    def plus(self, other: Failures) -> Failures:
+        """Both together; what was seen long ago fades."""
+        count, hours = self.count + other.count, self.gpu_hours + other.gpu_hours
+        fade = 0.5 if hours > FORGET_GPU_HOURS else 1.0
+        return Failures(count * fade, hours * fade)
+
+
+PRIOR = Failures(1.0, 7.9 * 1024)
+
+
+class Save(NamedTuple):
+    """What one save cost: of its slowest rank, and of the service."""
+
+    blocked_s: float
+    write_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The interval and what it follows from.
+
+    `cost_s` is what a save costs training, `busy_s` how long it keeps the store busy, `lost_s` the
+    work that a failure is expected to cost: half an interval, and a save that was not committed.
+    """
+
+    interval_s: float
+    limited_by: Literal["optimum", "ceiling", "floor", "storage"]
+    cost_s: float
+    busy_s: float
+    mtbf_s: float
+    lost_s: float
+
+
+def failure_rate(cluster: Failures, job: Failures) -> float:
+    """Failures per GPU-hour to expect of a job."""
+    of_all = (PRIOR.count + cluster.count) / (PRIOR.gpu_hours + cluster.gpu_hours)
+    return (OWN_WEIGHT + job.count) / (OWN_WEIGHT / of_all + job.gpu_hours)
+
+
+def optimum_s(cost_s: float, mtbf_s: float) -> float:
+    """Daly's interval between the end of a save and the next one's begin."""
+    if cost_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = cost_s / (2 * mtbf_s)
+    return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
+
+
+def advise(saves: Sequence[Save], world_size: int, per_gpu_hour: float) -> Advice:
+    """What follows from one or more saves of a gang and its failure rate."""
+    cost_s = median_low(save.blocked_s + OVERLAP * save.write_s for save in saves)
+    busy_s = median_low(save.write_s + save.verify_s for save in saves)
+    mtbf_s = 3600.0 / (per_gpu_hour * world_size)
+    interval_s, limited_by = _limited(optimum_s(cost_s, mtbf_s), busy_s / STORE_SHARE)
+    rounded_s = float(math.ceil(interval_s))
+    return Advice(rounded_s, limited_by, cost_s, busy_s, mtbf_s, rounded_s / 2 + busy_s)
+
+
+def _limited(
+    best_s: float, store_s: float
+) -> tuple[float, Literal["optimum", "ceiling", "floor", "storage"]]:
+    wanted_s = min(max(best_s, FLOOR_S), CEILING_S)
+    if store_s > wanted_s:
+        return store_s, "storage"
+    if wanted_s == best_s:
+        return best_s, "optimum"
+    return wanted_s, "floor" if best_s < FLOOR_S else "ceiling"
+
+
+def differs(told_s: float, now_s: float) -> bool:
+    """Whether it is worth saying again."""
+    return abs(now_s - told_s) > CHANGE * told_s
