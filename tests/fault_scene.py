@@ -6,7 +6,9 @@ from decider_run import START, DeciderRun
 from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState, fingerprint
+from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import (
+    CheckpointRef,
     GangAllocated,
     GangReleased,
     JobStateChanged,
@@ -55,6 +57,7 @@ def allocated(
     *,
     incarnation: str = "a",
     restart: RestartPolicy | None = None,
+    resume: int | None = None,
 ) -> GangAllocated:
     return GangAllocated(
         job_id=job_id,
@@ -72,6 +75,7 @@ def allocated(
             for rank, node_id in enumerate(nodes)
         ),
         rendezvous=Rendezvous(address="127.0.0.1", port=20_000),
+        resume=None if resume is None else checkpoint(job_id, 1, resume),
         spec=JobSpec(
             name="train",
             team="nlp",
@@ -79,6 +83,24 @@ def allocated(
             resources=Resources(gpus=len(nodes)),
             restart=restart or RestartPolicy(),
         ),
+    )
+
+
+def checkpoint(job_id: str, attempt: int, step: int) -> CheckpointRef:
+    return CheckpointRef(
+        job_id=job_id, attempt=attempt, step=step, world_size=2, commit_key=f"{attempt}/{step}"
+    )
+
+
+def committed(step: int, attempt: int = 1, job_id: str = "job-1") -> CheckpointCommitted:
+    return CheckpointCommitted(
+        job_id=job_id, checkpoint=checkpoint(job_id, attempt, step), size_bytes=1, objects=1
+    )
+
+
+def moved(attempt: int = 1, state: JobState = JobState.RUNNING) -> JobStateChanged:
+    return JobStateChanged(
+        job_id="job-1", attempt=attempt, previous=JobState.INITIALIZING, state=state
     )
 
 
@@ -106,6 +128,7 @@ def exited(
     signal: int | None = None,
     message: str = "",
     out_of_memory: bool = False,
+    last_step: int | None = None,
 ) -> WorkerExited:
     return WorkerExited(
         job_id=job_id,
@@ -118,6 +141,7 @@ def exited(
         signal=signal,
         message=message,
         out_of_memory=out_of_memory,
+        last_step=last_step,
     )
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gangline_faults.policy.classify import classify
-from gangline_schemas.events.faults import FailureCause
+from gangline_faults.policy.classify import TABLE, classify, describe
+from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+
+ROOT = Path(__file__).parents[3]
+NODE, USER, INFRASTRUCTURE = (
+    FailureCause.NODE,
+    FailureCause.USER_ERROR,
+    FailureCause.INFRASTRUCTURE,
+)
 
 
 def ended(reason: ExitReason = ExitReason.FAILED, **fields: Any) -> WorkerExited:
@@ -17,28 +25,186 @@ def ended(reason: ExitReason = ExitReason.FAILED, **fields: Any) -> WorkerExited
     )
 
 
-@pytest.mark.parametrize(
-    ("exited", "cause", "avoid_node"),
-    [
-        (ended(exit_code=1), FailureCause.USER_ERROR, False),
-        (ended(exit_code=65), FailureCause.INFRASTRUCTURE, True),
-        (ended(exit_code=74), FailureCause.INFRASTRUCTURE, True),
-        (ended(exit_code=75), FailureCause.INFRASTRUCTURE, False),
-        (ended(exit_code=137), FailureCause.PROCESS, False),
-        (ended(signal=11), FailureCause.PROCESS, False),
-        (ended(signal=9, out_of_memory=True), FailureCause.OUT_OF_MEMORY, False),
-        (ended(exit_code=1, message="No space left on device"), FailureCause.INFRASTRUCTURE, True),
-        (ended(ExitReason.LEASE_LOST, signal=9), FailureCause.NODE, True),
-        (ended(ExitReason.LAUNCH_FAILED, exit_code=78), FailureCause.USER_ERROR, False),
-        (ended(ExitReason.LAUNCH_FAILED), FailureCause.INFRASTRUCTURE, True),
-    ],
-)
-def test_the_first_rule_that_fits_decides(
-    exited: WorkerExited, cause: FailureCause, avoid_node: bool
+def words(message: str) -> WorkerExited:
+    return ended(exit_code=1, message=message)
+
+
+ERROR = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n{}'
+ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
+    ("lease lost", ended(ExitReason.LEASE_LOST, signal=9), NODE, FailureClass.NODE),
+    (
+        "launch refused",
+        ended(ExitReason.LAUNCH_FAILED, exit_code=78),
+        USER,
+        FailureClass.USER_ERROR,
+    ),
+    (
+        "damaged checkpoint",
+        ended(ExitReason.LAUNCH_FAILED, damaged_object="a/rank-0.bin"),
+        INFRASTRUCTURE,
+        FailureClass.STORAGE,
+    ),
+    ("launch failed", ended(ExitReason.LAUNCH_FAILED), INFRASTRUCTURE, FailureClass.LAUNCH),
+    (
+        "out of memory",
+        ended(signal=9, out_of_memory=True),
+        FailureCause.OUT_OF_MEMORY,
+        FailureClass.OUT_OF_MEMORY,
+    ),
+    ("data shard", ended(exit_code=66), INFRASTRUCTURE, FailureClass.DATA),
+    *(
+        ("data shard", ended(exit_code=1, message=text), INFRASTRUCTURE, FailureClass.DATA)
+        for text in (
+            "shard tokens-0003 block 17 is corrupt",
+            ERROR.format("ValueError: shard a/b.bin block 0 is corrupt: xxh3 differs"),
+        )
+    ),
+    *(
+        (
+            "Xid of a program",
+            ended(exit_code=1, message=f"NVRM: Xid (PCI:0000:03:00): {code}, pid=1"),
+            FailureCause.PROCESS,
+            FailureClass.PROCESS,
+        )
+        for code in (8, 13, 31, 32, 43, 45, 68, 69)
+    ),
+    ("contained ECC error", words("Xid 94: contained"), INFRASTRUCTURE, FailureClass.DEVICE),
+    *(
+        ("bad device", words(f"Xid: {code}, pid=1"), INFRASTRUCTURE, FailureClass.DEVICE)
+        for code in (48, 62, 63, 64, 74, 79, 92, 95, 119, 120, 140, 999)
+    ),
+    *(
+        ("bad device", words(text), INFRASTRUCTURE, FailureClass.DEVICE)
+        for text in (
+            "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+            "RuntimeError: No CUDA GPUs: no CUDA-capable device is detected",
+            "GPU has fallen off the bus",
+        )
+    ),
+    (
+        "device assert",
+        words("RuntimeError: CUDA error: device-side assert triggered"),
+        USER,
+        FailureClass.USER_ERROR,
+    ),
+    (
+        "bad access on a GPU",
+        ended(
+            signal=6,
+            message="[Rank 3] NCCL watchdog: CUDA error: an illegal memory access was encountered",
+        ),
+        FailureCause.PROCESS,
+        FailureClass.PROCESS,
+    ),
+    *(
+        ("bad disk", words(text), INFRASTRUCTURE, FailureClass.STORAGE)
+        for text in (
+            "OSError: [Errno 28] No space left on device",
+            "OSError: [Errno 5] Input/output error",
+            "OSError: [Errno 116] Stale file handle",
+            "OSError: [Errno 30] Read-only file system: '/scratch'",
+        )
+    ),
+    *(
+        ("bad link", words(text), INFRASTRUCTURE, FailureClass.NETWORK)
+        for text in (
+            "NCCL WARN NET/IB : local work queue catastrophic error",
+            "OSError: [Errno 113] No route to host",
+        )
+    ),
+    (
+        "aborted after a peer's death",
+        ended(signal=6, message="terminate called: Connection closed by peer"),
+        INFRASTRUCTURE,
+        FailureClass.NETWORK,
+    ),
+    ("signal", ended(exit_code=137), FailureCause.PROCESS, FailureClass.PROCESS),
+    ("signal", ended(signal=11), FailureCause.PROCESS, FailureClass.PROCESS),
+    *(
+        ("lost its peers", words(text), INFRASTRUCTURE, FailureClass.NETWORK)
+        for text in (
+            "RuntimeError: Timed out waiting 1800000ms for recv operation to complete",
+            "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp",
+        )
+    ),
+    ("storage, exit code 65", ended(exit_code=65), INFRASTRUCTURE, FailureClass.STORAGE),
+    ("storage, exit code 74", ended(exit_code=74), INFRASTRUCTURE, FailureClass.STORAGE),
+    ("temporary failure", ended(exit_code=75), INFRASTRUCTURE, FailureClass.NETWORK),
+    *(
+        ("temporary failure", words(ERROR.format(text)), INFRASTRUCTURE, FailureClass.NETWORK)
+        for text in (
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub')",
+            "botocore.exceptions.EndpointConnectionError: Could not connect",
+            "TimeoutError: timed out",
+        )
+    ),
+    *(
+        (f"Python: {name}", words(ERROR.format(text)), USER, FailureClass.USER_ERROR)
+        for name, text in (
+            ("import", "ModuleNotFoundError: No module named 'wandb'"),
+            ("import", "ImportError: cannot import name 'a' from 'b'"),
+            ("syntax", "SyntaxError: invalid syntax"),
+            ("syntax", "IndentationError: unexpected indent"),
+            ("file", "FileNotFoundError: [Errno 2] No such file or directory: 'a'"),
+            ("file", "PermissionError: [Errno 13] Permission denied: '/data'"),
+            ("program", "ValueError: batch size 0"),
+            ("program", "KeyError: 'lr'"),
+            ("program", "AssertionError"),
+            ("program", "pydantic_core._pydantic_core.ValidationError: 1 validation error"),
+        )
+    ),
+    *(
+        (f"command, exit code {code}", ended(exit_code=code), USER, FailureClass.USER_ERROR)
+        for code in (2, 126, 127)
+    ),
+    ("exit code", ended(exit_code=1), USER, FailureClass.USER_ERROR),
+    ("exit code", words(ERROR.format("RuntimeError: x")), USER, FailureClass.USER_ERROR),
+    ("no status", ended(), INFRASTRUCTURE, FailureClass.UNKNOWN),
+]
+ELSEWHERE = {
+    "lease lost", "damaged checkpoint", "launch failed", "bad device", "bad disk", "bad link",
+    "storage, exit code 65", "storage, exit code 74",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "exited", "cause", "kind"), ROWS)
+def test_the_first_row_that_fits_decides(
+    name: str, exited: WorkerExited, cause: FailureCause, kind: FailureClass
 ) -> None:
     rule = classify(exited)
     assert rule is not None
-    assert (rule.cause, rule.avoid_node) == (cause, avoid_node)
+    assert (rule.name, rule.cause, rule.failure_class) == (name, cause, kind)
+    assert rule.avoid_node == (name in ELSEWHERE)
+
+
+def test_every_row_has_a_case_and_a_line_in_the_docs() -> None:
+    assert {name for name, *_ in ROWS} == {rule.name for rule in TABLE}
+    page = (ROOT / "docs" / "concepts" / "faults.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines()]
+    assert [rule.name for rule in TABLE] == [row for row in rows if row in {r.name for r in TABLE}]
+
+
+def test_every_class_has_a_runbook() -> None:
+    pages = {page.stem for page in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"}
+    assert pages == {kind.value for kind in FailureClass}
+
+
+def test_a_chain_of_errors_is_judged_by_its_last() -> None:
+    chained = ERROR.format("KeyError: 'a'") + "\n\n" + ERROR.format("ImportError: b")
+    rule = classify(words(chained))
+    assert rule is not None
+    assert rule.name == "Python: import"
+
+
+def test_the_message_says_what_to_do_and_ends_with_the_ranks_last_line() -> None:
+    exited = words(ERROR.format("ModuleNotFoundError: No module named 'wandb'"))
+    rule = classify(exited)
+    assert rule is not None
+    assert describe(rule, exited) == (
+        "rank 0 on n could not import what it needs: put it into the image or the workdir: "
+        "ModuleNotFoundError: No module named 'wandb'"
+    )
 
 
 @pytest.mark.parametrize("reason", ["finished", "stopped", "fenced"])

@@ -25,13 +25,15 @@ from gangline_schemas.events.faults import (
     GangFailed,
     GangUnwatched,
     GangWatched,
+    IncidentClosed,
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import RestartCause, RestartPolicy
 
 
 def only_failure(events: Sequence[Event]) -> GangFailed:
-    [event] = events
+    """The one verdict; beside it there may be an incident that it closes."""
+    [event] = [event for event in events if not isinstance(event, IncidentClosed)]
     assert isinstance(event, GangFailed)
     return event
 
@@ -152,10 +154,9 @@ def test_an_exit_that_arrives_before_the_allocation_is_not_lost() -> None:
     assert [type(event) for event in run.feed(early)] == [ExitNoted]
     assert run.feed(early) == []
     run.take_over()
-    watched, failed = run.feed(allocated())
+    watched, *rest = run.feed(allocated())
     assert isinstance(watched, GangWatched)
-    assert isinstance(failed, GangFailed)
-    assert failed.first_rank == 1
+    assert only_failure(rest).first_rank == 1
 
 
 def test_an_exit_of_an_attempt_that_nobody_knows_is_forgotten() -> None:
@@ -200,10 +201,13 @@ def test_nothing_is_kept_of_a_job_that_ended() -> None:
     run = running()
     run.feed(exited(0, signal=9))
     run.feed(released())
-    assert run.feed(ended()) == [GangUnwatched(job_id="job-1", attempt=1, final=True)]
+    closed, unwatched = run.feed(ended())
+    assert isinstance(closed, IncidentClosed)
+    assert unwatched == GangUnwatched(job_id="job-1", attempt=1, final=True)
     assert not run.state.gangs
     assert not run.state.attempts
-    assert not run.state.restarts_used
+    assert not run.state.histories
+    assert not run.state.incidents
     # late duplicates bring nothing back
     assert run.feed(ended()) == []
     assert run.feed(allocated()) == []

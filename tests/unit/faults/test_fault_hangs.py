@@ -8,7 +8,7 @@ from decider_run import DeciderRun
 from fault_scene import allocated, beat, running
 from gangline_faults.state import FaultState
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.faults import FailureCause, GangFailed, IncidentClosed
 from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
 from gangline_schemas.job import RestartCause, RestartPolicy
 
@@ -125,7 +125,8 @@ def test_a_takeover_begins_to_listen_anew() -> None:
 
 def test_a_job_that_does_not_want_it_fails_and_says_so() -> None:
     policy = RestartPolicy(on=(RestartCause.NODE,))
-    (failed,) = after(running(policy), rank(9.0), rank(9.0))
+    failed, closed = after(running(policy), rank(9.0), rank(9.0))
     assert isinstance(failed, GangFailed)
+    assert isinstance(closed, IncidentClosed)
     assert failed.action == "fail"
     assert failed.message.startswith("not restarted: restart.on does not name hang; no rank got on")

@@ -7,9 +7,20 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fault_scene import PEER_LOST, allocated, beat, ended, exited, fault_run, joined, released
+from fault_scene import (
+    PEER_LOST,
+    allocated,
+    beat,
+    committed,
+    ended,
+    exited,
+    fault_run,
+    joined,
+    moved,
+    released,
+)
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import GangFailed
+from gangline_schemas.events.faults import GangFailed, IncidentClosed
 from gangline_schemas.events.workers import ExitReason, NodeLeaving
 
 
@@ -31,6 +42,7 @@ EXITS = st.one_of(
         code=st.sampled_from([None, 0, 1, 78, 137]),
         signal=st.sampled_from([None, 6, 9]),
         message=st.sampled_from(["", PEER_LOST, "ValueError"]),
+        last_step=st.sampled_from([None, 5, 30]),
     )
 )
 INPUTS = st.one_of(
@@ -44,6 +56,8 @@ INPUTS = st.one_of(
     ),
     st.builds(released, JOBS, ATTEMPTS),
     st.builds(ended, JOBS),
+    st.builds(moved, ATTEMPTS),
+    st.builds(committed, st.sampled_from([10, 20]), ATTEMPTS, JOBS),
     st.builds(leaving, NODES, INCARNATIONS),
     EXITS,
 )
@@ -79,4 +93,13 @@ def test_one_verdict_per_attempt_and_equal_replay(steps: list[Event | float | st
         if isinstance(event, GangFailed)
     )
     assert all(count == 1 for count in verdicts.values())
+    incidents = Counter(
+        (event.job_id, event.attempt)
+        for event in run.events(IncidentClosed)
+        if isinstance(event, IncidentClosed)
+    )
+    assert all(count == 1 for count in incidents.values())
+    waiting = {(job, held.failed.attempt) for job, held in run.state.incidents.items()}
+    assert not waiting & set(incidents)
+    assert waiting | set(incidents) == set(verdicts)
     run.take_over()

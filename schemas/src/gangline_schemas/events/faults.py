@@ -24,6 +24,22 @@ class FailureCause(StrEnum):
     HANG = "hang"
 
 
+class FailureClass(StrEnum):
+    """What kind of thing broke: finer than the cause, and the name of its page in docs/runbooks."""
+
+    USER_ERROR = "user_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    PROCESS = "process"
+    NODE = "node"
+    DEVICE = "device"
+    NETWORK = "network"
+    STORAGE = "storage"
+    DATA = "data"
+    LAUNCH = "launch"
+    HANG = "hang"
+    UNKNOWN = "unknown"
+
+
 class NodeWatched(Event):
     """The fault manager expects heartbeats from this incarnation."""
 
@@ -69,6 +85,30 @@ class GangWatched(Event):
     nodes: tuple[str, ...]
     incarnations: tuple[str, ...] = Field(description="Of `nodes`, in the same order.")
     restart: RestartPolicy
+    team: str = ""
+    world_size: int = Field(default=0, ge=0)
+    allocated_at: Timestamp | None = None
+    resume_step: int | None = Field(default=None, ge=0)
+
+
+class GangRunning(Event):
+    """All ranks of an attempt that follows a failure run."""
+
+    type: ClassVar[str] = "gang.running"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    running_at: Timestamp
+
+
+class JobProgressed(Event):
+    """The job committed a checkpoint: what restarts are judged by has changed."""
+
+    type: ClassVar[str] = "job.progressed"
+    job_id: Identifier
+    attempt: int = Field(ge=1, description="Whose checkpoint it is.")
+    step: int = Field(ge=0)
+    committed_at: Timestamp
+    restarts_used: int = Field(ge=0, description="One less than before when one came back.")
 
 
 class GangUnwatched(Event):
@@ -105,6 +145,56 @@ class GangFailed(Event):
     restarts_used: int = Field(ge=0)
     restarts_max: int = Field(ge=0)
     failed_at: Timestamp
+    failure_class: FailureClass = FailureClass.UNKNOWN
+    review: bool = Field(default=False, description="A person shall look at it: bad data.")
+    team: str = ""
+    failures: int = Field(default=1, ge=1, description="Of this job so far, this one included.")
+    restarts_idle: int = Field(
+        default=0, ge=0, description="The last so many restarts got no further than before."
+    )
+    world_size: int = Field(default=0, ge=0)
+    last_step: int | None = Field(default=None, description="The last one that a rank told of.")
+    committed_step: int | None = Field(default=None, description="Of the last checkpoint.")
+    work_lost_s: float = Field(
+        default=0.0, ge=0, description="Training since the last checkpoint, to be done again."
+    )
+
+
+class IncidentClosed(Event):
+    """One failure from its beginning to its end, for people. Times are those of its parts."""
+
+    type: ClassVar[str] = "incident.closed"
+    job_id: Identifier
+    team: str
+    attempt: int = Field(ge=1, description="The one that failed.")
+    failure_class: FailureClass
+    cause: FailureCause
+    action: Literal["restart", "fail"]
+    message: str = Field(description="What happened, in one sentence.")
+    first_rank: int | None = None
+    node_id: str | None = None
+    avoid_nodes: tuple[str, ...] = ()
+    review: bool = False
+    failures: int = Field(ge=1, description="Of this job so far, this one included.")
+    world_size: int = Field(ge=0)
+    last_step: int | None = None
+    committed_step: int | None = None
+    resume_step: int | None = Field(default=None, description="Where the next attempt began.")
+    failed_at: Timestamp
+    next_attempt: int | None = Field(default=None, ge=1)
+    allocated_at: Timestamp | None = Field(default=None, description="It had its GPUs again.")
+    running_at: Timestamp | None = Field(default=None, description="All its ranks ran again.")
+    first_step_at: Timestamp | None = Field(
+        default=None, description="Its first step, as a heartbeat told; to about a second."
+    )
+    outcome: Literal["recovered", "failed_again", "job_failed", "job_ended"]
+    closed_at: Timestamp
+    recover_s: float | None = Field(
+        default=None, ge=0, description="Until its first step, else until it ran; if recovered."
+    )
+    work_lost_s: float = Field(ge=0)
+    down_s: float = Field(ge=0, description="From the failure to the recovery, or to the end.")
+    lost_gpu_s: float = Field(ge=0, description="(work_lost_s + down_s) x world_size.")
 
 
 class CheckpointRequested(Event):

@@ -11,7 +11,8 @@ from gangline_service.deciding import run_decider
 def main() -> None:
     """Read the settings, then decide until told to stop."""
     settings = FaultSettings.load()
-    run_decider("fault-manager", settings, FaultDecider(settings.timing()), codec())
+    decider = FaultDecider(settings.timing(), settings.limits())
+    run_decider("fault-manager", settings, decider, codec())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from gangline_faults.policy.budget import RestartLimits
 from gangline_faults.policy.timing import Timing
 from gangline_service.settings import DecidingSettings
 
@@ -25,6 +26,15 @@ class FaultSettings(DecidingSettings):
     """A gang that trains may be quiet for so long, however quick its steps are."""
     hang_slow_s: Annotated[float, Field(gt=0)] = 600.0
     """So long at least while its ranks do something else, or have few steps behind them."""
+
+    refill_commits: Annotated[int, Field(ge=0)] = 6
+    """After so many committed checkpoints a used restart comes back; 0: never."""
+    idle_restarts: Annotated[int, Field(ge=0)] = 5
+    """So many restarts in a row that got no further than before end the job; 0: never."""
+
+    def limits(self) -> RestartLimits:
+        """What holds for the restarts of all jobs."""
+        return RestartLimits(refill_commits=self.refill_commits, idle_max=self.idle_restarts)
 
     def timing(self) -> Timing:
         """The policy's form. A gap of a few ticks is no sign that the process stood still."""

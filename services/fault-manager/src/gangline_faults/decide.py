@@ -4,8 +4,10 @@
 - worker.heartbeat: noted only; silence and hangs are judged at Ticks (policy/silence.py,
   progress.py).
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
+- checkpoint.committed: how far the job got, which its restart budget follows.
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
-- A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail.
+- A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail, and one
+  incident.closed when its job has recovered or ended (incidents.py).
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_faults import gangs, invariants
+from gangline_faults import gangs, incidents, invariants
 from gangline_faults.model import Health
+from gangline_faults.policy.budget import RestartLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
 from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import (
     GangFailed,
     NodeFailed,
@@ -48,9 +52,10 @@ class FaultDecider:
     """Implements `Decider[FaultState]`."""
 
     timing: Timing = field(default_factory=Timing)
+    limits: RestartLimits = field(default_factory=RestartLimits)
     name: str = "fault-manager"
     log: Topic = Topic.FAULTS
-    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS)
+    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.CHECKPOINTS)
     signals: tuple[Topic, ...] = (Topic.HEARTBEATS,)
 
     def initial(self) -> FaultState:
@@ -67,7 +72,8 @@ class FaultDecider:
             note_tick(state.listening, now, self.timing)
             return self._tick(state, now)
         if isinstance(item, Received):
-            return _decide_event(state, item.envelope.data, now)
+            envelope = item.envelope
+            return self._decide_event(state, envelope.data, envelope.time, now)
         return []
 
     def evolve(self, state: FaultState, decision: Decision, at: datetime) -> FaultState:
@@ -109,15 +115,25 @@ class FaultDecider:
                 if not node.health.live
                 or silent_s(state.listening, node_id, now) >= self.timing.settle_s
             }
-        settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided)
+        settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided, self.limits)
         # A gang that waits for an explanation has failed already, and gets that one verdict.
         hangs = find_hangs(state.gangs, state.listening.gangs, now, self.timing)
         hung = [
-            gangs.failed(state, job_id, state.gangs[job_id], gangs.hung(hang), now)
+            decision
             for job_id, hang in hangs.items()
             if job_id not in decided and job_id not in state.settling
+            for decision in gangs.failed(
+                state, job_id, state.gangs[job_id], gangs.hung(hang), now, self.limits
+            )
         ]
-        return [*decisions, *settled, *hung, *gangs.forget_early(state, now, EARLY_EXIT_S)]
+        failed = [*decisions, *settled, *hung]
+        again = {decision.subject for decision in failed}
+        recovered = [
+            decision
+            for decision in incidents.close_recovered(state, now, self.timing)
+            if decision.subject not in again
+        ]
+        return [*failed, *recovered, *gangs.forget_early(state, now, EARLY_EXIT_S)]
 
     def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
         found = find_silences(state.nodes, state.listening, now, self.timing)
@@ -142,22 +158,32 @@ class FaultDecider:
             )
             decisions.append(Decision(node_id, silent))
             gone[node_id, incarnation] = f"node {node_id} was silent for {gap_s:.0f} s"
-        return [*decisions, *gangs.fail_gangs_on(state, gone, now, avoid=True)]
+        return [*decisions, *gangs.fail_gangs_on(state, gone, now, self.limits, avoid=True)]
+
+    def _decide_event(
+        self, state: FaultState, event: Event, at: datetime, now: datetime
+    ) -> list[Decision]:
+        match event:
+            case NodeJoined() | NodeAdmitted():
+                node = event.node
+                return _watch_node(state, node.node_id, node.incarnation, now, self.limits)
+            case NodeLeaving():
+                return _leave(state, event, now, self.limits)
+            case (
+                GangAllocated()
+                | GangReleased()
+                | JobStateChanged()
+                | WorkerExited()
+                | CheckpointCommitted()
+            ):
+                return gangs.decide_event(state, event, at, now, self.limits)
+            case _:
+                return []
 
 
-def _decide_event(state: FaultState, event: Event, now: datetime) -> list[Decision]:
-    match event:
-        case NodeJoined() | NodeAdmitted():
-            return _watch_node(state, event.node.node_id, event.node.incarnation, now)
-        case NodeLeaving():
-            return _leave(state, event, now)
-        case GangAllocated() | GangReleased() | JobStateChanged() | WorkerExited():
-            return gangs.decide_event(state, event, now)
-        case _:
-            return []
-
-
-def _watch_node(state: FaultState, node_id: str, incarnation: str, now: datetime) -> list[Decision]:
+def _watch_node(
+    state: FaultState, node_id: str, incarnation: str, now: datetime, limits: RestartLimits
+) -> list[Decision]:
     watched = Decision(node_id, NodeWatched(node_id=node_id, incarnation=incarnation))
     old = state.nodes.get(node_id)
     if old is None:
@@ -170,15 +196,17 @@ def _watch_node(state: FaultState, node_id: str, incarnation: str, now: datetime
         decisions.append(Decision(node_id, restarted))
     # The node itself is back, so the next attempt may use it.
     gone = {(node_id, old.incarnation): f"the agent of node {node_id} started anew"}
-    failed = gangs.fail_gangs_on(state, gone, now, avoid=False)
+    failed = gangs.fail_gangs_on(state, gone, now, limits, avoid=False)
     return [*decisions, *failed, watched]
 
 
-def _leave(state: FaultState, event: NodeLeaving, now: datetime) -> list[Decision]:
+def _leave(
+    state: FaultState, event: NodeLeaving, now: datetime, limits: RestartLimits
+) -> list[Decision]:
     node = state.nodes.get(event.node_id)
     if node is None or node.incarnation != event.incarnation or node.health is Health.LEFT:
         return []
     left = NodeFailed(node_id=event.node_id, incarnation=event.incarnation, reason="left")
     gone = {(event.node_id, event.incarnation): f"node {event.node_id} left: {event.reason}"}
-    failed = gangs.fail_gangs_on(state, gone, now, avoid=True)
+    failed = gangs.fail_gangs_on(state, gone, now, limits, avoid=True)
     return [Decision(event.node_id, left), *failed]

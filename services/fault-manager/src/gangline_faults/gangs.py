@@ -6,41 +6,51 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 
 from gangline_bus.decision import Decision
-from gangline_faults.model import Failure, Gang, Health
-from gangline_faults.policy.budget import judge
+from gangline_faults import incidents
+from gangline_faults.model import Failure, Gang, Health, JobHistory
+from gangline_faults.policy.budget import Attempt, RestartLimits, judge, used_after_commit
 from gangline_faults.policy.classify import Rule, classify, death_signal, describe
 from gangline_faults.policy.progress import Hang
 from gangline_faults.policy.progress import describe as describe_hang
 from gangline_faults.state import EARLY_EXITS, FaultState
+from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import (
     ExitNoted,
     FailureCause,
+    FailureClass,
     GangFailed,
     GangUnwatched,
     GangWatched,
+    JobProgressed,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.events.workers import WorkerExited
 
+GangEvent = GangAllocated | GangReleased | JobStateChanged | WorkerExited | CheckpointCommitted
+
 
 def decide_event(
-    state: FaultState,
-    event: GangAllocated | GangReleased | JobStateChanged | WorkerExited,
-    now: datetime,
+    state: FaultState, event: GangEvent, at: datetime, now: datetime, limits: RestartLimits
 ) -> list[Decision]:
-    """What follows from an event about a gang or one of its ranks."""
+    """What follows from an event about a gang or one of its ranks, written at `at`."""
     match event:
         case GangAllocated():
-            return _watch(state, event, now)
+            return _watch(state, event, at, now, limits)
         case GangReleased():
             return _release(state, event)
         case JobStateChanged():
-            return _end_job(state, event) if event.state.terminal else []
+            if event.state.terminal:
+                return _end_job(state, event, at)
+            return incidents.note_running(state, event, at)
         case WorkerExited():
-            return _exit_of_rank(state, event, now)
+            return _exit_of_rank(state, event, now, limits)
+        case CheckpointCommitted():
+            return _note_commit(state, event, at, limits)
 
 
-def _watch(state: FaultState, event: GangAllocated, now: datetime) -> list[Decision]:
+def _watch(
+    state: FaultState, event: GangAllocated, at: datetime, now: datetime, limits: RestartLimits
+) -> list[Decision]:
     """A new attempt is live; it fails at once if a node or rank of it is known to be gone."""
     job_id = event.job_id
     if job_id in state.ended or event.attempt <= state.attempts.get(job_id, 0):
@@ -50,6 +60,10 @@ def _watch(state: FaultState, event: GangAllocated, now: datetime) -> list[Decis
         tuple(node.node_id for node in event.nodes),
         tuple(node.incarnation for node in event.nodes),
         event.spec.restart,
+        team=event.team,
+        world_size=event.world_size,
+        resume_step=None if event.resume is None else event.resume.step,
+        since=at,
     )
     watched = GangWatched(
         job_id=job_id,
@@ -57,19 +71,24 @@ def _watch(state: FaultState, event: GangAllocated, now: datetime) -> list[Decis
         nodes=gang.nodes,
         incarnations=gang.incarnations,
         restart=gang.restart,
+        team=gang.team,
+        world_size=gang.world_size,
+        allocated_at=at,
+        resume_step=gang.resume_step,
     )
     decisions = [Decision(job_id, watched)]
     lost = _lost_nodes(state, gang)
     if lost:
         failure = Failure(
             FailureCause.NODE,
+            FailureClass.NODE,
             f"node {lost[0]} was gone before its ranks started",
             node_id=lost[0],
             avoid_nodes=_still_gone(state, lost),
         )
-        return [*decisions, failed(state, job_id, gang, failure, now)]
+        return [*decisions, *failed(state, job_id, gang, failure, now, limits)]
     early = [noted.exited for noted in state.early.get((job_id, event.attempt), ())]
-    return [*decisions, *_explain(state, job_id, gang, early, now)]
+    return [*decisions, *_explain(state, job_id, gang, early, now, limits)]
 
 
 def _release(state: FaultState, event: GangReleased) -> list[Decision]:
@@ -80,22 +99,45 @@ def _release(state: FaultState, event: GangReleased) -> list[Decision]:
     return [Decision(event.job_id, GangUnwatched(job_id=event.job_id, attempt=event.attempt))]
 
 
-def _end_job(state: FaultState, event: JobStateChanged) -> list[Decision]:
+def _note_commit(
+    state: FaultState, event: CheckpointCommitted, at: datetime, limits: RestartLimits
+) -> list[Decision]:
+    """The job got on: what its next failure costs, and whether a restart comes back."""
+    job_id, ref = event.job_id, event.checkpoint
+    history = state.histories.get(job_id, JobHistory())
+    known = -1 if history.committed_step is None else history.committed_step
+    if ref.attempt > state.attempts.get(job_id, 0):
+        return []
+    if (ref.attempt, ref.step) <= (history.committed_attempt, known):
+        return []
+    progressed = JobProgressed(
+        job_id=job_id,
+        attempt=ref.attempt,
+        step=ref.step,
+        committed_at=at,
+        restarts_used=used_after_commit(history, limits),
+    )
+    return [Decision(job_id, progressed)]
+
+
+def _end_job(state: FaultState, event: JobStateChanged, at: datetime) -> list[Decision]:
     """The job is over; all that was remembered of it goes."""
     attempt = state.attempts.get(event.job_id)
     if attempt is None:
         return []
     ended = GangUnwatched(job_id=event.job_id, attempt=attempt, final=True)
-    return [Decision(event.job_id, ended)]
+    return [*incidents.close_at_end(state, event, at), Decision(event.job_id, ended)]
 
 
-def _exit_of_rank(state: FaultState, exited: WorkerExited, now: datetime) -> list[Decision]:
+def _exit_of_rank(
+    state: FaultState, exited: WorkerExited, now: datetime, limits: RestartLimits
+) -> list[Decision]:
     """A rank is gone: nothing, a verdict, or a note that waits for the exit that explains it."""
     if classify(exited) is None or exited.job_id in state.ended:
         return []
     gang = state.gangs.get(exited.job_id)
     if gang is not None and gang.attempt == exited.attempt:
-        return _explain(state, exited.job_id, gang, [exited], now)
+        return _explain(state, exited.job_id, gang, [exited], now, limits)
     if exited.attempt <= state.attempts.get(exited.job_id, 0):
         return []
     # Its gang.allocated is on another topic and was not read yet: keep it until it is.
@@ -106,21 +148,27 @@ def _exit_of_rank(state: FaultState, exited: WorkerExited, now: datetime) -> lis
 
 
 def fail_gangs_on(
-    state: FaultState, gone: Mapping[tuple[str, str], str], now: datetime, *, avoid: bool
+    state: FaultState,
+    gone: Mapping[tuple[str, str], str],
+    now: datetime,
+    limits: RestartLimits,
+    *,
+    avoid: bool,
 ) -> list[Decision]:
     """One gang.failed for each live gang with ranks on a gone (node, incarnation): message."""
-    decisions = []
+    decisions: list[Decision] = []
     for job_id, gang in sorted(state.gangs.items()):
         here = [place for place in sorted(gone) if gang.runs_on(*place)]
         if not here or gang.failed:
             continue
         failure = Failure(
             FailureCause.NODE,
+            FailureClass.NODE,
             gone[here[0]],
             node_id=here[0][0],
             avoid_nodes=tuple(node_id for node_id, _ in here) if avoid else (),
         )
-        decisions.append(failed(state, job_id, gang, failure, now))
+        decisions += failed(state, job_id, gang, failure, now, limits)
     return decisions
 
 
@@ -130,13 +178,14 @@ def fail_settled(
     settle_s: float,
     quiet: Collection[str],
     decided: Collection[str],
+    limits: RestartLimits,
 ) -> list[Decision]:
     """Give up waiting for a better explanation. `quiet` nodes were not heard lately.
 
     A node that stopped talking just before its peers lost it is avoided, and named as the cause:
     it will not be declared failed before the timeout. `decided` jobs failed in this same Tick.
     """
-    decisions = []
+    decisions: list[Decision] = []
     for job_id in sorted(state.settling):
         gang = state.gangs[job_id]
         noted = gang.noted
@@ -153,12 +202,13 @@ def fail_settled(
         if silent and len(silent) < len(set(gang.nodes)):
             failure = Failure(
                 FailureCause.NODE,
+                FailureClass.NODE,
                 f"{failure.message} (node {silent[0]} went silent)",
                 node_id=silent[0],
                 exited=noted.exited,
                 avoid_nodes=silent,
             )
-        decisions.append(failed(state, job_id, gang, failure, now))
+        decisions += failed(state, job_id, gang, failure, now, limits)
     return decisions
 
 
@@ -171,10 +221,23 @@ def forget_early(state: FaultState, now: datetime, keep_s: float) -> list[Decisi
     ]
 
 
-def failed(state: FaultState, job_id: str, gang: Gang, failure: Failure, now: datetime) -> Decision:
-    """The one gang.failed of an attempt, with what the restart budget says."""
-    verdict = judge(failure, gang.restart, state.restarts_used.get(job_id, 0))
-    exited = failure.exited
+def failed(
+    state: FaultState,
+    job_id: str,
+    gang: Gang,
+    failure: Failure,
+    now: datetime,
+    limits: RestartLimits,
+) -> list[Decision]:
+    """The one gang.failed of an attempt, and what it means for incidents."""
+    exited, history = failure.exited, state.histories.get(job_id, JobHistory())
+    last_step = incidents.last_step_of(
+        state.listening.gangs.get(job_id),
+        gang.attempt,
+        None if exited is None else exited.last_step,
+    )
+    ran_s = 0.0 if gang.since is None else (now - gang.since).total_seconds()
+    verdict = judge(failure, gang.restart, history, Attempt(last_step, ran_s), limits)
     event = GangFailed(
         job_id=job_id,
         attempt=gang.attempt,
@@ -189,24 +252,53 @@ def failed(state: FaultState, job_id: str, gang: Gang, failure: Failure, now: da
         restarts_used=verdict.restarts_used,
         restarts_max=gang.restart.max,
         failed_at=now,
+        failure_class=failure.failure_class,
+        review=failure.failure_class is FailureClass.DATA,
+        team=gang.team,
+        failures=history.failures + 1,
+        restarts_idle=verdict.restarts_idle,
+        world_size=gang.world_size,
+        last_step=last_step,
+        committed_step=history.committed_step,
+        work_lost_s=_work_lost_s(state, job_id, gang, last_step, now),
     )
-    return Decision(job_id, event)
+    decisions = [*incidents.close_at_failure(state, job_id, last_step, now)]
+    decisions.append(Decision(job_id, event))
+    if event.action == "fail":
+        decisions.append(incidents.close_failed(event))
+    return decisions
+
+
+def _work_lost_s(
+    state: FaultState, job_id: str, gang: Gang, last_step: int | None, now: datetime
+) -> float:
+    """How long the attempt had trained since its last checkpoint, or since it began."""
+    since = incidents.works_since(state.incidents.get(job_id), gang, last_step)
+    history = state.histories.get(job_id)
+    if since is not None and history is not None and history.committed_attempt == gang.attempt:
+        since = max(since, history.committed_at or since)
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())
 
 
 def hung(hang: Hang) -> Failure:
     """Nobody gets on. The node is not avoided: most hangs are of programs and of connections."""
-    return Failure(FailureCause.HANG, describe_hang(hang), node_id=hang.node_id)
+    return Failure(FailureCause.HANG, FailureClass.HANG, describe_hang(hang), node_id=hang.node_id)
 
 
 def _explain(
-    state: FaultState, job_id: str, gang: Gang, exits: list[WorkerExited], now: datetime
+    state: FaultState,
+    job_id: str,
+    gang: Gang,
+    exits: list[WorkerExited],
+    now: datetime,
+    limits: RestartLimits,
 ) -> list[Decision]:
     if gang.failed:
         return []
     rules = [(rule, exited) for exited in exits if (rule := classify(exited)) is not None]
     for rule, exited in rules:
         if not rule.collateral:
-            return [failed(state, job_id, gang, _failure(rule, exited), now)]
+            return failed(state, job_id, gang, _failure(rule, exited), now, limits)
     if rules and gang.noted is None:  # the first of those taken along stands for all
         return [Decision(job_id, ExitNoted(exited=rules[0][1], noted_at=now))]
     return []
@@ -215,6 +307,7 @@ def _explain(
 def _failure(rule: Rule, exited: WorkerExited) -> Failure:
     return Failure(
         rule.cause,
+        rule.failure_class,
         describe(rule, exited),
         node_id=exited.node_id,
         exited=exited,

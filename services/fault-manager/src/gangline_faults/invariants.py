@@ -21,9 +21,13 @@ def violations(state: FaultState) -> list[str]:
         if job_id not in state.gangs or state.gangs[job_id].noted is None
     ]
     found += [
-        f"{job_id}: used {used} restarts of {state.gangs[job_id].restart.max}"
-        for job_id, used in sorted(state.restarts_used.items())
-        if job_id in state.gangs and used > state.gangs[job_id].restart.max
+        f"{job_id}: used {history.restarts_used} restarts of {state.gangs[job_id].restart.max}"
+        for job_id, history in sorted(state.histories.items())
+        if job_id in state.gangs and history.restarts_used > state.gangs[job_id].restart.max
+    ]
+    found += [
+        f"{job_id}: has ended but has a history or an open incident"
+        for job_id in sorted({*state.histories, *state.incidents} & {*state.ended})
     ]
     found += [
         f"{node_id}: incarnation {node.incarnation} is both current and past"

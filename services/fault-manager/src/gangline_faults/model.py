@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from gangline_schemas.events.faults import FailureCause
+from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.workers import RankStatus, WorkerExited
 from gangline_schemas.job import RestartPolicy
 
@@ -44,12 +44,19 @@ class NotedExit:
 
 @dataclass(slots=True)
 class Gang:
-    """The live attempt of a job. `nodes` and `incarnations` are in the same order."""
+    """The live attempt of a job. `nodes` and `incarnations` are in the same order.
+
+    It makes progress from `since` on: its allocation, or its recovery after a failure.
+    """
 
     attempt: int
     nodes: tuple[str, ...]
     incarnations: tuple[str, ...]
     restart: RestartPolicy
+    team: str = ""
+    world_size: int = 0
+    resume_step: int | None = None
+    since: datetime | None = None
     noted: NotedExit | None = None
     failed: bool = False
 
@@ -63,10 +70,42 @@ class Failure:
     """What went wrong with an attempt, before the restart budget is asked."""
 
     cause: FailureCause
+    failure_class: FailureClass
     message: str
     node_id: str | None = None
     exited: WorkerExited | None = None
     avoid_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistory:
+    """How often a job failed and how far it got: what its next restart is judged by.
+
+    `furthest_step` is of attempts that failed; `advanced`: a checkpoint beyond it was committed
+    since. `commits` count towards the next restart that comes back.
+    """
+
+    failures: int = 0
+    restarts_used: int = 0
+    restarts_idle: int = 0
+    data_failures: int = 0
+    furthest_step: int | None = None
+    advanced: bool = False
+    commits: int = 0
+    committed_attempt: int = 0
+    committed_step: int | None = None
+    committed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIncident:
+    """A failure whose job has not recovered yet, and how far its next attempt is."""
+
+    failed: GangFailed
+    next_attempt: int | None = None
+    allocated_at: datetime | None = None
+    resume_step: int | None = None
+    running_at: datetime | None = None
 
 
 @dataclass(slots=True)

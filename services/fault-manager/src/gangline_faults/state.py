@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
-from gangline_faults.model import Gang, Health, Listening, Node, NotedExit
+from gangline_faults.model import (
+    Gang,
+    Health,
+    JobHistory,
+    Listening,
+    Node,
+    NotedExit,
+    OpenIncident,
+)
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     ExitNoted,
+    FailureClass,
     GangFailed,
+    GangRunning,
     GangUnwatched,
     GangWatched,
+    IncidentClosed,
+    JobProgressed,
     NodeFailed,
     NodeRecovered,
     NodeSuspected,
@@ -29,21 +41,23 @@ EARLY_EXITS = 8
 class FaultState:
     """`listening` is soft: no part of the log, and none of the fingerprint.
 
-    `early` are failed exits of attempts that this service has not been told of yet. `ended` is a
+    `early` are failed exits of attempts that this service has not been told of yet. `histories`
+    are of jobs that failed or committed, `incidents` of those that have not recovered. `ended` is a
     bounded memory of finished jobs, so that a late duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     gangs: dict[str, Gang] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
-    restarts_used: dict[str, int] = field(default_factory=dict)
+    histories: dict[str, JobHistory] = field(default_factory=dict)
+    incidents: dict[str, OpenIncident] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
 
 
-def apply(state: FaultState, event: Event, at: datetime) -> None:
+def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901 - one case a type
     """Change the state by one event of the own log, decided `at` this time."""
     match event:
         case NodeWatched():
@@ -62,10 +76,14 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:
         case ExitNoted():
             _note_exit(state, event)
         case GangFailed():
-            state.gangs[event.job_id].failed = True
-            state.gangs[event.job_id].noted = None
-            state.restarts_used[event.job_id] = event.restarts_used
-            state.settling.pop(event.job_id, None)
+            _fail_gang(state, event)
+        case GangRunning():
+            incident = state.incidents[event.job_id]
+            state.incidents[event.job_id] = replace(incident, running_at=event.running_at)
+        case JobProgressed():
+            _progress(state, event)
+        case IncidentClosed():
+            _close(state, event)
         case _:
             pass  # a type of a later version: it changes nothing here
 
@@ -79,10 +97,29 @@ def _watch_node(state: FaultState, event: NodeWatched, at: datetime) -> None:
 
 
 def _watch_gang(state: FaultState, event: GangWatched) -> None:
-    state.gangs[event.job_id] = Gang(event.attempt, event.nodes, event.incarnations, event.restart)
-    state.attempts[event.job_id] = event.attempt
-    state.settling.pop(event.job_id, None)
-    for key in [key for key in state.early if key[0] == event.job_id and key[1] <= event.attempt]:
+    job_id = event.job_id
+    state.gangs[job_id] = Gang(
+        event.attempt,
+        event.nodes,
+        event.incarnations,
+        event.restart,
+        team=event.team,
+        world_size=event.world_size,
+        resume_step=event.resume_step,
+        since=event.allocated_at,
+    )
+    state.attempts[job_id] = event.attempt
+    state.settling.pop(job_id, None)
+    incident = state.incidents.get(job_id)
+    if incident is not None:
+        state.incidents[job_id] = replace(
+            incident,
+            next_attempt=event.attempt,
+            allocated_at=event.allocated_at,
+            resume_step=event.resume_step,
+            running_at=None,
+        )
+    for key in [key for key in state.early if key[0] == job_id and key[1] <= event.attempt]:
         del state.early[key]
 
 
@@ -93,10 +130,15 @@ def _unwatch_gang(state: FaultState, event: GangUnwatched) -> None:
     if gang is not None and gang.attempt <= event.attempt:
         del state.gangs[event.job_id]
         state.settling.pop(event.job_id, None)
+        history = state.histories.get(event.job_id)
+        if history is not None and not gang.failed:
+            # It stopped in an orderly way: perhaps to go on from an older step, as a user chose.
+            state.histories[event.job_id] = replace(history, furthest_step=None, restarts_idle=0)
     if not event.final:
         return
     state.attempts.pop(event.job_id, None)
-    state.restarts_used.pop(event.job_id, None)
+    state.histories.pop(event.job_id, None)
+    state.incidents.pop(event.job_id, None)
     for key in [key for key in state.early if key[0] == event.job_id]:
         del state.early[key]
     state.ended[event.job_id] = None
@@ -116,6 +158,50 @@ def _note_exit(state: FaultState, event: ExitNoted) -> None:
     state.early[key] = (*state.early.get(key, ()), noted)
 
 
+def _fail_gang(state: FaultState, event: GangFailed) -> None:
+    job_id = event.job_id
+    gang = state.gangs[job_id]
+    gang.failed = True
+    gang.noted = None
+    state.settling.pop(job_id, None)
+    old = state.histories.get(job_id, JobHistory())
+    known = (old.furthest_step, event.last_step, old.committed_step)
+    state.histories[job_id] = replace(
+        old,
+        failures=old.failures + 1,
+        restarts_used=event.restarts_used,
+        restarts_idle=event.restarts_idle,
+        data_failures=old.data_failures + (event.failure_class is FailureClass.DATA),
+        furthest_step=max((step for step in known if step is not None), default=None),
+        advanced=False,
+    )
+    if event.action == "restart":
+        state.incidents[job_id] = OpenIncident(event)
+
+
+def _progress(state: FaultState, event: JobProgressed) -> None:
+    old = state.histories.get(event.job_id, JobHistory())
+    came_back = event.restarts_used < old.restarts_used
+    state.histories[event.job_id] = replace(
+        old,
+        restarts_used=event.restarts_used,
+        commits=old.commits + 1 if old.restarts_used and not came_back else 0,
+        advanced=old.advanced or old.furthest_step is None or event.step > old.furthest_step,
+        committed_attempt=event.attempt,
+        committed_step=event.step,
+        committed_at=event.committed_at,
+    )
+
+
+def _close(state: FaultState, event: IncidentClosed) -> None:
+    state.incidents.pop(event.job_id, None)
+    gang = state.gangs.get(event.job_id)
+    recovered_at = event.first_step_at or event.running_at
+    if gang is None or event.outcome != "recovered" or gang.attempt != event.next_attempt:
+        return
+    gang.since = recovered_at
+
+
 def fingerprint(state: FaultState) -> str:
     """sha256 over the hard state: equal for a replay of the same log."""
     content = {
@@ -129,13 +215,24 @@ def fingerprint(state: FaultState) -> str:
                 list(gang.nodes),
                 list(gang.incarnations),
                 gang.restart.data(),
+                [gang.team, gang.world_size, gang.resume_step, str(gang.since)],
                 None if gang.noted is None else _noted(gang.noted),
                 gang.failed,
             ]
             for job_id, gang in state.gangs.items()
         },
         "attempts": state.attempts,
-        "restarts_used": state.restarts_used,
+        "histories": {job_id: asdict(history) for job_id, history in state.histories.items()},
+        "incidents": {
+            job_id: [
+                incident.failed.data(),
+                incident.next_attempt,
+                incident.resume_step,
+                str(incident.allocated_at),
+                str(incident.running_at),
+            ]
+            for job_id, incident in state.incidents.items()
+        },
         "early": {
             f"{job_id}/{attempt}": [_noted(item) for item in noted]
             for (job_id, attempt), noted in state.early.items()
@@ -143,7 +240,7 @@ def fingerprint(state: FaultState) -> str:
         "settling": sorted(state.settling),
         "ended": list(state.ended),
     }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -1,12 +1,19 @@
-"""Whether a failed attempt is started again."""
+"""Whether a failed attempt is started again.
+
+1. A cause that comes again with the program, or that `restart.on` does not name: no.
+2. Bad data: once. The second time a person must look at the shard.
+3. The breaker: `idle_max` restarts in a row that got no further than before: no, whatever is left.
+4. The budget: `restart.max` restarts, of which one comes back after each `refill_commits`
+   committed checkpoints: a job that gets on for long may fail often.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from gangline_faults.model import Failure
-from gangline_schemas.events.faults import FailureCause
+from gangline_faults.model import Failure, JobHistory
+from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.job import RestartCause, RestartPolicy
 
 RESTART_CLASS: dict[FailureCause, RestartCause | None] = {
@@ -22,24 +29,90 @@ RESTART_CLASS: dict[FailureCause, RestartCause | None] = {
 
 
 @dataclass(frozen=True, slots=True)
+class RestartLimits:
+    """What holds for all jobs; 0 turns either off."""
+
+    refill_commits: int = 6
+    idle_max: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How far a failed attempt got: the last step that is known, and how long it was there."""
+
+    last_step: int | None = None
+    ran_s: float = 0.0
+
+
+LONG_RUN_S = 600.0
+"""An attempt of whose steps nothing is known, and that ran for so long, has got on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What shall happen, why, and how many restarts the job has then used."""
+    """What shall happen, why, how many restarts the job has then used, and how many were idle."""
 
     action: Literal["restart", "fail"]
     message: str
     restarts_used: int
+    restarts_idle: int
 
 
-def judge(failure: Failure, policy: RestartPolicy, used: int) -> Verdict:
-    """Restart within the budget and the classes that the job names; else fail and say which."""
+def judge(
+    failure: Failure,
+    policy: RestartPolicy,
+    history: JobHistory,
+    attempt: Attempt,
+    limits: RestartLimits,
+) -> Verdict:
+    """Restart within what the job names and may use; else fail and say what was in the way."""
+    used, idle = history.restarts_used, idle_restarts(history, attempt)
+    against = _against(failure, policy, history, idle, limits)
+    if against is None:
+        return Verdict("restart", failure.message, used + 1, idle)
+    return Verdict("fail", f"{against}{failure.message}", used, idle)
+
+
+def _against(
+    failure: Failure,
+    policy: RestartPolicy,
+    history: JobHistory,
+    idle: int,
+    limits: RestartLimits,
+) -> str | None:
+    """What is against a restart, as the beginning of the message; None: nothing."""
     restart_class = RESTART_CLASS[failure.cause]
     if restart_class is None:
-        return Verdict("fail", failure.message, used)
+        return ""
     if restart_class not in policy.on:
-        reason = f"not restarted: restart.on does not name {restart_class.value}; {failure.message}"
-        return Verdict("fail", reason, used)
-    if used >= policy.max:
-        times = f"failed {used + 1} time{'s' if used else ''}"
-        reason = f"{times}; restart.max is {policy.max}; last: {failure.message}"
-        return Verdict("fail", reason, used)
-    return Verdict("restart", failure.message, used + 1)
+        return f"not restarted: restart.on does not name {restart_class.value}; "
+    if failure.failure_class is FailureClass.DATA and history.data_failures:
+        return "bad data again after a restart, look at the shard; "
+    times = f"failed {history.failures + 1} time{'s' if history.failures else ''}"
+    if limits.idle_max and idle >= limits.idle_max:
+        step = (
+            "its first step" if history.furthest_step is None else f"step {history.furthest_step}"
+        )
+        return f"{times}; the last {idle} restarts did not get beyond {step}; last: "
+    if history.restarts_used >= policy.max:
+        return f"{times}; restart.max is {policy.max}; last: "
+    return None
+
+
+def idle_restarts(history: JobHistory, attempt: Attempt) -> int:
+    """How many restarts in a row, the one that now failed included, got no further than before."""
+    if not history.failures or history.advanced:
+        return 0
+    if attempt.last_step is None and history.furthest_step is None:
+        return 0 if attempt.ran_s >= LONG_RUN_S else history.restarts_idle + 1
+    last = -1 if attempt.last_step is None else attempt.last_step
+    furthest = -1 if history.furthest_step is None else history.furthest_step
+    return 0 if last > furthest else history.restarts_idle + 1
+
+
+def used_after_commit(history: JobHistory, limits: RestartLimits) -> int:
+    """Restarts that count as used once the job has committed another checkpoint."""
+    used = history.restarts_used
+    if used and limits.refill_commits and history.commits + 1 >= limits.refill_commits:
+        return used - 1
+    return used

@@ -10,12 +10,18 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gangline_schemas.events.faults import FailureCause
+from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 
 LAUNCH_CONFIG_EXIT = 78  # EX_CONFIG: what the user gave cannot be launched
+DATA_EXIT = 66  # EX_NOINPUT: a block of a data shard is not what its manifest says
 _STORAGE_EXITS = {65: "found its checkpoint damaged", 74: "could not save its checkpoint"}
-_TEMPORARY_EXIT = 75  # EX_TEMPFAIL: what it needed was away; sysexits.h has 65 and 74 too
+_TEMPORARY_EXIT = 75  # EX_TEMPFAIL: what it needed was away; sysexits.h has 65, 66 and 74 too
+_COMMAND_EXITS = {
+    2: "ended with code 2, as programs do that do not accept their arguments or settings",
+    126: "could not be started: its command is no program that may be executed",
+    127: "could not be started: its command was not found; is it in the image or the workdir?",
+}
 _SHELL_SIGNAL_BASE = 128  # a shell reports its child's death by signal n as 128 + n
 _NO_FAULT = {ExitReason.FINISHED, ExitReason.STOPPED, ExitReason.FENCED}
 
@@ -24,10 +30,31 @@ _OUT_OF_MEMORY = re.compile(
     r"|DefaultCPUAllocator: can't allocate",
     re.IGNORECASE,
 )
+_BAD_DATA = re.compile(r"\bshard \S+ block \d+ is corrupt", re.IGNORECASE)
+_XID = re.compile(r"\bXid(?:\s*\([^)]*\))?[:\s]+(\d{1,3})\b")
+_PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
+"""NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
+_CONTAINED_XIDS = frozenset({94})
+"""An ECC error that hit this program alone: the GPU works on, and resets when it is free."""
 _BAD_DEVICE = re.compile(
     r"\bXid\b|uncorrectable ECC|no CUDA-capable device|CUDA driver initialization failed"
-    r"|GPU has fallen off the bus|No space left on device|Input/output error"
-    r"|Stale file handle",
+    r"|GPU has fallen off the bus|GPU is lost|system not yet initialized",
+    re.IGNORECASE,
+)
+_ASSERTED = re.compile(r"device-side assert triggered", re.IGNORECASE)
+_BAD_ACCESS = re.compile(
+    r"illegal memory access|misaligned address|unspecified launch failure"
+    r"|illegal instruction was encountered",
+    re.IGNORECASE,
+)
+_BAD_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|Input/output error|Stale file handle"
+    r"|Read-only file system|Transport endpoint is not connected",
+    re.IGNORECASE,
+)
+_BAD_LINK = re.compile(
+    r"local work queue catastrophic error|ibv_\w+.* failed|No route to host"
+    r"|Network is unreachable",
     re.IGNORECASE,
 )
 _COLLATERAL = re.compile(
@@ -38,6 +65,45 @@ _COLLATERAL = re.compile(
     r"|Timed out waiting .*(recv|send|gloo|clients)|\bgloo\b.*(timeout|closed|reset)",
     re.IGNORECASE,
 )
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
+_AWAY = frozenset(
+    {
+        "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",
+        "MaxRetryError", "NameResolutionError", "ReadTimeout", "ReadTimeoutError", "TimeoutError",
+        "URLError", "gaierror",
+    }
+)  # fmt: skip
+_PYTHON: tuple[tuple[str, frozenset[str], str], ...] = (
+    (
+        "import",
+        frozenset({"ImportError", "ModuleNotFoundError"}),
+        "could not import what it needs: put it into the image or the workdir",
+    ),
+    (
+        "syntax",
+        frozenset({"SyntaxError", "IndentationError", "TabError"}),
+        "could not read its program: it is not valid Python for this interpreter",
+    ),
+    (
+        "file",
+        frozenset({"FileNotFoundError", "NotADirectoryError", "PermissionError"}),
+        "could not open a file: give paths that every node has, or put it into the workdir",
+    ),
+    (
+        "program",
+        frozenset(
+            {
+                "ArithmeticError", "AssertionError", "AttributeError", "FloatingPointError",
+                "IndexError", "JSONDecodeError", "KeyError", "NameError", "NotImplementedError",
+                "OverflowError", "RecursionError", "StopIteration", "TypeError",
+                "UnboundLocalError", "UnicodeDecodeError", "ValidationError", "ValueError",
+                "YAMLError", "ZeroDivisionError",
+            }
+        ),
+        "raised an error that comes again with the same program and input: see its log",
+    ),
+)  # fmt: skip
+"""Errors of Python by the last name that a traceback ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +117,7 @@ class Rule:
     name: str
     fits: Callable[[WorkerExited], bool]
     cause: FailureCause
+    failure_class: FailureClass
     says: str
     collateral: bool = False
     avoid_node: bool = False
@@ -75,11 +142,26 @@ def _failed(exited: WorkerExited) -> bool:
     return exited.exit_code not in {None, 0}
 
 
+def xid(exited: WorkerExited) -> int | None:
+    """The first Xid of the driver in the rank's last words."""
+    found = _XID.search(exited.message)
+    return int(found[1]) if found else None
+
+
+def raised(exited: WorkerExited) -> str | None:
+    """The last error or exception of Python that the rank's last words end a traceback with."""
+    names = [name for name in _RAISED.findall(exited.message) if name in _NAMES]
+    return names[-1] if names else None
+
+
+_NAMES = _AWAY.union(*(names for _, names, _ in _PYTHON))
+
 TABLE: tuple[Rule, ...] = (
     Rule(
         "lease lost",
         lambda exited: exited.reason is ExitReason.LEASE_LOST,
         FailureCause.NODE,
+        FailureClass.NODE,
         "its node was cut off from the bus longer than its lease",
         avoid_node=True,
     ),
@@ -89,12 +171,22 @@ TABLE: tuple[Rule, ...] = (
             exited.reason is ExitReason.LAUNCH_FAILED and exited.exit_code == LAUNCH_CONFIG_EXIT
         ),
         FailureCause.USER_ERROR,
+        FailureClass.USER_ERROR,
         "it cannot be launched as submitted",
+    ),
+    Rule(
+        "damaged checkpoint",
+        lambda exited: exited.damaged_object is not None,
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.STORAGE,
+        "could not be launched: its checkpoint is damaged",
+        avoid_node=True,
     ),
     Rule(
         "launch failed",
         lambda exited: exited.reason is ExitReason.LAUNCH_FAILED,
         FailureCause.INFRASTRUCTURE,
+        FailureClass.LAUNCH,
         "its node could not launch it",
         avoid_node=True,
     ),
@@ -102,19 +194,74 @@ TABLE: tuple[Rule, ...] = (
         "out of memory",
         lambda exited: exited.out_of_memory or bool(_OUT_OF_MEMORY.search(exited.message)),
         FailureCause.OUT_OF_MEMORY,
+        FailureClass.OUT_OF_MEMORY,
         "ran out of memory; raise resources.memory_per_gpu_gb or lower the batch size",
+    ),
+    Rule(
+        "data shard",
+        lambda exited: exited.exit_code == DATA_EXIT or bool(_BAD_DATA.search(exited.message)),
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.DATA,
+        "read data that is not what its manifest says",
+    ),
+    Rule(
+        "Xid of a program",
+        lambda exited: xid(exited) in _PROGRAM_XIDS,
+        FailureCause.PROCESS,
+        FailureClass.PROCESS,
+        "was stopped by its GPU's driver",
+    ),
+    Rule(
+        "contained ECC error",
+        lambda exited: xid(exited) in _CONTAINED_XIDS,
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.DEVICE,
+        "lost memory of its GPU that others do not use",
     ),
     Rule(
         "bad device",
         lambda exited: bool(_BAD_DEVICE.search(exited.message)),
         FailureCause.INFRASTRUCTURE,
-        "hit a fault of its node's hardware or disk",
+        FailureClass.DEVICE,
+        "hit a fault of its node's hardware",
+        avoid_node=True,
+    ),
+    Rule(
+        "device assert",
+        lambda exited: bool(_ASSERTED.search(exited.message)),
+        FailureCause.USER_ERROR,
+        FailureClass.USER_ERROR,
+        "gave its GPU an index out of range; CUDA_LAUNCH_BLOCKING=1 shows where",
+    ),
+    Rule(
+        "bad access on a GPU",
+        lambda exited: bool(_BAD_ACCESS.search(exited.message)),
+        FailureCause.PROCESS,
+        FailureClass.PROCESS,
+        "was stopped by its GPU",
+    ),
+    Rule(
+        "bad disk",
+        lambda exited: bool(_BAD_DISK.search(exited.message)),
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.STORAGE,
+        "could not use its node's disk or a mount",
+        avoid_node=True,
+    ),
+    Rule(
+        "bad link",
+        lambda exited: bool(_BAD_LINK.search(exited.message)),
+        FailureCause.INFRASTRUCTURE,
+        FailureClass.NETWORK,
+        "could not reach others over its node's network",
+        collateral=True,
         avoid_node=True,
     ),
     Rule(
         "aborted after a peer's death",
         _aborted_by_peer,
         FailureCause.INFRASTRUCTURE,
+        FailureClass.NETWORK,
         "lost the connection to its peers",
         collateral=True,
     ),
@@ -122,12 +269,14 @@ TABLE: tuple[Rule, ...] = (
         "signal",
         lambda exited: death_signal(exited) is not None,
         FailureCause.PROCESS,
+        FailureClass.PROCESS,
         "was ended by {signal}",
     ),
     Rule(
         "lost its peers",
         lambda exited: _failed(exited) and bool(_COLLATERAL.search(exited.message)),
         FailureCause.INFRASTRUCTURE,
+        FailureClass.NETWORK,
         "lost the connection to its peers",
         collateral=True,
     ),
@@ -136,6 +285,7 @@ TABLE: tuple[Rule, ...] = (
             f"storage, exit code {code}",
             lambda exited, code=code: exited.exit_code == code,  # type: ignore[misc]
             FailureCause.INFRASTRUCTURE,
+            FailureClass.STORAGE,
             says,
             avoid_node=True,
         )
@@ -143,20 +293,45 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "temporary failure",
-        lambda exited: exited.exit_code == _TEMPORARY_EXIT,
+        lambda exited: exited.exit_code == _TEMPORARY_EXIT or raised(exited) in _AWAY,
         FailureCause.INFRASTRUCTURE,
+        FailureClass.NETWORK,
         "ended because something that it needed was away",
+    ),
+    *(
+        Rule(
+            f"Python: {name}",
+            lambda exited, names=names: (  # type: ignore[misc]
+                _failed(exited) and raised(exited) in names
+            ),
+            FailureCause.USER_ERROR,
+            FailureClass.USER_ERROR,
+            says,
+        )
+        for name, names, says in _PYTHON
+    ),
+    *(
+        Rule(
+            f"command, exit code {code}",
+            lambda exited, code=code: exited.exit_code == code,  # type: ignore[misc]
+            FailureCause.USER_ERROR,
+            FailureClass.USER_ERROR,
+            says,
+        )
+        for code, says in _COMMAND_EXITS.items()
     ),
     Rule(
         "exit code",
         _failed,
         FailureCause.USER_ERROR,
+        FailureClass.USER_ERROR,
         "exited with code {exit_code}",
     ),
     Rule(
         "no status",
         lambda _: True,
         FailureCause.INFRASTRUCTURE,
+        FailureClass.UNKNOWN,
         "ended without a status that its agent could read",
     ),
 )

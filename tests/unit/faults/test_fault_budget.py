@@ -1,0 +1,158 @@
+"""The restart budget: it refills with progress, and a breaker ends what gets nowhere."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from decider_run import DeciderRun
+from fault_scene import allocated, committed, exited, fault_run, joined, moved, released, running
+from gangline_faults.config import FaultSettings
+from gangline_faults.decide import FaultDecider
+from gangline_faults.policy.budget import RestartLimits
+from gangline_faults.state import FaultState, fingerprint
+from gangline_schemas.events.faults import GangFailed, JobProgressed
+from gangline_schemas.job import RestartPolicy
+
+MANY = RestartPolicy(max=100)
+
+
+def limited(limits: RestartLimits, restart: RestartPolicy) -> DeciderRun[FaultState]:
+    run = DeciderRun(FaultDecider(limits=limits), fingerprint)
+    for node_id in ("n1", "n2"):
+        run.feed(joined(node_id))
+    run.feed(allocated(restart=restart))
+    return run
+
+
+def kill(
+    run: DeciderRun[FaultState], attempt: int, last_step: int | None = None, message: str = ""
+) -> GangFailed:
+    """Rank 0 of the attempt dies, and the next attempt is allocated."""
+    died = exited(
+        attempt=attempt,
+        code=66 if message else None,
+        signal=None if message else 9,
+        last_step=last_step,
+        message=message,
+    )
+    (failed,) = [event for event in run.feed(died) if isinstance(event, GangFailed)]
+    if failed.action == "restart":
+        run.feed(released(attempt=attempt))
+        run.feed(allocated(attempt=attempt + 1, restart=MANY))
+    return failed
+
+
+def test_a_restart_comes_back_after_so_many_commits() -> None:
+    run = limited(RestartLimits(refill_commits=3), MANY)
+    assert kill(run, 1).restarts_used == 1
+    assert kill(run, 2).restarts_used == 2
+    used = []
+    for step in range(10, 80, 10):
+        (event,) = run.feed(committed(step, attempt=3))
+        assert isinstance(event, JobProgressed)
+        used.append(event.restarts_used)
+    assert used == [2, 2, 1, 1, 1, 0, 0]
+    run.take_over()
+    assert kill(run, 3).restarts_used == 1
+
+
+def test_commits_before_the_first_failure_save_nothing_up() -> None:
+    run = limited(RestartLimits(refill_commits=3), MANY)
+    for step in (10, 20, 30, 40):
+        run.feed(committed(step))
+    kill(run, 1, last_step=45)
+    (event,) = run.feed(committed(50, attempt=2))
+    assert isinstance(event, JobProgressed)
+    assert event.restarts_used == 1
+
+
+def test_without_refill_nothing_comes_back() -> None:
+    run = limited(RestartLimits(refill_commits=0), MANY)
+    kill(run, 1)
+    for step in range(10, 200, 10):
+        run.feed(committed(step, attempt=2))
+    assert kill(run, 2).restarts_used == 2
+
+
+def test_the_breaker_ends_a_job_that_gets_no_further_whatever_its_budget() -> None:
+    run = limited(RestartLimits(idle_max=3), MANY)
+    assert kill(run, 1, last_step=25).restarts_idle == 0
+    for attempt in (2, 3):
+        failed = kill(run, attempt, last_step=24)
+        assert (failed.action, failed.restarts_idle) == ("restart", attempt - 1)
+    run.take_over()
+    failed = kill(run, 4, last_step=25)
+    assert (failed.action, failed.restarts_used, failed.restarts_max) == ("fail", 3, 100)
+    assert failed.message == (
+        "failed 4 times; the last 3 restarts did not get beyond step 25; "
+        "last: rank 0 on n1 was ended by SIGKILL"
+    )
+
+
+def test_a_step_or_a_checkpoint_beyond_the_last_begins_the_count_anew() -> None:
+    run = limited(RestartLimits(idle_max=2), MANY)
+    kill(run, 1, last_step=25)
+    assert kill(run, 2, last_step=25).restarts_idle == 1
+    assert kill(run, 3, last_step=26).restarts_idle == 0
+    assert kill(run, 4).restarts_idle == 1
+    run.feed(committed(30, attempt=5))
+    assert kill(run, 5).restarts_idle == 0
+
+
+def test_a_checkpoint_of_old_steps_is_no_progress() -> None:
+    run = limited(RestartLimits(idle_max=2), MANY)
+    kill(run, 1, last_step=25)
+    run.feed(committed(20, attempt=2))
+    assert kill(run, 2, last_step=22).restarts_idle == 1
+
+
+def test_of_who_tells_of_no_steps_short_attempts_count_as_idle() -> None:
+    run = limited(RestartLimits(idle_max=2), MANY)
+    kill(run, 1)
+    run.now += timedelta(seconds=600)
+    assert kill(run, 2).restarts_idle == 0
+    assert kill(run, 3).restarts_idle == 1
+    failed = kill(run, 4)
+    assert failed.action == "fail"
+    assert "did not get beyond its first step" in failed.message
+
+
+def test_without_a_breaker_the_budget_alone_counts() -> None:
+    run = limited(RestartLimits(idle_max=0), MANY)
+    assert [kill(run, attempt).action for attempt in range(1, 12)] == ["restart"] * 11
+
+
+def test_a_job_that_went_back_to_an_older_step_may_do_it_again() -> None:
+    run = limited(RestartLimits(idle_max=1), MANY)
+    kill(run, 1, last_step=90)
+    run.feed(released(attempt=2))  # a user restored step 20
+    run.feed(allocated(attempt=3, resume=20, restart=MANY))
+    run.feed(moved(3))
+    assert kill(run, 3, last_step=25).restarts_idle == 0
+
+
+def test_bad_data_is_restarted_once_and_the_job_is_flagged() -> None:
+    run = limited(RestartLimits(), MANY)
+    words = "DataError: shard tokens-0003 block 17 is corrupt"
+    first = kill(run, 1, last_step=10, message=words)
+    assert (first.action, first.review, first.failure_class) == ("restart", True, "data")
+    assert kill(run, 2, last_step=20).action == "restart"
+    second = kill(run, 3, last_step=30, message=words)
+    assert (second.action, second.review) == ("fail", True)
+    assert second.message == (
+        "bad data again after a restart, look at the shard; rank 0 on n1 read data that is not "
+        f"what its manifest says: {words}"
+    )
+
+
+def test_the_settings_say_it() -> None:
+    settings = FaultSettings(refill_commits=9, idle_restarts=0)
+    assert settings.limits() == RestartLimits(refill_commits=9, idle_max=0)
+
+
+@pytest.mark.parametrize("make", [fault_run, running])
+def test_the_defaults_are_those_of_the_settings(make: object) -> None:
+    assert callable(make)
+    assert make().decider.limits == FaultSettings().limits()
