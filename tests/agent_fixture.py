@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gangline_schemas.rank_protocol import FROM_RANK, Control, FromRank
+from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, FromRank
 
 DEADLINE_S = 60.0
 
@@ -43,10 +43,10 @@ class AgentEnd:
                     self.said.append(FROM_RANK.validate_json(line))
                     self._changed.notify_all()
 
-    def ask(self, control: Control) -> None:
+    def ask(self, message: FromAgent) -> None:
         """Send to every rank."""
         for rank in self._ranks:
-            rank.sendall(control.encode() + b"\n")
+            rank.sendall(message.encode() + b"\n")
 
     def wait_for(self, condition: Callable[[list[FromRank]], bool]) -> list[FromRank]:
         """Until what was said fulfils the condition."""

@@ -3,6 +3,7 @@
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
 checks the peer's credentials. The rank sends `Report`, `Doing`, `ShardReady`; the agent sends
 `Control` whenever what it says changes. Neither waits for the other; a torn last line is ignored.
+Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
 """
 
 from __future__ import annotations
@@ -65,5 +66,24 @@ class Control(Model):
     checkpoint_request: int = Field(default=0, description="Save once each time this grows.")
 
 
-FromRank = Annotated[Hello | Report | Doing | ShardReady, Field(discriminator="kind")]
+class CopyDamaged(Model):
+    """A file of the checkpoint to start from is not what was committed: is there another copy?"""
+
+    kind: Literal["copy_damaged"] = "copy_damaged"
+    file: str = Field(max_length=200, description="Its name in GANGLINE_RESUME_FROM.")
+    reason: str = Field(max_length=1000)
+
+
+class CopyReplaced(Model):
+    """The answer to `CopyDamaged`: whether a sound copy lies under that name now."""
+
+    kind: Literal["copy_replaced"] = "copy_replaced"
+    file: str
+    sound: bool
+
+
+FromRank = Annotated[Hello | Report | Doing | ShardReady | CopyDamaged, Field(discriminator="kind")]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)
+
+FromAgent = Annotated[Control | CopyReplaced, Field(discriminator="kind")]
+FROM_AGENT: TypeAdapter[FromAgent] = TypeAdapter(FromAgent)

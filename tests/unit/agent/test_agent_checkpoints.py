@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
 from gangline_schemas.events.scheduling import (
@@ -16,11 +17,14 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.job import JobSpec
-from gangline_schemas.rank_protocol import ShardReady
+from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.environment import Places
 from gangline_worker.agent.model import GangKey, RankKey
+from gangline_worker.agent.prepare import GangGround
+from gangline_worker.agent.repair import Repairs
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 ALLOCATION = GangAllocated(
@@ -175,6 +179,94 @@ def test_a_damaged_object_in_the_store_is_named(
     with pytest.raises(CheckpointDamaged, match="is missing") as missing:
         other.fetch(ref, "nlp")
     assert flipped.value.key == missing.value.key == key
+
+
+def break_file(path: Path, how: str) -> None:
+    """Flip a bit, cut the last byte off, or delete the file."""
+    raw = bytearray(path.read_bytes())
+    raw[3] ^= 4
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(raw if how == "flip" else raw[:-1])
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "missing"])
+@pytest.mark.parametrize("file", ["rank-00001.bin", "rank-00000.json", "COMMIT.json"])
+def test_a_damaged_local_file_comes_again_from_the_store_and_is_told(
+    node: Checkpoints, store: LocalStore, file: str, how: str
+):
+    ref = commit(store, uploaded(node))
+    folder = node.fetch(ref, "nlp")
+    sound = (folder / file).read_bytes()
+    for bring in (node.fetch, lambda ref, team: node.refetch(ref, team, file)):
+        break_file(folder / file, how)
+        with capture_logs() as lines:
+            bring(ref, "nlp")
+        assert (folder / file).read_bytes() == sound
+        told = [line["key"].rpartition("/")[2] for line in lines]
+        if file == "COMMIT.json" or how == "missing":
+            assert told == [], "not known to be damage: a node may never have had it"
+        else:
+            assert told == [file]
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "missing"])
+def test_damage_on_the_node_and_in_the_store_is_named(
+    node: Checkpoints, store: LocalStore, how: str
+):
+    parts = uploaded(node)
+    ref = commit(store, parts)
+    key = parts[1].shards[0].key
+    folder = node.fetch(ref, "nlp")
+    break_file(folder / "rank-00001.bin", "flip")
+    break_file(store.root / key, how)
+    with pytest.raises(CheckpointDamaged) as again:
+        node.refetch(ref, "nlp", "rank-00001.bin")
+    with pytest.raises(CheckpointDamaged) as whole:
+        node.fetch(ref, "nlp")
+    assert again.value.key == whole.value.key == key
+    assert not (folder / "rank-00001.bin").exists(), "nobody starts from it"
+
+
+@pytest.mark.parametrize("file", ["rank-00007.bin", "../step-0000000009/rank-00000.bin", ""])
+def test_what_is_no_file_of_the_checkpoint_is_not_fetched(
+    node: Checkpoints, store: LocalStore, file: str
+):
+    ref = commit(store, uploaded(node))
+    with pytest.raises(WrongPath, match="no file of this checkpoint"):
+        node.refetch(ref, "nlp", file)
+
+
+def test_a_rank_is_told_whether_there_is_a_sound_copy(node: Checkpoints, store: LocalStore):
+    parts = uploaded(node)
+    ref = commit(store, parts)
+    folder = node.fetch(ref, "nlp")
+    resumed = ALLOCATION.model_copy(update={"attempt": 2, "resume": ref})
+    places = Places(folder, folder, folder, folder, folder)
+    ground = GangGround(resumed, resumed.nodes[0], places, tokens={}, secrets={})
+    notes: list[str] = []
+    repairs = Repairs(node, lambda _, text: notes.append(text))
+    asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
+    break_file(folder / asked.file, "flip")
+    assert repairs.answer(rank_key(1), ground, asked) == CopyReplaced(file=asked.file, sound=True)
+    assert (folder / asked.file).read_bytes() == b"bin of 1 at 5"
+    store.delete(parts[1].shards[0].key)
+    break_file(folder / asked.file, "flip")
+    assert not repairs.answer(rank_key(1), ground, asked).sound
+    assert "a sound copy of the store lies there now" in notes[0]
+    assert "is missing" in notes[1]
+    first = ALLOCATION.model_copy(update={"resume": None})
+    afresh = GangGround(first, first.nodes[0], places, tokens={}, secrets={})
+    assert not repairs.answer(rank_key(1), afresh, asked).sound
+
+
+def test_a_rank_that_asks_on_and_on_gets_no_more(node: Checkpoints):
+    repairs = Repairs(node, lambda _rank, _text: None)
+    assert [repairs.admit(rank_key(0)) for _ in range(17)] == [True] * 16 + [False]
+    assert repairs.admit(rank_key(1))
+    repairs.forget(GangKey("job", 1))
+    assert repairs.admit(rank_key(0))
 
 
 def test_a_checkpoint_of_another_team_is_refused(node: Checkpoints, store: LocalStore):

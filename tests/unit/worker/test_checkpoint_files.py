@@ -13,7 +13,12 @@ import torch
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
 from gangline_worker.checkpoint.commit import commit_local, committed, keep_latest
-from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified, write_synced
+from gangline_worker.checkpoint.files import (
+    CorruptCheckpoint,
+    read_pieces,
+    read_verified,
+    write_synced,
+)
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import identity
@@ -130,6 +135,72 @@ def test_a_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
             read_verified(path, digest)
         assert caught.value.path == path
     assert [p.name for p in tmp_path.iterdir()] == ["x.bin"]
+
+
+def damage(path: Path, how: str) -> None:
+    """Flip a bit of a file, cut its last byte off, or delete it."""
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(raw if how == "flip" else raw[:-1])
+
+
+def saved_alone(directory: Path) -> Path:
+    """The folder of a committed checkpoint of one rank."""
+    saver = saver_of(directory, [])
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    folder = directory / "attempt-0001" / "step-0000000001"
+    assert commit_local(folder, 1)
+    return folder
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "missing"])
+@pytest.mark.parametrize("file", ["rank-00000.bin", "rank-00000.json", "COMMIT.json"])
+def test_a_damaged_file_is_read_from_another_copy(tmp_path: Path, file: str, how: str) -> None:
+    folder = saved_alone(tmp_path / "node")
+    other = shutil.copytree(folder, tmp_path / "other")
+    if file == "COMMIT.json" and how == "flip":
+        (folder / file).write_bytes((folder / file).read_bytes().replace(b"{", b"[", 1))
+    else:
+        damage(folder / file, how)
+    told: list[CorruptCheckpoint] = []
+
+    def replace(found: CorruptCheckpoint) -> bool:
+        told.append(found)
+        shutil.copy(other / found.path.name, found.path)
+        return True
+
+    filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
+    Checkpoint(folder, replace).fill(holdings(filled, 0, 1))
+    assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
+    assert [found.path.name for found in told] == [file], "each damage is told once"
+
+
+def test_another_copy_that_is_damaged_too_is_refused(tmp_path: Path) -> None:
+    folder = saved_alone(tmp_path)
+    damage(folder / "rank-00000.bin", "flip")
+    filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
+    for answer in (True, False):
+        with pytest.raises(CorruptCheckpoint, match="xxh3"):
+            Checkpoint(folder, lambda _, answer=answer: answer).fill(holdings(filled, 0, 1))
+
+
+def test_pieces_of_a_file_are_read_to_where_they_belong(tmp_path: Path) -> None:
+    path, raw = tmp_path / "x.bin", bytes(range(250)) * 8000
+    digest = write_synced(path, memoryview(raw), "x.bin")
+    first, second = bytearray(7), bytearray(1_300_000)
+    pieces = [(3, memoryview(first)), (600_000, memoryview(second))]
+    read_pieces(path, digest, pieces)
+    assert first == raw[3:10]
+    assert second == raw[600_000:1_900_000]
+    with pytest.raises(ValueError, match="begins before"):
+        read_pieces(path, digest, reversed(pieces))
+    path.write_bytes(raw[:-1] + b"x")
+    with pytest.raises(CorruptCheckpoint, match="xxh3"):
+        read_pieces(path, digest, pieces)
 
 
 def test_only_the_latest_committed_are_kept(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,15 @@ import pytest
 
 from agent_fixture import AgentEnd, until
 from gangline_schemas.events.workers import ObjectDigest, RankActivity
-from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import (
+    Control,
+    CopyDamaged,
+    CopyReplaced,
+    Doing,
+    Hello,
+    Report,
+    ShardReady,
+)
 from gangline_worker.reporting import AGENT_LOST, DROPPED_METRIC, Reporter, to_columns
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
@@ -179,3 +188,27 @@ def test_a_forked_child_does_not_speak_on_the_ranks_line(agent: AgentEnd) -> Non
     said = agent.wait_for(lambda said: len(reports(said)) == 2)
     assert [message.step for message in reports(said)] == [(1,), (2,)]
     assert [message for message in said if isinstance(message, Hello)] == [Hello(rank=5, token="t")]
+
+
+def test_a_damaged_file_is_told_and_the_answer_waited_for(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    answers: list[bool] = []
+
+    def ask(file: str) -> threading.Thread:
+        asking = threading.Thread(
+            target=lambda: answers.append(reporter.another_copy(file, "is missing"))
+        )
+        asking.start()
+        agent.wait_for(lambda said: CopyDamaged(file=file, reason="is missing") in said)
+        return asking
+
+    for sound in (True, False):
+        asking = ask(f"rank-0000{sound:d}.bin")
+        agent.ask(CopyReplaced(file="another.bin", sound=not sound))
+        agent.ask(CopyReplaced(file=f"rank-0000{sound:d}.bin", sound=sound))
+        asking.join()
+    asking = ask("rank-00002.bin")
+    agent.hang_up()
+    asking.join()
+    assert answers == [True, False, False], "nobody answers when the agent is gone"
+    assert not Reporter(None).another_copy("x", "y")

@@ -37,7 +37,15 @@ from types import FrameType
 from typing import Final
 
 from gangline_schemas.events.workers import RankActivity
-from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import (
+    FROM_AGENT,
+    CopyDamaged,
+    CopyReplaced,
+    Doing,
+    Hello,
+    Report,
+    ShardReady,
+)
 
 SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
@@ -48,6 +56,7 @@ FLUSH_PERIOD_S: Final = 0.25
 QUEUE_LIMIT: Final = 20_000
 MESSAGE_VALUES: Final = 10_000  # about; the agent takes lines of up to 1 MiB
 DOINGS_LIMIT: Final = 100
+ANOTHER_COPY_S: Final = 240.0  # less than the collective timeout of the ranks that wait meanwhile
 METRICS_LIMIT: Final = 1_000  # names a message; those beyond are left out
 
 _Entry = tuple[int, int, Mapping[str, float]]
@@ -107,6 +116,9 @@ class Reporter:
         self._shards: deque[ShardReady] = deque()
         self._doings: deque[Doing] = deque(maxlen=DOINGS_LIMIT)
         self._activity: RankActivity | None = None
+        self._damaged: deque[CopyDamaged] = deque()
+        self._replaced: dict[str, bool] = {}
+        self._answered = threading.Condition()
         self._period_s = flush_period_s
         self._stop_reason: str | None = None
         self._requests_seen = 0
@@ -164,6 +176,20 @@ class Reporter:
             self._shards.append(message)
             self._wake()
 
+    def another_copy(self, file: str, reason: str, timeout_s: float = ANOTHER_COPY_S) -> bool:
+        """Ask the agent to replace a damaged file of the checkpoint to start from, and wait.
+
+        True when a sound copy lies there now; False without an agent, without another copy, or
+        after `timeout_s` seconds.
+        """
+        if not self.connected:
+            return False
+        self._damaged.append(CopyDamaged(file=file, reason=reason[:1000]))
+        self._wake()
+        with self._answered:
+            self._answered.wait_for(lambda: self._lost or file in self._replaced, timeout_s)
+            return self._replaced.pop(file, False)
+
     def should_stop(self) -> str | None:
         """Why to save and leave, or None. Once set it stays, and it is free to ask."""
         return self._stop_reason
@@ -205,8 +231,9 @@ class Reporter:
         finally:
             self._lost = True
             self.request_stop(AGENT_LOST)
-            with self._sent:
-                self._sent.notify_all()
+            for waited_for in (self._sent, self._answered):
+                with waited_for:
+                    waited_for.notify_all()
             for line in (agent, self._wake_r, self._wake_w):
                 line.close()
 
@@ -238,10 +265,15 @@ class Reporter:
     def _obey(self, line: bytes) -> None:
         if not line.strip():
             return
-        control = Control.decode(line)
-        if control.stop is not None:
-            self.request_stop(control.stop)
-        self._requests_seen = max(self._requests_seen, control.checkpoint_request)
+        message = FROM_AGENT.validate_json(line, extra="ignore")
+        if isinstance(message, CopyReplaced):
+            with self._answered:
+                self._replaced[message.file] = message.sound
+                self._answered.notify_all()
+            return
+        if message.stop is not None:
+            self.request_stop(message.stop)
+        self._requests_seen = max(self._requests_seen, message.checkpoint_request)
 
     def _next_message(self, *, is_due: bool) -> bytes:
         """What to send now, or nothing; ends the flushes that have nothing left to wait for.
@@ -250,13 +282,14 @@ class Reporter:
         what was done until then.
         """
         wanted = self._flushes_wanted  # read first: what was reported before it, is queued
-        if not (self._entries or self._doings or self._shards):
+        if not (self._entries or self._doings or self._shards or self._damaged):
             if wanted > self._flushes_done:
                 with self._sent:
                     self._flushes_done = wanted
                     self._sent.notify_all()
             return b""
-        if not (is_due or self._doings or self._shards or wanted > self._flushes_done):
+        urgent = self._doings or self._shards or self._damaged
+        if not (is_due or urgent or wanted > self._flushes_done):
             return b""
         entries: list[_Entry] = []
         values = 0
@@ -272,6 +305,8 @@ class Reporter:
             parts.append(self._doings.popleft().encode())
         while self._shards:
             parts.append(self._shards.popleft().encode())
+        while self._damaged:
+            parts.append(self._damaged.popleft().encode())
         return b"".join(part + b"\n" for part in parts)
 
 

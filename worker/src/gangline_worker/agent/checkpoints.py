@@ -2,7 +2,7 @@
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
 Down: a committed checkpoint, once per node for all its ranks, every object verified; what this
-node wrote itself is used where its digest is right.
+node wrote itself is used where its digest is right, and fetched from the store where it is not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+import structlog
 
 from gangline_schemas.checkpoint import (
     CommitRecord,
@@ -29,6 +31,8 @@ from gangline_storage.errors import NotFound
 from gangline_storage.port import ObjectStore
 
 from .model import RankKey
+
+log = structlog.get_logger(__name__)
 
 _METRICS_LIMIT = 1000
 _COMMIT_FILE = "COMMIT.json"
@@ -117,21 +121,46 @@ class Checkpoints:
 
         Raises CheckpointDamaged, OSError and StoreError.
         """
+        with self._fetching:
+            prefix, folder = self._place(ref, team)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            record = self._record(ref.commit_key, folder)
+            for digest in (*record.manifests, *record.shards):
+                self._bring(digest, prefix, folder)
+            return folder
+
+    def refetch(self, ref: CheckpointRef, team: str, file: str) -> None:
+        """Bring one file of a checkpoint again that a rank found damaged after `fetch`.
+
+        Raises CheckpointDamaged (the store has no sound one either), WrongPath, OSError and
+        StoreError.
+        """
+        with self._fetching:
+            prefix, folder = self._place(ref, team)
+            record = self._record(ref.commit_key, folder)
+            found = [
+                digest
+                for digest in (*record.manifests, *record.shards)
+                if digest.key == f"{prefix}/{file}"
+            ]
+            if not found and file != _COMMIT_FILE:
+                raise WrongPath(f"{file[:200]} is no file of this checkpoint")
+            for digest in found:
+                self._bring(digest, prefix, folder)
+
+    def _place(self, ref: CheckpointRef, team: str) -> tuple[str, Path]:
+        """The prefix of a checkpoint's keys and its folder here."""
         prefix, _, name = ref.commit_key.rpartition("/")
         if name != _COMMIT_FILE or not prefix.startswith(f"teams/{team}/"):
             raise WrongPath(f"{ref.commit_key} is no commit record of team {team}")
-        with self._fetching:
-            folder = self.folder(ref.job_id) / Path(
-                checkpoint_prefix("", ref.attempt, ref.step)[1:]
-            )
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            record = _decode(ref.commit_key, self._committed(ref.commit_key))
-            for digest in (*record.manifests, *record.shards):
-                self._bring(digest, prefix, folder)
-            commit = folder / _COMMIT_FILE
-            commit.unlink(missing_ok=True)
-            self._store.fetch(ref.commit_key, commit)
-            return folder
+        inner = checkpoint_prefix("", ref.attempt, ref.step)[1:]
+        return prefix, self.folder(ref.job_id) / inner
+
+    def _record(self, key: str, folder: Path) -> CommitRecord:
+        """The commit record; the store's is always written over the one that lies here."""
+        record = _decode(key, self._committed(key))
+        self._store.fetch(key, folder / _COMMIT_FILE)
+        return record
 
     @contextlib.contextmanager
     def _used(self, folder: Path) -> Iterator[None]:
@@ -156,15 +185,21 @@ class Checkpoints:
         if parent != prefix or name in {"", ".", ".."}:
             raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
         path = folder / name
-        if not _is(path, digest):
+        damage = _damage(path, digest)
+        if damage is None:
+            return
+        was_here = path.is_symlink() or path.exists()
+        path.unlink(missing_ok=True)
+        try:
+            self._store.fetch(digest.key, path)
+        except NotFound:
+            raise CheckpointDamaged(f"{digest.key} is missing", digest.key) from None
+        if (again := _damage(path, digest)) is not None:
             path.unlink(missing_ok=True)
-            try:
-                self._store.fetch(digest.key, path)
-            except NotFound:
-                raise CheckpointDamaged(f"{digest.key} is missing", digest.key) from None
-            if not _is(path, digest):
-                path.unlink(missing_ok=True)
-                raise CheckpointDamaged(f"{digest.key} is not what was committed", digest.key)
+            reason = f"{digest.key} is not what was committed: the store's {again}"
+            raise CheckpointDamaged(reason, digest.key)
+        if was_here:
+            log.warning("checkpoint.copy_replaced", key=digest.key, damage=f"this node's {damage}")
 
     def _put(
         self,
@@ -181,17 +216,25 @@ class Checkpoints:
         path = root / expected
         if path.is_symlink() or path.resolve() != root.resolve() / expected:
             raise WrongPath(f"{expected} is a link; checkpoints are plain files")
-        if not _is(path, digest):
-            raise CheckpointDamaged(f"{expected} is not what rank {rank.rank} announced")
+        if (damage := _damage(path, digest)) is not None:
+            raise CheckpointDamaged(
+                f"{expected} is not what rank {rank.rank} announced: it {damage}"
+            )
         key = f"{prefix}/{name}"
         self._store.put_file(key, path, link=self._link)
         return digest.model_copy(update={"key": key})
 
 
-def _is(path: Path, digest: ObjectDigest) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size == digest.size_bytes and digest_file(path) == digest.xxh3
-    return False
+def _damage(path: Path, digest: ObjectDigest) -> str | None:
+    """What is wrong with a file, None when it is what its digest says."""
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes != digest.size_bytes:
+            return f"holds {size_bytes:,} bytes, {digest.size_bytes:,} were committed"
+        found = digest_file(path)
+    except FileNotFoundError:
+        return "is missing"
+    return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"
 
 
 def _decode(key: str, raw: bytes) -> CommitRecord:

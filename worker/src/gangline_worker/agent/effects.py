@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from gangline_schemas.events.workers import GpuInfo
+from gangline_schemas.rank_protocol import CopyDamaged
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
@@ -47,6 +48,7 @@ from .model import (
 from .outgoing import Outgoing
 from .prepare import GangGround, Preparer
 from .rank_socket import RankServer
+from .repair import Repairs
 from .stacks import take_stacks
 from .store_host import StoreHost
 from .zygote_host import ZygoteHost
@@ -79,6 +81,7 @@ class Effects:
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._grounds: dict[GangKey, GangGround] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
+        self._repairs = Repairs(parts.checkpoints, self._note)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
@@ -180,9 +183,23 @@ class Effects:
 
     def _said(self, item: RankMessage) -> None:
         ground = self._grounds.get(item.rank.gang)
+        if isinstance(item.message, CopyDamaged):
+            self._repair(item.rank, ground, item.message)
+            return
         if ground is not None:
             item = replace(item, message=without_secrets(item.message, ground.redacted))
         self._inbox.put_when_room(item)
+
+    def _repair(self, rank: RankKey, ground: GangGround | None, asked: CopyDamaged) -> None:
+        if ground is not None and self._repairs.admit(rank):
+            self._submit(
+                self._pool,
+                lambda: self._ranks.send(rank, self._repairs.answer(rank, ground, asked)),
+            )
+
+    def _note(self, rank: RankKey, text: str) -> None:
+        if (logs := self._logs.get(rank)) is not None:
+            logs.note(text)
 
     def _rank_exited(self, exited: RankExited) -> None:
         self._ranks.drain(exited.rank, _DRAIN_S)
@@ -197,10 +214,10 @@ class Effects:
         except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
             message = f"{type(error).__name__}: {error}"
             outcome = UploadFailed(action.rank, action.ready.step, message)
-            if (logs := self._logs.get(action.rank)) is not None:
-                logs.note(
-                    f"the checkpoint of step {action.ready.step} could not be stored: {message}"
-                )
+            self._note(
+                action.rank,
+                f"the checkpoint of step {action.ready.step} could not be stored: {message}",
+            )
         self._inbox.put(outcome)
         self._parts.checkpoints.prune(job_id)
 
@@ -219,6 +236,7 @@ class Effects:
     def _close(self, action: CloseGang) -> None:
         self._parts.stores.close(action.gang)
         self._ranks.close(action.gang)
+        self._repairs.forget(action.gang)
         ground = self._grounds.pop(action.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == action.gang]:
             del self._logs[rank]

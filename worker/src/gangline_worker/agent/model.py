@@ -18,7 +18,7 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerHeartbeat,
 )
-from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import Control, FromRank, ShardReady
 
 from .pace import Pace
 
@@ -146,7 +146,7 @@ class RankMessage:
     """What a rank said; its identity was checked."""
 
     rank: RankKey
-    message: Hello | Report | Doing | ShardReady
+    message: FromRank
 
 
 @dataclass(frozen=True, slots=True)

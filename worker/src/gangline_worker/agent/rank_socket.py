@@ -21,7 +21,7 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from gangline_schemas.rank_protocol import FROM_RANK, Control, Hello
+from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 
 from .model import GangKey, RankKey, RankMessage
 
@@ -100,9 +100,9 @@ class RankServer:
                 self._hang_up(number, listener)
         self._wake()
 
-    def send(self, rank: RankKey, control: Control) -> None:
+    def send(self, rank: RankKey, message: FromAgent) -> None:
         """Tell every connection of a rank."""
-        frame = control.encode() + b"\n"
+        frame = message.encode() + b"\n"
         with self._lock:
             for connection in self._connections.values():
                 if connection.rank == rank:

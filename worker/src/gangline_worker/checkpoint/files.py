@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from io import FileIO
+from itertools import chain
 from pathlib import Path
 
 import xxhash
@@ -11,6 +13,7 @@ import xxhash
 from gangline_schemas.events.workers import ObjectDigest
 
 CHUNK_BYTES = 4 << 20
+READ_CHUNK_BYTES = 512 << 10  # what was read is hashed while it is in the CPU's cache
 
 
 class CorruptCheckpoint(Exception):
@@ -70,7 +73,24 @@ def read_verified(path: Path, expected: ObjectDigest, into: memoryview | None = 
     Raises:
         CorruptCheckpoint: the file is missing, shorter, longer, or its bytes are others.
     """
-    digest = xxhash.xxh3_128()
+    data = memoryview(bytearray(expected.size_bytes)) if into is None else into
+    read_pieces(path, expected, [(0, data)])
+    return data
+
+
+def read_pieces(
+    path: Path, expected: ObjectDigest, pieces: Iterable[tuple[int, memoryview]]
+) -> None:
+    """Read a whole file once, hashing all of it; the bytes from each offset fill that view.
+
+    Offsets ascend and pieces do not overlap. The next piece is asked for when the one before is
+    filled. Whether the bytes are right is known at the end alone: after an error the views hold
+    anything.
+
+    Raises:
+        CorruptCheckpoint: the file is missing, shorter, longer, or its bytes are others.
+        ValueError: the pieces are out of order.
+    """
     try:
         with path.open("rb", buffering=0) as source:
             size = os.fstat(source.fileno()).st_size
@@ -78,19 +98,39 @@ def read_verified(path: Path, expected: ObjectDigest, into: memoryview | None = 
                 raise CorruptCheckpoint(
                     path, f"holds {size:,} bytes, {expected.size_bytes:,} were committed"
                 )
-            data = memoryview(bytearray(size)) if into is None else into
-            for part in _chunks(data):
-                rest = part
-                while rest:
-                    count = source.readinto(rest)
-                    if not count:
-                        raise CorruptCheckpoint(path, "ends while it is being read")
-                    rest = rest[count:]
-                digest.update(part)
+            found = _read_hashing(path, source, size, pieces)
     except OSError as error:
         raise CorruptCheckpoint(path, f"cannot be read: {error.strerror or error}") from error
-    if digest.hexdigest() != expected.xxh3:
-        raise CorruptCheckpoint(
-            path, f"its xxh3-128 is {digest.hexdigest()}, {expected.xxh3} was committed"
-        )
-    return data
+    if found != expected.xxh3:
+        raise CorruptCheckpoint(path, f"its xxh3-128 is {found}, {expected.xxh3} was committed")
+
+
+def _read_hashing(
+    path: Path, source: FileIO, size: int, pieces: Iterable[tuple[int, memoryview]]
+) -> str:
+    digest = xxhash.xxh3_128()
+    unused = memoryview(bytearray(0))
+    at = 0
+
+    def fill(view: memoryview) -> None:
+        for start in range(0, len(view), READ_CHUNK_BYTES):
+            part = rest = view[start : start + READ_CHUNK_BYTES]
+            while rest:
+                count = source.readinto(rest)
+                if not count:
+                    raise CorruptCheckpoint(path, "ends while it is being read")
+                rest = rest[count:]
+            digest.update(part)
+
+    for offset, view in chain(pieces, [(size, memoryview(b""))]):
+        if offset < at:
+            raise ValueError(f"{path}: the piece at {offset:,} begins before {at:,}")
+        while at < offset:
+            if not unused:
+                unused = memoryview(bytearray(READ_CHUNK_BYTES))
+            gap = unused[: offset - at]
+            fill(gap)
+            at += len(gap)
+        fill(view)
+        at += len(view)
+    return digest.hexdigest()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -14,34 +15,51 @@ from pydantic import ValidationError
 from gangline_schemas.base import Model
 from gangline_schemas.checkpoint import CommitRecord, RankManifest, TensorSlice
 from gangline_schemas.events.workers import ObjectDigest
-from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified
-from gangline_worker.checkpoint.layout import overlap
+from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
+from gangline_worker.checkpoint.layout import Overlap, overlap
 from gangline_worker.checkpoint.local import Held
 
 COMMIT_FILE = "COMMIT.json"
 
 T = TypeVar("T", bound=Model)
+R = TypeVar("R")
 
 
 class WrongCheckpoint(ValueError):
     """A sound checkpoint that is not of this model; the message names the tensor."""
 
 
+def no_repair(_damage: CorruptCheckpoint) -> bool:
+    """Nobody has another copy."""
+    return False
+
+
 class Checkpoint:
     """One committed checkpoint in a local folder. Digests come from its commit record alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, repair: Callable[[CorruptCheckpoint], bool] = no_repair
+    ) -> None:
         """Read the commit record.
+
+        `repair` is told of a file that is not what was committed; when it gives True, the file
+        was replaced by another copy and is read once more.
 
         Raises:
             CorruptCheckpoint: there is none, or it cannot be understood.
         """
         self.folder = folder
+        self._repair = repair
         path = folder / COMMIT_FILE
-        try:
-            self.record = _decode(CommitRecord, path, path.read_bytes())
-        except OSError as error:
-            raise CorruptCheckpoint(path, f"cannot be read: {error.strerror or error}") from error
+
+        def read() -> CommitRecord:
+            try:
+                return _decode(CommitRecord, path, path.read_bytes())
+            except OSError as error:
+                reason = f"cannot be read: {error.strerror or error}"
+                raise CorruptCheckpoint(path, reason) from error
+
+        self.record = self._again(read)
 
     @property
     def step(self) -> int:
@@ -55,12 +73,7 @@ class Checkpoint:
         Raises:
             CorruptCheckpoint: one is not what was committed.
         """
-        return tuple(
-            _decode(
-                RankManifest, self._path(digest), bytes(read_verified(self._path(digest), digest))
-            )
-            for digest in self.record.manifests
-        )
+        return tuple(self._read_manifest(digest) for digest in self.record.manifests)
 
     def manifest_for(self, rank: int) -> RankManifest:
         """The manifest whose state a rank goes on from: its own, or that of rank 0."""
@@ -74,30 +87,27 @@ class Checkpoint:
     def fill(self, wanted: Mapping[str, Held]) -> None:
         """Copy what each `Held` names into its data. Files that hold none of it are not read.
 
+        What lies in a file as it lies in memory is read right into it, so after an error the data
+        holds anything.
+
         Raises:
             CorruptCheckpoint: a file that was read is not what was committed.
             WrongCheckpoint: a tensor is missing or has another shape or dtype.
         """
         elements = dict.fromkeys(wanted, 0)
         for manifest, digest in zip(self.manifests, self.record.shards, strict=True):
-            pieces = [
-                (piece, target, common)
+            found = [
+                _Piece(piece, target, common)
                 for piece in manifest.tensors
                 if (target := wanted.get(piece.name)) is not None
                 and _fits(piece, target)
                 and (common := overlap(piece, target.block)) is not None
             ]
-            if not pieces:
+            if not found:
                 continue
-            buffer = torch.empty(digest.size_bytes, dtype=torch.uint8)
-            read_verified(self._path(digest), digest, buffer.numpy().data)
-            for piece, target, common in pieces:
-                end = piece.byte_offset + piece.size_bytes
-                if end > digest.size_bytes:
-                    raise CorruptCheckpoint(self._path(digest), f"{piece.name} lies beyond its end")
-                source = buffer[piece.byte_offset : end].view(target.data.dtype).view(piece.shape)
-                target.data[common.target].copy_(source[common.source])
-                elements[piece.name] += common.elements
+            self._read_shard(digest, found)
+            for piece in found:
+                elements[piece.lies.name] += piece.common.elements
         for name, target in wanted.items():
             if elements[name] != math.prod(target.block.shape):
                 raise WrongCheckpoint(
@@ -105,9 +115,67 @@ class Checkpoint:
                     f"elements of {name} that this rank needs; it is of another model"
                 )
 
+    def _again(self, read: Callable[[], R]) -> R:
+        """What `read` gives, from another copy if the first is damaged and there is one."""
+        try:
+            return read()
+        except CorruptCheckpoint as damage:
+            if not self._repair(damage):
+                raise
+            return read()
+
+    def _read_manifest(self, digest: ObjectDigest) -> RankManifest:
+        path = self._path(digest)
+        raw = self._again(lambda: read_verified(path, digest))
+        return _decode(RankManifest, path, bytes(raw))
+
+    def _read_shard(self, digest: ObjectDigest, pieces: list[_Piece]) -> None:
+        path = self._path(digest)
+        pieces.sort(key=lambda piece: piece.lies.byte_offset)
+        for piece in pieces:
+            if piece.lies.byte_offset + piece.lies.size_bytes > digest.size_bytes:
+                raise CorruptCheckpoint(path, f"{piece.lies.name} lies beyond its end")
+        self._again(lambda: read_pieces(path, digest, _destinations(pieces)))
+
     def _path(self, digest: ObjectDigest) -> Path:
         """Keys are those of the store; here the file's name alone counts."""
         return self.folder / Path(digest.key).name
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A slice of a shard file, and what of it goes where."""
+
+    lies: TensorSlice
+    target: Held
+    common: Overlap
+
+
+def _destinations(pieces: Sequence[_Piece]) -> Iterator[tuple[int, memoryview]]:
+    """Offset in the file and memory to read into, for each piece; then the piece is in place.
+
+    What cannot be read in place (on a GPU, cut otherwise) is copied from one buffer for all.
+    """
+    direct = [_in_place(piece) for piece in pieces]
+    others = [p.lies.size_bytes for p, view in zip(pieces, direct, strict=True) if view is None]
+    buffer = torch.empty(max(others, default=0), dtype=torch.uint8)
+    for piece, view in zip(pieces, direct, strict=True):
+        if view is not None:
+            yield piece.lies.byte_offset, view
+            continue
+        raw = buffer[: piece.lies.size_bytes]
+        yield piece.lies.byte_offset, raw.numpy().data
+        source = raw.view(piece.target.data.dtype).view(piece.lies.shape)
+        piece.target.data[piece.common.target].copy_(source[piece.common.source])
+
+
+def _in_place(piece: _Piece) -> memoryview | None:
+    """The target's memory, if the whole slice lies there as it lies in the file."""
+    region = piece.target.data[piece.common.target]
+    whole = piece.common.elements == math.prod(piece.lies.shape)
+    if not whole or region.device.type != "cpu" or not region.is_contiguous():
+        return None
+    return region.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _fits(piece: TensorSlice, target: Held) -> bool:

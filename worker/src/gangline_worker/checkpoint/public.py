@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest
+from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import Held, holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
@@ -73,6 +74,11 @@ def announcer(directory: Path) -> Callable[[ShardReady], None]:
     return announce
 
 
+def another_copy(damage: CorruptCheckpoint) -> bool:
+    """Let the agent, if there is one, replace a damaged file by the store's; True when it did."""
+    return reporter().another_copy(damage.path.name, damage.reason)
+
+
 _savers: dict[Path, AsyncSaver] = {}
 
 
@@ -122,13 +128,13 @@ def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
     are made in CPU memory.
 
     Raises:
-        CorruptCheckpoint: a file is not what was committed; the message names it.
+        CorruptCheckpoint: a file is not what was committed, and no other copy is; it is named.
         WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike.
     """
     folder = os.environ.get(RESUME_ENV)
     if not folder:
         return None
-    checkpoint = Checkpoint(Path(folder))
+    checkpoint = Checkpoint(Path(folder), another_copy)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     skeleton = checkpoint.manifest_for(rank).state.get("skeleton")
     if into is not None:

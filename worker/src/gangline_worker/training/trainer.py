@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.public import another_copy
 from gangline_worker.data.order import rank_share
 from gangline_worker.data.text import DataError, TextData, load_text
 from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
@@ -242,7 +243,7 @@ class Trainer:
     def _resume(self, folder: Path) -> None:
         error: Exception | None = None
         try:
-            self._load(Checkpoint(folder))
+            self._load(Checkpoint(folder, another_copy))
         except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
             error = found
         if not all_agree(self.world.control, ok=error is None):

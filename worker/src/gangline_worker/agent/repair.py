@@ -1,0 +1,67 @@
+"""Other copies for ranks that found a file of their checkpoint damaged while they loaded it.
+
+The agent verified each file before the rank began; what changed since is fetched from the store
+again, and the rank reads on. Where the store has no sound copy either, the rank ends with its exit
+code for a damaged checkpoint, and the next attempt's preparation names the object to the
+checkpoint service.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
+from gangline_storage.errors import StoreError
+
+from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .model import GangKey, RankKey
+from .prepare import GangGround
+
+log = structlog.get_logger(__name__)
+
+_ASKED_LIMIT = 16  # a rank: one that asks on and on gets no more
+
+
+class Repairs:
+    """Answers `CopyDamaged`. `note(rank, text)` puts a line among the rank's own."""
+
+    def __init__(self, checkpoints: Checkpoints, note: Callable[[RankKey, str], None]) -> None:
+        self._checkpoints = checkpoints
+        self._note = note
+        self._asked: Counter[RankKey] = Counter()
+
+    def admit(self, rank: RankKey) -> bool:
+        """Whether the rank may ask once more; call it before `answer`, in one thread."""
+        self._asked[rank] += 1
+        return self._asked[rank] <= _ASKED_LIMIT
+
+    def forget(self, gang: GangKey) -> None:
+        """The gang is over."""
+        for rank in [rank for rank in self._asked if rank.gang == gang]:
+            del self._asked[rank]
+
+    def answer(self, rank: RankKey, ground: GangGround, asked: CopyDamaged) -> CopyReplaced:
+        """Replace the file and say how it went; the store is waited for as by all its calls."""
+        sound = False
+        resume = ground.allocation.resume
+        if resume is not None:
+            try:
+                self._checkpoints.refetch(resume, ground.allocation.team, asked.file)
+            except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
+                outcome = f"no other copy was found: {error}"
+            else:
+                sound, outcome = True, "a sound copy of the store lies there now"
+            log.warning(
+                "checkpoint.copy_damaged",
+                job=rank.gang.job_id,
+                attempt=rank.gang.attempt,
+                rank=rank.rank,
+                file=asked.file,
+                damage=asked.reason,
+                outcome=outcome,
+            )
+            self._note(rank, f"{asked.file} of the checkpoint was damaged here; {outcome}")
+        return CopyReplaced(file=asked.file, sound=sound)
