@@ -194,6 +194,47 @@ class GpuStatus(Model):
     temperature_c: float | None = None
 
 
+class GpuHealth(Model):
+    """What one GPU and its driver say. Counters begin when the driver was loaded."""
+
+    index: int = Field(ge=0)
+    temperature_c: float | None = None
+    slowdown_c: float | None = Field(default=None, description="From here on it slows down.")
+    ecc_corrected: int | None = Field(default=None, ge=0)
+    ecc_uncorrected: int | None = Field(default=None, ge=0)
+    reset_needed: bool | None = Field(
+        default=None, description="Memory rows wait for a reset to be remapped, or cannot be."
+    )
+    xids: int = Field(default=0, ge=0, description="Critical Xids since the agent started.")
+    last_xid: int | None = None
+    nvlink_errors: int | None = Field(
+        default=None, ge=0, description="Replays, recoveries and CRC errors of all links."
+    )
+    slowed_by: tuple[str, ...] = Field(
+        default=(), description="hw_slowdown, hw_thermal, sw_thermal, hw_power_brake."
+    )
+
+
+class NodeHealth(Model):
+    """What may tell of a failure to come. None: it cannot be read here."""
+
+    read_at: Timestamp
+    gpus: tuple[GpuHealth, ...] = ()
+    disk_free_gb: float | None = Field(default=None, ge=0, description="Of the agent's folder.")
+    disk_write_s: float | None = Field(
+        default=None, ge=0, description="For 4 KiB to be on that disk; None: it took them not."
+    )
+    disk_write_errors: int = Field(default=0, ge=0, description="Since the agent started.")
+    memory_available_gb: float | None = Field(default=None, ge=0)
+    memory_uncorrected: int | None = Field(
+        default=None, ge=0, description="ECC errors of the main memory since the machine started."
+    )
+    clock_synced: bool | None = None
+    clock_error_s: float | None = Field(
+        default=None, ge=0, description="At most so far off, if it is synced."
+    )
+
+
 class WorkerHeartbeat(Event):
     """The node lives, and these ranks on it."""
 
@@ -206,6 +247,7 @@ class WorkerHeartbeat(Event):
     gpus: tuple[GpuStatus, ...] = ()
     cpu_percent: float | None = None
     memory_used_gb: float | None = None
+    health: NodeHealth | None = None
 
 
 class WorkerStep(Event):
