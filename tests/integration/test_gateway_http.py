@@ -24,7 +24,9 @@ from gangline_gateway.sse import Streams
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.checkpoint import code_key
+from gangline_schemas.events.checkpoints import CheckpointCommitted, IntervalAdvised
 from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import (
     ExitReason,
     LogLine,
@@ -635,3 +637,30 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
             next(lines)
             problem(client.get(path, headers=NLP), 503, "busy")
         scene.wait(lambda: scene.gate.streams.open == 0)
+
+
+def test_checkpoints_are_read_page_by_page(scene: GatewayScene, http_client: httpx.Client) -> None:
+    job_id = submit(http_client, gpus=58)
+    path = f"/v1/training-jobs/{job_id}/checkpoints"
+    assert http_client.get(path, headers=NLP).json() == {
+        "checkpoints": [], "cursor": None, "interval_s": 600.0, "advice": None,
+    }  # fmt: skip
+    for step in (10, 20, 30):
+        ref = CheckpointRef(job_id=job_id, attempt=1, step=step, world_size=1, commit_key="k")
+        saved = CheckpointCommitted(job_id=job_id, checkpoint=ref, size_bytes=1, objects=1)
+        scene.say(saved, job_id)
+    advised = IntervalAdvised(
+        job_id=job_id, attempt=1, interval_s=90.0, limited_by="floor", cost_s=0.1, busy_s=1.0,
+        mtbf_s=1e6, failures=0.0, lost_s=46.0, reason="because",
+    )  # fmt: skip
+    scene.say(advised, job_id)
+    scene.wait(lambda: http_client.get(path, headers=NLP).json()["advice"])
+    first = http_client.get(path, params={"limit": 2}, headers=NLP).json()
+    assert [item["step"] for item in first["checkpoints"]] == [30, 20]
+    second = http_client.get(path, params={"limit": 2, "cursor": first["cursor"]}, headers=NLP)
+    assert [item["step"] for item in second.json()["checkpoints"]] == [10]
+    assert second.json()["cursor"] is None
+    assert second.json()["advice"]["interval_s"] == 90.0
+    for wrong in ("x", "1", "1.x", "-1.2"):
+        answer = http_client.get(path, params={"cursor": wrong}, headers=NLP)
+        assert problem(answer, 422, "invalid")["errors"][0]["field"] == "cursor"

@@ -55,6 +55,10 @@ class Checkpoint(Answer):
     write_s: float = 0.0
     blocked_s: float = 0.0
     reason: str = ""
+    verify_s: float = 0.0
+    scrubbed_at: datetime | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    kept: list[str] = Field(default_factory=list)
 
 
 class Stopping(Answer):
@@ -297,10 +301,29 @@ class LogPage(Answer):
     cursor: str | None = None
 
 
+class Advice(Answer):
+    """The interval between checkpoints that follows from measured costs and failures."""
+
+    attempt: int
+    interval_s: float
+    limited_by: str
+    cost_s: float = 0.0
+    busy_s: float = 0.0
+    mtbf_s: float = 0.0
+    failures: float = 0.0
+    lost_s: float = 0.0
+    reason: str = ""
+    risk: str = ""
+    advised_at: datetime | None = None
+
+
 class CheckpointList(Answer):
-    """A job's checkpoints, newest first."""
+    """A job's checkpoints, newest first, and the interval between them."""
 
     checkpoints: list[Checkpoint]
+    cursor: str | None = None
+    interval_s: float | None = None
+    advice: Advice | None = None
 
 
 class BusEvent(Answer):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gangline.commands import (
+    checkpoints,
     cluster,
     demo,
     events,
@@ -71,7 +72,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "logs": logs.logs,
         "cancel": jobs.cancel,
         "priority": jobs.priority,
-        "checkpoints": logs.checkpoints,
+        "checkpoints": checkpoints.checkpoints,
         "restore": logs.restore,
     },
     "Runs": {"runs": runs.runs, "metrics": runs.metrics, "compare": runs.compare},

@@ -17,6 +17,7 @@ from gangline import api_models as api
 from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
+from gangline.incident_models import Incident, IncidentPage
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
 from gangline.report_models import UtilizationReport, WeeklyReport
 from gangline.transport import HTML, Params, Transport
@@ -223,8 +224,18 @@ class Gangline:
 
     def checkpoints(self, job_id: str) -> Sequence[api.Checkpoint]:
         """A job's checkpoints, newest first."""
+        return self.checkpoint_list(job_id).checkpoints
+
+    def checkpoint_list(self, job_id: str) -> api.CheckpointList:
+        """A job's checkpoints, newest first, read page by page, and the advised interval."""
         path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints"
-        return read(api.CheckpointList, self._call("GET", path)).checkpoints
+        first = page = read(api.CheckpointList, self._call("GET", path))
+        found = list(first.checkpoints)
+        while page.cursor is not None:
+            params: dict[str, Any] = {"cursor": page.cursor}
+            page = read(api.CheckpointList, self._call("GET", path, params=params))
+            found += page.checkpoints
+        return first.model_copy(update={"checkpoints": found, "cursor": None})
 
     def restore(self, job_id: str, step: int) -> api.Restored:
         """Go on from a step's committed checkpoint: the same run, or a new one if it has ended."""
@@ -283,6 +294,32 @@ class Gangline:
             "points": max(2, points),
         }
         return read(api.Comparison, self._call("GET", "/v1/runs/compare", params=params))
+
+    def incidents(
+        self,
+        job_id: str | None = None,
+        *,
+        team: str | None = None,
+        node: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+    ) -> IncidentPage:
+        """The newest `limit` failures (None: all), of one job or of all, and the totals of all."""
+        wanted = {
+            "job": None if job_id is None else path_id(job_id),
+            "team": team,
+            "node": None if node is None else path_id(node),
+            "since": since.isoformat() if since else None,
+        }
+        read_pages: list[IncidentPage] = []
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Incident], str | None]:
+            page = read(IncidentPage, self._call("GET", "/v1/incidents", params=wanted | place))
+            read_pages.append(page)
+            return page.incidents, page.cursor
+
+        found = [*pages(ask, limit)]
+        return IncidentPage(incidents=found, totals=read_pages[0].totals, cursor=None)
 
     # Reports
 

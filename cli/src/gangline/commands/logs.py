@@ -1,8 +1,7 @@
-"""`gangline logs, checkpoints, restore`."""
+"""`gangline logs, restore`."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -11,19 +10,7 @@ from gangline import render
 from gangline.api_models import LogLine
 from gangline.commands.jobs import JobId
 from gangline.output import Output
-from gangline.render import Column
 from gangline.session import Session
-
-_CHECKPOINTS = (
-    Column("STEP", right=True),
-    Column("ATTEMPT", right=True),
-    Column("STATUS", flexible=True),
-    Column("SIZE", right=True),
-    Column("RANKS", right=True),
-    Column("WRITE", right=True),
-    Column("BLOCKED", right=True),
-    Column("AGE", right=True),
-)
 
 
 def logs(
@@ -61,26 +48,6 @@ class LogPrinter:
         self._attempt = line.attempt
         self.printed += 1
         self._out.line(line, f"[{line.rank}] {render.log_text(line.text)}")
-
-
-def checkpoints(session: Session, job_id: JobId) -> None:
-    """A job's checkpoints, newest first."""
-    found = session.client.checkpoints(job_id)
-    now = datetime.now(UTC)
-    rows = [
-        [
-            str(item.step),
-            str(item.attempt),
-            item.status + (f": {item.reason}" if item.reason else ""),
-            render.size(item.size_bytes),
-            str(item.world_size),
-            f"{item.write_s:.2f} s",
-            f"{item.blocked_s * 1000:.0f} ms",
-            render.age(item.committed_at, now),
-        ]
-        for item in found
-    ]
-    session.out.table(found, _CHECKPOINTS, rows, "no checkpoint was committed yet")
 
 
 def restore(

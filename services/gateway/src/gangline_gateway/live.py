@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
     REJECTED,
+    Advice,
     Checkpoint,
     Failure,
     JobDetails,
@@ -39,6 +40,8 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointScrubbed,
+    IntervalAdvised,
 )
 from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered, NodeSuspected
 from gangline_schemas.events.quota import (
@@ -112,6 +115,7 @@ class Live:
         self._progress: Recent[Progress] = Recent(_OTHERS_KEPT)
         self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
         self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
+        self._advice: Recent[Advice] = Recent(_OTHERS_KEPT)
 
     @classmethod
     def of(cls, facts: LiveFacts) -> Live:
@@ -126,6 +130,7 @@ class Live:
         found._progress.update(facts.progress)
         found._failures.update(facts.failures)
         found._checkpoints.update(facts.checkpoints)
+        found._advice.update(facts.advice)
         return found
 
     def facts(self) -> LiveFacts:
@@ -143,6 +148,7 @@ class Live:
             progress=dict(self._progress),
             failures=dict(self._failures),
             checkpoints=dict(self._checkpoints),
+            advice=dict(self._advice),
         )
 
     def apply(self, envelope: Envelope) -> None:
@@ -165,6 +171,7 @@ class Live:
             self._progress.get(job_id),
             self._failures.get(job_id),
             self._checkpoints.get(job_id, ()),
+            self._advice.get(job_id),
         )
 
     def all_jobs(self) -> list[JobDetails]:
@@ -211,7 +218,7 @@ class Live:
             oldest = next(iter(self._ended))
             del self._ended[oldest]
             del self.jobs[oldest]
-            for others in (self._progress, self._failures, self._checkpoints):
+            for others in (self._progress, self._failures, self._checkpoints, self._advice):
                 others.pop(oldest, None)
             if self._by_suffix.get(suffix_of(oldest)) == oldest:
                 del self._by_suffix[suffix_of(oldest)]
@@ -402,7 +409,7 @@ class Live:
         ref = event.checkpoint
         row = Checkpoint(
             ref.attempt, ref.step, "committed", at, ref.world_size, event.size_bytes,
-            event.write_s, event.blocked_s,
+            event.write_s, event.blocked_s, verify_s=event.verify_s, metrics=event.metrics,
         )  # fmt: skip
         others = _without(self._checkpoints.get(event.job_id, ()), ref.attempt, ref.step)
         self._checkpoints.put(event.job_id, (*others, row)[-CHECKPOINTS_OF_A_JOB:])
@@ -410,15 +417,31 @@ class Live:
     @_on.register(CheckpointCorrupted)
     @_on.register(CheckpointDeleted)
     def _(self, event: CheckpointCorrupted | CheckpointDeleted, at: datetime) -> None:
+        status, reason = event.type.removeprefix("checkpoint."), event.reason
+        if isinstance(event, CheckpointCorrupted):
+            reason = f"{event.key}: {event.reason}"
+        self._change_checkpoint(event, status=status, reason=reason)
+
+    @_on.register
+    def _(self, event: CheckpointScrubbed, at: datetime) -> None:
+        self._change_checkpoint(event, scrubbed_at=at)
+
+    def _change_checkpoint(
+        self, event: CheckpointCorrupted | CheckpointDeleted | CheckpointScrubbed, **fields: object
+    ) -> None:
         known = self._checkpoints.get(event.job_id)
         if known is not None:
-            status = event.type.removeprefix("checkpoint.")
             self._checkpoints[event.job_id] = tuple(
-                replace(row, status=status, reason=event.reason)
+                replace(row, **fields)  # type: ignore[arg-type]
                 if (row.attempt, row.step) == (event.attempt, event.step)
                 else row
                 for row in known
             )
+
+    @_on.register
+    def _(self, event: IntervalAdvised, at: datetime) -> None:
+        facts = {name: value for name, value in event.data().items() if name != "job_id"}
+        self._advice.put(event.job_id, Advice(**facts, advised_at=at))
 
     @_on.register
     def _(self, event: WorkerStep, at: datetime) -> None:

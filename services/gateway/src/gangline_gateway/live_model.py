@@ -52,7 +52,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One committed checkpoint; `status` is committed, corrupted or deleted."""
+    """One committed checkpoint; `status` is committed, corrupted or deleted.
+
+    `scrubbed_at` is when all its bytes were last read again and found right.
+    """
 
     attempt: int
     step: int
@@ -63,6 +66,26 @@ class Checkpoint:
     write_s: float
     blocked_s: float
     reason: str = ""
+    verify_s: float = 0.0
+    scrubbed_at: datetime | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The newest advised interval between checkpoints; see `checkpoint.interval.advised`."""
+
+    attempt: int
+    interval_s: float
+    limited_by: str
+    cost_s: float
+    busy_s: float
+    mtbf_s: float
+    failures: float
+    lost_s: float
+    reason: str
+    risk: str
+    advised_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +193,7 @@ class JobDetails:
     progress: Progress | None = None
     failure: Failure | None = None
     checkpoints: tuple[Checkpoint, ...] = field(default=())
+    advice: Advice | None = None
 
 
 @dataclass
@@ -185,3 +209,4 @@ class LiveFacts:
     progress: dict[str, Progress] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)
+    advice: dict[str, Advice] = field(default_factory=dict)

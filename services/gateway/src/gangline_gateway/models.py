@@ -59,7 +59,16 @@ class CheckpointAnswer(Answer):
     size_bytes: int
     write_s: float
     blocked_s: float
-    reason: str = ""
+    reason: str = Field(default="", description="Why it is corrupted or deleted.")
+    verify_s: float = Field(default=0.0, description="Reading it back before it counted.")
+    scrubbed_at: datetime | None = Field(
+        default=None, description="When all its bytes were last read again and found right."
+    )
+    metrics: dict[str, float] = Field(default_factory=dict)
+    kept: list[str] = Field(
+        default_factory=list,
+        description="Why it is not deleted: latest, best, every, in use. Empty: it may go.",
+    )
 
 
 class StoppingAnswer(Answer):
@@ -183,10 +192,29 @@ class LogPageAnswer(Answer):
     cursor: str | None
 
 
+class AdviceAnswer(Answer):
+    """The interval that follows from measured costs and failures; see concepts/checkpoints.md."""
+
+    attempt: int
+    interval_s: float
+    limited_by: str = Field(description="optimum, ceiling, floor or storage.")
+    cost_s: float = Field(description="What one save costs training.")
+    busy_s: float = Field(description="How long one save keeps the store busy.")
+    mtbf_s: float = Field(description="Expected time between failures of this gang.")
+    failures: float
+    lost_s: float = Field(description="Work that a failure is expected to cost.")
+    reason: str
+    risk: str = Field(description="What is put at risk by saving less often; mostly empty.")
+    advised_at: datetime
+
+
 class CheckpointList(Answer):
     """A job's checkpoints, newest first."""
 
     checkpoints: list[CheckpointAnswer]
+    cursor: str | None = None
+    interval_s: float | None = Field(default=None, description="As the job's spec has it.")
+    advice: AdviceAnswer | None = None
 
 
 class EventAnswer(Answer):

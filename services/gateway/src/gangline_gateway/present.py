@@ -17,8 +17,9 @@ from gangline_gateway.live import Live
 from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNode, Waiting
 from gangline_schemas import gpu_time
 from gangline_schemas.events.workers import GpuStatus, WorkerHeartbeat
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job import JobSpec, Retention
 from gangline_schemas.questions import AheadJob, JobExplained, WhatIfAnswer
+from gangline_schemas.retention import reasons
 from gangline_schemas.team_usage import team_usage
 from gangline_schemas.teams import rolled_up
 
@@ -119,6 +120,21 @@ def waiting(reason: Waiting | None) -> models.WaitingAnswer | None:
 def checkpoint(row: Checkpoint) -> models.CheckpointAnswer:
     """One checkpoint."""
     return models.CheckpointAnswer(**asdict(row))
+
+
+def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:
+    """A job's checkpoints, newest first, and why each one that stands is kept."""
+    rows = sorted(found.checkpoints, key=lambda row: (row.attempt, row.step))
+    healthy = [row for row in rows if row.status == "committed"]
+    keep = found.job.spec.checkpoint.keep if found.job.spec is not None else Retention()
+    why = reasons(healthy, keep)
+    answers = []
+    for row in sorted(rows, key=lambda row: (row.step, row.attempt), reverse=True):
+        kept: Sequence[str] = ()
+        if row.status == "committed":  # what no rule keeps, somebody starts from
+            kept = why.get((row.attempt, row.step), ("in use",))
+        answers.append(checkpoint(row).model_copy(update={"kept": list(kept)}))
+    return answers
 
 
 def past_job(row: RunRow) -> models.Job:

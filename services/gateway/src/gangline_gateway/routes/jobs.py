@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -188,24 +189,30 @@ async def set_priority(
     response_model=models.CheckpointList,
     responses=answers(404),
 )
-def list_checkpoints(job_id: JobId, gate: TheGate, caller: Caller) -> models.CheckpointList:
-    """Newest first; also those that fell out of retention or are broken."""
+def list_checkpoints(
+    job_id: JobId,
+    gate: TheGate,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=40)] = None,
+) -> models.CheckpointList:
+    """Newest first; also those that fell out of retention or are broken.
+
+    With the interval between them that is advised, and why, once enough was measured.
+    """
+    after = _read_place(cursor)
     found = gate.details(job_id, caller)
-    if found is not None:
-        rows = sorted(found.checkpoints, key=lambda row: (row.step, row.attempt), reverse=True)
-        return models.CheckpointList(checkpoints=[present.checkpoint(row) for row in rows])
-    past_run(gate, caller, job_id)
-    old = gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
+    rows = present.checkpoints(found) if found is not None else _past(gate, caller, job_id)
+    rows = [row for row in rows if after is None or (row.step, row.attempt) < after]
+    last = rows[limit - 1] if len(rows) > limit else None
+    spec = found.job.spec if found is not None else None
+    advice = found.advice if found is not None else None
     return models.CheckpointList(
-        checkpoints=[
-            models.CheckpointAnswer(
-                attempt=row.attempt, step=row.step, status=row.status, committed_at=row.time,
-                world_size=row.world_size, size_bytes=row.size_bytes, write_s=row.write_s,
-                blocked_s=row.blocked_s, reason=row.reason,
-            )
-            for row in old
-        ]
-    )  # fmt: skip
+        checkpoints=rows[:limit],
+        cursor=f"{last.step}.{last.attempt}" if last is not None else None,
+        interval_s=spec.checkpoint.interval_minutes * 60 if spec is not None else None,
+        advice=models.AdviceAnswer(**asdict(advice)) if advice is not None else None,
+    )
 
 
 @jobs.get(
@@ -279,6 +286,19 @@ def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
     return row
 
 
+def _past(gate: Gate, caller: Principal, job_id: str) -> list[models.CheckpointAnswer]:
+    past_run(gate, caller, job_id)
+    old = gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
+    return [
+        models.CheckpointAnswer(
+            attempt=row.attempt, step=row.step, status=row.status, committed_at=row.time,
+            world_size=row.world_size, size_bytes=row.size_bytes, write_s=row.write_s,
+            blocked_s=row.blocked_s, verify_s=row.verify_s, reason=row.reason,
+        )
+        for row in old
+    ]  # fmt: skip
+
+
 def _full(gate: Gate, found: JobDetails) -> models.Job:
     utilization = gate.tail.ask(lambda live: present.gpu_utilization(live, found.job))
     return present.job(found, gate.clock(), utilization)
@@ -310,3 +330,12 @@ def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
     if not (ms.isascii() and ms.isdigit() and job_id):
         raise invalid("cursor", "must be one that an earlier page gave")
     return int(ms), job_id
+
+
+def _read_place(cursor: str | None) -> tuple[int, int] | None:
+    if cursor is None:
+        return None
+    step, _, attempt = cursor.partition(".")
+    if not all(part.isascii() and part.isdigit() for part in (step, attempt)):
+        raise invalid("cursor", "must be one that an earlier page gave")
+    return int(step), int(attempt)

@@ -1,0 +1,96 @@
+"""`gangline checkpoints`: what a job can start from, what each costs, and how often to save."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from gangline import render
+from gangline.api_models import Checkpoint, CheckpointList
+from gangline.commands.jobs import JobId
+from gangline.render import NONE, Column
+from gangline.session import Session
+
+_COLUMNS = (
+    Column("STEP", right=True),
+    Column("TRY", right=True),
+    Column("HEALTH"),
+    Column("KEPT", flexible=True),
+    Column("SIZE", right=True),
+    Column("RANKS", right=True),
+    Column("BLOCK", right=True),
+    Column("WRITE", right=True),
+    Column("VERIFY", right=True),
+    Column("AGE", right=True),
+)
+
+
+def checkpoints(session: Session, job_id: JobId) -> None:
+    """A job's checkpoints, newest first: health, cost, why kept, and the advised interval."""
+    found = session.client.checkpoint_list(job_id)
+    if not found.checkpoints and not session.out.json:
+        session.out.note("no checkpoint was committed yet")
+        return
+    now = datetime.now(UTC)
+    table = render.table(_COLUMNS, [_row(item, now) for item in found.checkpoints])
+    session.out.show(
+        found, "\n".join([table, *_damage(found), *_scrubs(found, now), *_interval(found)])
+    )
+
+
+def _row(item: Checkpoint, now: datetime) -> list[str]:
+    health = "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
+    return [
+        str(item.step),
+        str(item.attempt),
+        health,
+        "+".join(item.kept) or NONE,
+        render.size(item.size_bytes),
+        str(item.world_size),
+        _cost(item.blocked_s),
+        _cost(item.write_s),
+        _cost(item.verify_s),
+        _age(item.committed_at, now),
+    ]
+
+
+def _age(moment: datetime, now: datetime) -> str:
+    """In the largest unit alone: 3 h."""
+    return " ".join(render.age(moment, now).split(" ")[:2])
+
+
+def _cost(seconds: float) -> str:
+    """3 ms, 0.2 s, 14 s."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _damage(found: CheckpointList) -> list[str]:
+    return [
+        render.wrap(f"step {item.step} of attempt {item.attempt} is corrupted: {item.reason}")
+        for item in found.checkpoints
+        if item.status == "corrupted"
+    ]
+
+
+def _scrubs(found: CheckpointList, now: datetime) -> list[str]:
+    times = [item.scrubbed_at for item in found.checkpoints if item.scrubbed_at is not None]
+    if not times:
+        return []
+    text = f"all bytes were read again and found right, the last time {_age(max(times), now)} ago"
+    return [render.labelled("scrubbed:", text, 10)]
+
+
+def _interval(found: CheckpointList) -> list[str]:
+    given = found.interval_s
+    notes = []
+    if given is not None:
+        notes.append(render.labelled("interval:", f"{render.duration(given)}, as the job says", 10))
+    advice = found.advice
+    if advice is None:
+        return notes
+    text = f"{render.duration(advice.interval_s)} for attempt {advice.attempt}: {advice.reason}"
+    notes.append(render.labelled("advised:", text, 10))
+    if advice.risk:
+        notes.append(render.labelled("at risk:", advice.risk, 10))
+    return notes

@@ -1,0 +1,83 @@
+"""`gangline checkpoints`: each checkpoint's health, cost and reason to stay, and the interval."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cli_run import Runner
+from stub_gateway import Stub
+
+JOB = "train-fsdp-6a292f7d96"
+PATH = f"/v1/training-jobs/{JOB}/checkpoints"
+ADVICE = {
+    "attempt": 2, "interval_s": 414.0, "limited_by": "optimum", "cost_s": 3.01, "busy_s": 40.0,
+    "mtbf_s": 28_440.0, "failures": 1.0, "lost_s": 247.0, "advised_at": "2026-11-21T08:00:00Z",
+    "reason": "a save costs training 3.01 s, and a failure is expected every 7.9 h: least is "
+    "lost at this interval", "risk": "",
+}  # fmt: skip
+
+
+def ago(**ages: float) -> str:
+    return (datetime.now(UTC) - timedelta(**ages)).isoformat()
+
+
+def checkpoint(step: int, **fields: Any) -> dict[str, Any]:
+    return {
+        "attempt": 1, "step": step, "status": "committed", "committed_at": ago(hours=3, minutes=5),
+        "world_size": 1024, "size_bytes": 1_610_612_736, "write_s": 30.2, "blocked_s": 0.012,
+        "verify_s": 9.84, "reason": "", "kept": ["latest"], "metrics": {"eval_loss": 2.1},
+    } | fields  # fmt: skip
+
+
+def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
+    gangline: Runner, stub: Stub
+) -> None:
+    stub.on("GET", PATH, {
+        "checkpoints": [
+            checkpoint(120_000, attempt=12, scrubbed_at=ago(days=2, hours=3)),
+            checkpoint(110, kept=["latest", "best"]),
+            checkpoint(100, status="corrupted", kept=[], reason="teams/nlp/x/rank-00000.bin: "
+                       "holds other bytes than were written (xxh3-128 differs)"),
+            checkpoint(90, status="deleted", kept=[], reason="newer checkpoints replace it"),
+            checkpoint(80, kept=["in use"]),
+        ],
+        "interval_s": 600.0, "advice": ADVICE,
+    })  # fmt: skip
+    shown = gangline("checkpoints", JOB)
+    assert shown.code == 0, shown.err
+    lines = shown.out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    cells = [line.split() for line in lines[:6]]
+    assert cells[0][:4] == ["STEP", "TRY", "HEALTH", "KEPT"]
+    assert cells[1][:4] == ["120000", "12", "scrubbed", "latest"]
+    assert cells[1][4:] == ["1.6", "GB", "1024", "12", "ms", "30", "s", "9.8", "s", "3", "h"]
+    assert cells[2][2:4] == ["committed", "latest+best"]
+    assert [row[2] for row in cells[3:]] == ["corrupted", "deleted", "committed"]
+    assert "in use" in lines[5]
+    text = " ".join(shown.out.split())
+    assert "step 100 of attempt 1 is corrupted: teams/nlp/x/rank-00000.bin: holds" in text
+    assert "scrubbed: all bytes were read again and found right, the last time 2 d ago" in text
+    assert "interval: 10 min, as the job says" in text
+    assert "advised: 6 min 54 s for attempt 2: a save costs training 3.01 s" in text
+    assert "at risk" not in text
+
+
+def test_what_a_slow_store_puts_at_risk_is_said(gangline: Runner, stub: Stub) -> None:
+    risk = "the store is slow: a failure is expected to cost 30 minutes of work"
+    stub.on("GET", PATH, {"checkpoints": [checkpoint(1)], "advice": ADVICE | {"risk": risk}})
+    assert f"at risk: {risk}" in " ".join(gangline("checkpoints", JOB).out.split())
+
+
+def test_json_has_everything_of_all_pages(gangline: Runner, stub: Stub) -> None:
+    stub.on(
+        "GET", PATH,
+        {"checkpoints": [checkpoint(30), checkpoint(20)], "cursor": "20.1", "advice": ADVICE},
+        {"checkpoints": [checkpoint(10)], "cursor": None, "advice": ADVICE},
+    )  # fmt: skip
+    found = gangline("checkpoints", JOB, "--json").json
+    assert [item["step"] for item in found["checkpoints"]] == [30, 20, 10]
+    assert found["checkpoints"][0]["metrics"] == {"eval_loss": 2.1}
+    assert found["advice"]["interval_s"] == 414.0
+    asked = [call.query for call in stub.asked if call.path == PATH]
+    assert asked[-1] == {"cursor": ["20.1"]}

@@ -1,0 +1,112 @@
+"""What the gateway says of a job's checkpoints: health, cost, why kept, the advised interval."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_gateway import present
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import JobDetails, LiveFacts
+from gangline_schemas.base import Event
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+    CheckpointScrubbed,
+    IntervalAdvised,
+)
+from gangline_schemas.events.scheduling import CheckpointRef, JobQueued
+from gangline_schemas.job import BestCheckpoint, CheckpointPolicy, JobSpec, Resources, Retention
+
+NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
+KEEP = Retention(latest=2, best=BestCheckpoint(metric="loss"), every=100)
+
+
+def queued() -> JobQueued:
+    spec = JobSpec(
+        name="train", team="nlp", run="true", resources=Resources(gpus=2),
+        checkpoint=CheckpointPolicy(keep=KEEP),
+    )  # fmt: skip
+    return JobQueued(job_id="a", spec=spec, user="ada", submitted_at=NOW)
+
+
+def committed(step: int, loss: float, attempt: int = 1) -> CheckpointCommitted:
+    ref = CheckpointRef(job_id="a", attempt=attempt, step=step, world_size=2, commit_key="k")
+    return CheckpointCommitted(
+        job_id="a", checkpoint=ref, size_bytes=9, objects=2, write_s=0.5, blocked_s=0.01,
+        verify_s=0.2, metrics={"loss": loss},
+    )  # fmt: skip
+
+
+def fold(*events: Event, live: Live | None = None) -> Live:
+    live = live or Live()
+    for index, event in enumerate((queued(), *events)):
+        at = NOW + timedelta(seconds=index)
+        live.apply(Envelope(f"{event.type}-{index}", "/t", at, "s", event))
+    return live
+
+
+def details(live: Live) -> JobDetails:
+    found = live.details("a")
+    assert found is not None
+    return found
+
+
+def advised(attempt: int, interval_s: float) -> IntervalAdvised:
+    return IntervalAdvised(
+        job_id="a", attempt=attempt, interval_s=interval_s, limited_by="optimum", cost_s=3.0,
+        busy_s=40.0, mtbf_s=28_440.0, failures=1.0, lost_s=247.0, reason="because",
+    )  # fmt: skip
+
+
+def test_each_one_says_why_it_is_kept() -> None:
+    live = fold(
+        committed(50, 5.0),  # of no rule: somebody starts from it
+        committed(120, 4.0),  # the first of its hundred
+        committed(180, 1.0),  # the best
+        committed(210, 3.0),
+        committed(220, 2.5),
+        committed(230, 2.0),
+        CheckpointDeleted(job_id="a", attempt=1, step=220, reason="newer checkpoints replace it"),
+    )
+    answers = present.checkpoints(details(live))
+    assert [(item.step, item.kept) for item in answers] == [
+        (230, ["latest"]),
+        (220, []),
+        (210, ["latest", "every"]),
+        (180, ["best"]),
+        (120, ["every"]),
+        (50, ["in use"]),
+    ]
+    assert (answers[0].verify_s, answers[0].metrics) == (0.2, {"loss": 2.0})
+    assert (answers[1].status, answers[1].reason) == ("deleted", "newer checkpoints replace it")
+
+
+def test_what_was_read_again_and_what_was_found_wrong() -> None:
+    live = fold(
+        committed(10, 5.0),
+        committed(20, 4.0),
+        CheckpointScrubbed(job_id="a", attempt=1, step=10, size_bytes=9),
+        CheckpointCorrupted(job_id="a", attempt=1, step=20, key="x/y.bin", reason="is missing"),
+        CheckpointScrubbed(job_id="a", attempt=7, step=10, size_bytes=9),
+        CheckpointScrubbed(job_id="other", attempt=1, step=10, size_bytes=9),
+    )
+    bad, good = present.checkpoints(details(live))
+    assert (bad.status, bad.reason, bad.kept) == ("corrupted", "x/y.bin: is missing", [])
+    assert (good.status, good.scrubbed_at, good.kept) == (
+        "committed", NOW + timedelta(seconds=3), ["latest", "best"],
+    )  # fmt: skip
+    assert bad.scrubbed_at is None
+
+
+def test_the_newest_advice_counts_and_survives_a_snapshot() -> None:
+    live = fold(committed(10, 5.0), advised(1, 600.0), advised(2, 414.0))
+    assert live.details("b") is None
+    advice = details(live).advice
+    assert advice is not None
+    assert (advice.attempt, advice.interval_s, advice.reason) == (2, 414.0, "because")
+    codec = DataclassCodec(LiveFacts)
+    again = Live.of(codec.load(b"".join(codec.dump(vars(live.facts()))).splitlines(keepends=True)))
+    assert details(again) == details(live)
