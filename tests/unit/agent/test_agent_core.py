@@ -530,6 +530,16 @@ def test_leaving_stops_the_ranks_and_takes_no_more(node: Node):
     assert node.core.gone
 
 
+def test_a_second_order_to_leave_can_only_shorten_the_time_of_the_ranks(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(Leave("aws will terminate this spot instance", 20.0))
+    assert node.do(Leave("the agent was told to stop", 2.0), Leave("again", 9.0)) == []
+    node.time_s += 1.9
+    assert KillRank not in kinds(node.do(Tick()))
+    node.time_s += 0.2
+    assert KillRank(rank) in node.do(Tick())
+
+
 def training(node: Node, rank: RankKey) -> None:
     """The rank says that it trains, and takes ten steps of 0.5 s until now."""
     node.do(RankMessage(rank, Doing(activity=RankActivity.TRAINING)))

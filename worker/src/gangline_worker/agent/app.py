@@ -1,9 +1,10 @@
 """The agent's process: folders, threads, and the loop of the one thread that owns the core.
 
 1. Take the data folder, kill what an earlier agent left behind.
-2. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
-3. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
-4. Told to stop: leave, let ranks save and exit, send what is left, end.
+2. Wait while the provider says that the machine will go.
+3. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
+4. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
+5. Told to stop, or given notice: leave, let ranks save and exit, send what is left, end.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from .checkpoints import Checkpoints
 from .config import AgentSettings
 from .core import AgentCore, AgentLimits
 from .effects import Effects, Parts
+from .gpu_health import GpuWatch
+from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .inbox import Inbox
 from .inventory import Labels, take_inventory
 from .launcher import become_subreaper
 from .lease_guard import LeaseGuard
 from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
+from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
 from .prepare import Folders, Preparer
 from .rendezvous_ports import PortBlock
@@ -51,6 +55,7 @@ log = structlog.get_logger(__name__)
 
 TICK_S = 0.2
 _BUS_RETRY_S = 0.5
+_LAST_UPLOADS_S = 6.0  # of the time until it must be gone: for what ranks left, and to say so
 _SOCKET_FOLDER_LIMIT = 36
 _MIB = 1024 * 1024
 _CONCERNS = (GangAllocated, GangPreempting, GangReleased, GangFailed, CheckpointRequested)
@@ -82,6 +87,12 @@ class Agent:
         self._names = TopicNames(settings.topic_prefix)
         self._inbox = Inbox()
         self._ended = threading.Event()
+        notices = open_notices(settings.notice_provider, settings.notice_url)
+        self._notices = (
+            NoticeWatch(notices, settings.notice_interval_s, self._noticed, self._ended)
+            if notices is not None
+            else None
+        )
         data = settings.data_dir.absolute()
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _take_folder(data)
@@ -94,6 +105,7 @@ class Agent:
             slots=settings.slots,
             ports=self._ports.ports if self._ports is not None else settings.ports,
         )
+        self._watch = HealthWatch(self._health_source, settings.health_interval_s)
         limits = AgentLimits(settings.heartbeat_interval_s, settings.lease)
         self._core = AgentCore(self._node, limits)
 
@@ -107,20 +119,24 @@ class Agent:
         zygote = self._zygote()
         if zygote is not None:
             zygote.start()
-        positions = self._wait_for_logs()
+        positions = self._wait_for_logs() if self._stays() else None
         if positions is None:
             self._end(stores, zygote, guard)
             return
+        self._watch.start()
         outgoing = self._outgoing()
         effects = Effects(self._parts(outgoing, stores, zygote))
         outgoing.start()
         reader = threading.Thread(target=self._read, args=(positions,), name="bus-reader")
         reader.start()
+        if self._notices is not None:
+            self._notices.start()
         log.info("agent.joins", node=self._node.node_id, gpus=len(self._node.gpus))
         try:
             self._turn(effects, stores, zygote, guard)
         finally:
             self._ended.set()
+            self._watch.stop()
             effects.stop()
             outgoing.close(3.0)
             self._end(stores, zygote, guard)
@@ -147,6 +163,7 @@ class Agent:
             self._connect,
             limit_bytes=self._settings.spool_limit_mb * _MIB,
             gpus=sum(gpu.model != "cpu" for gpu in self._node.gpus),
+            health=lambda: self._watch.newest,
         )
 
     def _parts(self, outgoing: Outgoing, stores: StoreHost, zygote: ZygoteHost | None) -> Parts:
@@ -166,7 +183,7 @@ class Agent:
         at = now()
         self._act(effects, self._core.start(at), at)
         tick_due_s = at.mono_s
-        grace_s = max(1.0, self._settings.stop_grace_s - 6.0)
+        grace_s = _grace_s(self._settings.stop_grace_s)
         leaving = False
         while not self._core.gone:
             for item in self._inbox.take(TICK_S):
@@ -199,6 +216,31 @@ class Agent:
         while waiting:
             for followed in effects.perform(waiting.popleft(), at):
                 waiting.extend(self._core.handle(followed, at))
+
+    def _health_source(self) -> HealthSource:
+        script = self._settings.health_script
+        if script is None:
+            return HostHealth(self._folders.data, GpuWatch())
+        name = f"{self._settings.node_id}.json"
+        return ScriptedHealth(script / name if script.is_dir() else script)
+
+    def _stays(self) -> bool:
+        """Wait while the machine is about to go; False when the agent was stopped before."""
+        told = None
+        while self._notices is not None and not self._stopping.is_set():
+            notice = self._notices.read()
+            self._health.beat()
+            self._health.set("notice", ok=notice is None, detail=notice.reason if notice else "")
+            if notice is None:
+                break
+            if notice.reason != told:
+                told = notice.reason
+                log.warning("agent.does_not_join", reason=told)
+            self._stopping.wait(self._settings.notice_interval_s)
+        return not self._stopping.is_set()
+
+    def _noticed(self, notice: Notice) -> None:
+        self._inbox.put(Leave(notice.reason, _grace_s(notice.left_s)))
 
     def _wait_for_logs(self) -> dict[TopicPartition, int] | None:
         """The ends of the logs that are read; None when the agent was stopped before."""
@@ -237,6 +279,11 @@ class Agent:
                 self._ended.wait(_BUS_RETRY_S)
             finally:
                 reader.close()
+
+
+def _grace_s(left_s: float) -> float:
+    """Of the time until the agent must be gone: so much for its ranks to save and exit."""
+    return max(1.0, left_s - _LAST_UPLOADS_S)
 
 
 def _concerning_gangs(records: Sequence[Record]) -> list[Received]:

@@ -13,6 +13,7 @@ from gangline_schemas.base import Identifier
 from gangline_service.settings import ServiceSettings
 
 from .inventory import node_name
+from .notices import Provider
 
 _LEASE_SHARE = 0.75
 
@@ -50,6 +51,16 @@ class AgentSettings(ServiceSettings):
     spool_limit_mb: Annotated[int, Field(ge=8)] = 512
     """Disk for logs and metrics while the bus is away; the oldest go first."""
     stop_grace_s: Annotated[float, Field(gt=0)] = 18.0
+    notice_provider: Provider = "none"
+    """Whose notices that this machine will go are heeded: aws, gcp, azure or none."""
+    notice_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """Where its metadata service is; default: the provider's link-local address."""
+    notice_interval_s: Annotated[float, Field(gt=0, le=60)] = 2.0
+    """How often it is asked."""
+    health_interval_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    """How often the node's health is read."""
+    health_script: Path | None = None
+    """For tests: a JSON file to read the node's health from, or a folder with <node_id>.json."""
 
     @field_validator("store_url")
     @classmethod

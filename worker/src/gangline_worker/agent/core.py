@@ -598,13 +598,14 @@ class AgentCore:
         return [self._join()]
 
     def _on_leave(self, item: Leave, at: Moment) -> list[Action]:
-        if self._leaving is not None:
-            return []
-        self._leaving = item.reason
-        event = NodeLeaving(
-            node_id=self._node.node_id, incarnation=self._node.incarnation, reason=item.reason
-        )
-        out: list[Action] = [Publish(self._node.node_id, event, (self._node.incarnation,))]
+        """A second one can only shorten the time that ranks have."""
+        out: list[Action] = []
+        if self._leaving is None:
+            self._leaving = item.reason
+            event = NodeLeaving(
+                node_id=self._node.node_id, incarnation=self._node.incarnation, reason=item.reason
+            )
+            out.append(Publish(self._node.node_id, event, (self._node.incarnation,)))
         for gang in self.gangs:
             out += self._stop(gang, "drain", item.grace_s, at)
         return out

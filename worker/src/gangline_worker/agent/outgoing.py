@@ -16,7 +16,7 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.workers import LogLine, WorkerHeartbeat, WorkerLog
+from gangline_schemas.events.workers import LogLine, NodeHealth, WorkerHeartbeat, WorkerLog
 
 from .inventory import gpu_statuses
 from .model import GangKey, HeartbeatAcked, Publish, RankKey
@@ -46,11 +46,13 @@ class Outgoing:
         *,
         limit_bytes: int,
         gpus: int,
+        health: Callable[[], NodeHealth | None],
     ) -> None:
         self._node_id = node_id
         self._names = names
         self._connect = connect
         self._gpus = gpus
+        self._health = health
         self._control = Spool(folder / "control", sync=True)
         self._telemetry = Spool(folder / "telemetry", sync=False, limit_bytes=limit_bytes)
         self._senders = (
@@ -146,6 +148,7 @@ class Outgoing:
             "gpus": status.gpus,
             "cpu_percent": status.cpu_percent,
             "memory_used_gb": status.memory_used_gb,
+            "health": self._health(),
         }
 
     def _spool(self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime) -> None:
