@@ -20,7 +20,7 @@ from gangline_worker.checkpoint.files import (
     write_synced,
 )
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
-from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.local import fingerprint, holdings
 from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
@@ -276,3 +276,29 @@ def test_launches_without_an_agent_count_their_attempts(
     assert identity(tmp_path).attempt == 10
     monkeypatch.setenv("GANGLINE_ATTEMPT", "4")
     assert identity(tmp_path).attempt == 4
+
+
+def test_a_plan_holds_as_long_as_the_tensors_lie_where_they_lay() -> None:
+    model = torch.nn.Linear(3, 2)
+    first = fingerprint(model.state_dict())
+    assert fingerprint(model.state_dict()) == first, "other Python objects of the same memory"
+    with torch.no_grad():
+        model.weight += 1
+    assert fingerprint(model.state_dict()) == first
+    as_columns = {**model.state_dict(), "weight": model.weight.detach().t()}
+    assert fingerprint(as_columns) != first
+    moved = {**model.state_dict(), "bias": model.bias.detach().clone()}
+    assert fingerprint(moved) != first
+    assert fingerprint({"w": model.weight, "bias": model.bias}) != first
+
+
+def test_other_tensors_are_planned_for_anew(tmp_path: Path) -> None:
+    saver = saver_of(tmp_path, [])
+    for step, seed in ((1, 0), (2, 5)):
+        saver.begin(step, state(seed), {}, {})
+        saver.wait()
+        folder = tmp_path / "attempt-0001" / f"step-{step:010d}"
+        assert commit_local(folder, 1)
+        filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
+        Checkpoint(folder).fill(holdings(filled, 0, 1))
+        assert torch.equal(filled["a"], state(seed)["a"])

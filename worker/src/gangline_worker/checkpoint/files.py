@@ -58,6 +58,15 @@ def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
     return ObjectDigest(key=key, size_bytes=len(data), xxh3=digest.hexdigest())
 
 
+def sync_file(path: Path) -> None:
+    """Make the bytes of a file survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from gangline_worker.checkpoint.layout import ITEM_BYTES, Block, owned
 
@@ -47,7 +48,8 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
     """What this rank holds of `tensor`: a DTensor's shard, or a plain tensor as a replica.
 
     Raises:
-        TypeError: a placement other than Shard or Replicate, or an unknown dtype.
+        TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor
+            parallelism; or an unknown dtype.
     """
     dtype = dtype_name(tensor.dtype)
     shape = tuple(tensor.shape)
@@ -59,10 +61,15 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         raise TypeError(f"{name}: this rank is not part of the tensor's device mesh")
-    for index, size, placement in zip(
-        coordinate, tensor.device_mesh.shape, tensor.placements, strict=True
-    ):
-        if type(placement) is Shard:
+    cuts = list(zip(coordinate, tensor.device_mesh.shape, tensor.placements, strict=True))
+    # FSDP2 cuts what tensor parallelism, a later dimension of the mesh, has cut before.
+    cuts.sort(key=lambda cut: isinstance(cut[2], _StridedShard))
+    pieces = [1] * len(shape)
+    for index, size, placement in cuts:
+        if isinstance(placement, _StridedShard) and placement.split_factor != pieces[placement.dim]:
+            raise TypeError(f"{name}: cannot save a tensor placed as {placement}")
+        if isinstance(placement, Shard | _StridedShard):
+            pieces[placement.dim] *= size
             rows = -(-local[placement.dim] // size)
             first = min(local[placement.dim], index * rows)
             count = min(local[placement.dim], first + rows) - first
@@ -81,3 +88,32 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
 def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
     """What this rank holds of each tensor, by name."""
     return {name: held(name, tensor, rank, world_size) for name, tensor in tensors.items()}
+
+
+Fingerprint = tuple[tuple[object, ...], ...]
+
+
+@torch.no_grad()
+def fingerprint(tensors: Mapping[str, torch.Tensor]) -> Fingerprint:
+    """Equal for two sets of tensors exactly if what this rank holds lies in the same places.
+
+    So a plan made for one set is right for the other, also when the Python objects are others, as
+    those of two calls of `state_dict()`.
+    """
+    return tuple(
+        (
+            name,
+            tensor.shape,
+            tensor.dtype,
+            *(
+                (_place(tensor.to_local()), tensor.placements)
+                if isinstance(tensor, DTensor)
+                else (_place(tensor), None)
+            ),
+        )
+        for name, tensor in tensors.items()
+    )
+
+
+def _place(local: torch.Tensor) -> tuple[object, ...]:
+    return local.device, local.data_ptr(), local.shape, local.stride()

@@ -38,7 +38,8 @@ from gangline_schemas.checkpoint import (
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.files import write_synced
 from gangline_worker.checkpoint.layout import lay_out
-from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
+from gangline_worker.checkpoint.staging import staging
 
 WRITER_NICENESS = 10
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
@@ -71,7 +72,7 @@ class SaveResult:
 class _Plan:
     """Where each block goes; it holds as long as the state is made of the same tensors."""
 
-    key: tuple[tuple[str, int, int], ...]
+    key: Fingerprint
     slices: tuple[TensorSlice, ...]
     size_bytes: int
     sources: list[torch.Tensor]
@@ -164,7 +165,7 @@ class AsyncSaver:
         return found
 
     def _plan_for(self, tensors: Mapping[str, torch.Tensor]) -> _Plan:
-        key = tuple((name, id(t), t.data_ptr()) for name, t in tensors.items())
+        key = fingerprint(tensors)
         if self._plan is not None and self._plan.key == key:
             return self._plan
         me = self._identity
@@ -172,9 +173,7 @@ class AsyncSaver:
         slices, size = lay_out(block for block, _ in parts)
         sources = [data for block, data in parts if block.size_bytes]
         if self._staging.numel() < size:
-            pinned = bool(sources) and sources[0].is_cuda
-            self._staging = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-            self._staging.zero_()
+            self._staging = staging(size, pinned=bool(sources) and sources[0].is_cuda)
         staged = [
             self._staging[s.byte_offset : s.byte_offset + s.size_bytes]
             .view(source.dtype)
