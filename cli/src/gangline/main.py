@@ -13,8 +13,10 @@ import typer
 from gangline.commands import (
     checkpoints,
     cluster,
+    data,
     demo,
     events,
+    incidents,
     jobs,
     logs,
     platform,
@@ -36,6 +38,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
+snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
 reports = typer.Typer(no_args_is_help=True, help="What the GPUs did over a period.")
 
 
@@ -80,6 +83,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "nodes": cluster.nodes,
         "drain": cluster.drain,
         "queue": cluster.queue,
+        "incidents": incidents.incidents,
         "events": events.events,
     },
 }
@@ -94,6 +98,9 @@ app.command(rich_help_panel="Cluster")(replay.replay)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")
+for _name, _make in {"prepare": data.prepare, "verify": data.verify, "show": data.show}.items():
+    snapshots.command(_name)(_make)
+app.add_typer(snapshots, name="data", rich_help_panel="Runs")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")

@@ -17,7 +17,7 @@ from gangline import api_models as api
 from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
-from gangline.incident_models import Incident, IncidentPage
+from gangline.incident_models import Incident, IncidentPage, Totals
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
 from gangline.report_models import UtilizationReport, WeeklyReport
 from gangline.transport import HTML, Params, Transport
@@ -319,7 +319,8 @@ class Gangline:
             return page.incidents, page.cursor
 
         found = [*pages(ask, limit)]
-        return IncidentPage(incidents=found, totals=read_pages[0].totals, cursor=None)
+        totals = read_pages[0].totals if read_pages else Totals()
+        return IncidentPage(incidents=found, totals=totals, cursor=None)
 
     # Reports
 

@@ -1,0 +1,111 @@
+"""`gangline incidents`: what it asks, tables and sentences that fit, totals, nothing to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli_run import Runner
+from stub_gateway import Stub
+
+ROUTE = "/v1/incidents"
+JOB = "llama-sft-with-a-rather-long-name-0123456789"
+
+
+def incident(**fields: Any) -> dict[str, Any]:
+    return {
+        "team": "nlp", "job_id": JOB, "attempt": 1, "outcome": "recovered",
+        "failure_class": "process", "cause": "process", "action": "restart",
+        "message": f"rank 1 on {'node-' * 8}2 was ended by SIGKILL", "first_rank": 1,
+        "node_id": "node-2", "avoid_nodes": [], "review": False, "failures": 1, "world_size": 8,
+        "last_step": 97, "committed_step": 60, "resume_step": 60,
+        "failed_at": "2026-11-21T10:00:00Z", "next_attempt": 2,
+        "allocated_at": "2026-11-21T10:00:00.250Z", "running_at": "2026-11-21T10:00:01.500Z",
+        "first_step_at": "2026-11-21T10:02:04Z", "closed_at": "2026-11-21T10:02:05Z",
+        "recover_s": 124.0, "work_lost_s": 40.0, "down_s": 124.0, "lost_gpu_s": 1312.0,
+        "later": "a field of a newer gateway",
+    } | fields  # fmt: skip
+
+
+OPEN = incident(
+    attempt=2, outcome="open", failure_class="out_of_memory", node_id="", recover_s=None,
+    next_attempt=3, allocated_at=None, running_at=None, first_step_at=None, last_step=None,
+    committed_step=None, resume_step=None, review=True, avoid_nodes=["node-1", "node-2"],
+)  # fmt: skip
+TOTALS = {
+    "incidents": 31, "recovered": 29, "recover_median_s": 1.25, "recover_p95_s": 95.0,
+    "lost_gpu_s": 36_900.0,
+    "by_class": [{"name": "process", "incidents": 30, "lost_gpu_s": 1.0}],
+    "by_node": [{"name": f"node-{n}", "incidents": 9, "lost_gpu_s": 1.0} for n in range(20)],
+}  # fmt: skip
+
+
+def page(*items: dict[str, Any], cursor: str | None = None) -> dict[str, Any]:
+    return {"incidents": [*items], "totals": TOTALS, "cursor": cursor}
+
+
+def test_the_table_and_the_totals_fit(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page(OPEN, incident()))
+    done = gangline("incidents")
+    lines = done.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[0].split()) == "AGE JOB TRY CLASS NODE OUTCOME BACK IN GPU-H"
+    assert lines[2].endswith("process        node-2  recovered  2 min 4 s   0.36")
+    text = " ".join(done.out.split())
+    assert (
+        "31 incidents (2 shown); 29 recovered, in 1.2 s (median), 1 min 35 s (P95); "
+        "10.25 GPU-hours lost by class: process 30 by node: node-0 9, node-1 9," in text
+    )
+
+
+def test_of_one_job_each_failure_is_told_in_words(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page(OPEN, incident()))
+    done = gangline("incidents", JOB)
+    assert max(map(len, done.out.splitlines())) <= 80
+    text = " ".join(done.out.split())
+    assert "was ended by SIGKILL step 97 reached, 60 saved; 40.0 s of work lost" in text
+    assert (
+        "attempt 2 from step 60: GPUs after 0.2 s, ranks 1.5 s, a step 2 min 4 s"
+        in text
+    )
+    assert "flagged: a person shall look at the data no step reached, nothing was saved" in text
+    assert "attempt 3 from the beginning: waits for GPUs avoided: node-1, node-2" in text
+
+
+def test_what_is_asked(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page(incident(), cursor="c"), page(incident(attempt=2)))
+    gangline(
+        "incidents", JOB, "--team", "nlp", "--node", "node-2", "--since", "2026-11-01", "-n", "2"
+    )
+    first, second = [asked.query for asked in stub.asked]
+    assert first == {
+        "job": [JOB], "team": ["nlp"], "node": ["node-2"], "limit": ["2"],
+        "since": ["2026-11-01T00:00:00+00:00"],
+    }  # fmt: skip
+    assert second["cursor"] == ["c"]
+
+
+def test_json_has_the_incidents_and_the_totals(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page(incident()))
+    found = gangline("incidents", "--json").json
+    assert found["incidents"][0]["recover_s"] == 124.0
+    assert found["totals"]["by_node"][0] == {"name": "node-0", "incidents": 9, "lost_gpu_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), [((), "nothing has failed"), ((JOB,), f"{JOB} has not failed")]
+)
+def test_nothing_failed(
+    stub: Stub, gangline: Runner, arguments: tuple[str, ...], says: str
+) -> None:
+    stub.on("GET", ROUTE, page())
+    done = gangline("incidents", *arguments)
+    assert (done.code, done.out) == (0, "")
+    assert says in done.err
+
+
+def test_a_time_that_is_none_is_refused(gangline: Runner) -> None:
+    done = gangline("incidents", "--since", "never")
+    assert done.code == 2
+    assert "--since" in done.err
