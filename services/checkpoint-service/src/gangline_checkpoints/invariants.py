@@ -26,6 +26,14 @@ def violations(state: CheckpointState) -> list[str]:
             found.append(f"{job_id}: is active but unknown")
             continue
         found += [f"{job_id}: {problem}" for problem in _job_violations(job)]
+        found += [
+            f"{job_id}: {kept.id} is healthy or is to be read again, and not both"
+            for kept in job.kept
+            if kept.healthy != ((job_id, *kept.id) in state.right)
+        ]
+    read = state.scrubbing
+    if read is not None and (read.job_id, *read.id) not in state.right:
+        found.append(f"{read.job_id}: {read.id} is read again and is not healthy")
     return found
 
 
