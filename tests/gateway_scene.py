@@ -95,7 +95,7 @@ class NoHistory:
 def no_history() -> Questions:
     """Questions that nobody has an answer to."""
     empty: Any = NoHistory()
-    return Questions(empty, empty, empty)
+    return Questions(empty, empty, empty, empty)
 
 
 class GatewayScene:

@@ -16,9 +16,17 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_gateway.comparison import compare
-from gangline_gateway.history import CursorError, History, RunFilter
+from gangline_gateway.history import History, RunFilter
+from gangline_gateway.incidents import IncidentFilter, Incidents, Share
+from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
+from gangline_schemas.events.faults import (
+    FailureCause,
+    FailureClass,
+    GangFailed,
+    IncidentClosed,
+)
 from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -114,6 +122,63 @@ def story(tracker: TrackerProcess, job: str, spec: JobSpec, minute: int) -> None
     newer = ref.model_copy(update={"step": 20})
     tracker.send(CheckpointCommitted(job_id=job, checkpoint=newer, size_bytes=5, objects=3), job)
     tracker.send(CheckpointDeleted(job_id=job, attempt=1, step=10, reason="keep 1"), job)
+    for event in failures(job, spec.team, at):
+        tracker.send(event, job)
+
+
+def failures(job: str, team: str, at: datetime) -> list[GangFailed | IncidentClosed]:
+    """A killed rank from which the job recovered after 2 s, and a node of which it has not yet."""
+    killed = GangFailed(
+        job_id=job,
+        attempt=1,
+        cause=FailureCause.PROCESS,
+        failure_class=FailureClass.PROCESS,
+        action="restart",
+        message="rank 1 on node-2 was ended by SIGKILL",
+        first_rank=1,
+        node_id="node-2",
+        avoid_nodes=("node-2",),
+        restarts_used=1,
+        restarts_max=3,
+        failed_at=at,
+        team=team,
+        world_size=2,
+        work_lost_s=5.0,
+    )
+    closed = IncidentClosed(
+        job_id=job,
+        team=team,
+        attempt=1,
+        failure_class=killed.failure_class,
+        cause=killed.cause,
+        action=killed.action,
+        message=killed.message,
+        first_rank=1,
+        node_id="node-2",
+        avoid_nodes=killed.avoid_nodes,
+        failures=1,
+        world_size=2,
+        failed_at=at,
+        next_attempt=2,
+        running_at=at + timedelta(seconds=1),
+        first_step_at=at + timedelta(seconds=2),
+        outcome="recovered",
+        closed_at=at + timedelta(seconds=3),
+        recover_s=2.0,
+        work_lost_s=5.0,
+        down_s=2.0,
+        lost_gpu_s=14.0,
+    )
+    node = killed.model_copy(
+        update={
+            "attempt": 2,
+            "cause": FailureCause.NODE,
+            "failure_class": FailureClass.NODE,
+            "failed_at": at + timedelta(seconds=30),
+            "work_lost_s": 10.0,
+        }
+    )
+    return [killed, closed, node]
 
 
 def beat(tracker: TrackerProcess, node: str, job: str) -> None:
@@ -158,7 +223,7 @@ def tracker(
         client = process.client()
         wait_until("steps", lambda: number(client, "SELECT count() FROM steps") == 3 * 11 * 20)
         wait_until("logs", lambda: number(client, "SELECT count() FROM logs") == 3 * 50)
-        wait_until("events", lambda: number(client, "SELECT count() FROM events") == 3 * 8)
+        wait_until("events", lambda: number(client, "SELECT count() FROM events") == 3 * 11)
         wait_until("beats", lambda: number(client, "SELECT count() FROM heartbeats") == 2)
         yield process
         assert process.end() == 0
@@ -207,6 +272,8 @@ def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
             ("runs", "job_id"),
             ("run_list", "job_id"),
             ("usage", "job_id"),
+            ("incidents", "job_id"),
+            ("incident_list", "job_id"),
             ("checkpoints", "job_id"),
             ("checkpoint_list", "job_id"),
             ("events", "subject"),
@@ -214,7 +281,7 @@ def test_a_team_sees_its_own_rows_only(tracker: TrackerProcess) -> None:
             query = sql.format(table=f"gangline.{table}", column=column)
             assert number(client, query) == 0, query
     assert client.query("SELECT DISTINCT node_id FROM node_samples").result_rows == [("node-1",)]
-    assert number(client, "SELECT count() FROM events WHERE subject = 'job-a'") == 8
+    assert number(client, "SELECT count() FROM events WHERE subject = 'job-a'") == 11
     assert number(tracker.client("vision"), "SELECT uniq(subject) FROM events") == 1
 
 
@@ -311,6 +378,46 @@ def test_logs_checkpoints_and_samples(history: History) -> None:
     ]
     samples = history.node_samples(BASE, BASE + timedelta(seconds=1), ["node-1"])
     assert [(sample.gpu, sample.utilization) for sample in samples] == [(0, 50.0), (1, 70.0)]
+
+
+def test_incidents_are_listed_page_by_page_with_their_totals(tracker: TrackerProcess) -> None:
+    incidents = Incidents(tracker.client("service"))
+    everything = IncidentFilter()
+    first = incidents.page(everything, limit=4)
+    rest = incidents.page(everything, limit=4, cursor=first.cursor)
+    found = [(row.job_id, row.attempt, row.outcome) for row in first.incidents + rest.incidents]
+    assert found == [
+        (job, attempt, outcome)
+        for job in ("job-c", "job-b", "job-a")
+        for attempt, outcome in ((2, "open"), (1, "recovered"))
+    ]
+    assert rest.cursor is None
+    closed = rest.incidents[-1]
+    assert (closed.recover_s, closed.lost_gpu_s, closed.avoid_nodes) == (2.0, 14.0, ["node-2"])
+    assert (closed.failed_at, closed.review, closed.allocated_at) == (BASE, False, None)
+    opened = rest.incidents[-2]
+    assert (opened.failure_class, opened.lost_gpu_s, opened.recover_s) == ("node", 20.0, None)
+    totals = incidents.totals(everything)
+    assert (totals.incidents, totals.recovered, totals.lost_gpu_s) == (6, 3, 102.0)
+    assert (totals.recover_median_s, totals.recover_p95_s) == (2.0, 2.0)
+    assert totals.by_class == [Share("node", 3, 60.0), Share("process", 3, 42.0)]
+    assert totals.by_node == [Share("node-2", 6, 102.0)]
+
+
+def test_incidents_are_chosen(tracker: TrackerProcess) -> None:
+    incidents = Incidents(tracker.client("service"))
+
+    def jobs(wanted: IncidentFilter) -> list[tuple[str, int]]:
+        return [(row.job_id, row.attempt) for row in incidents.page(wanted).incidents]
+
+    assert jobs(IncidentFilter(teams=frozenset({"vision"}))) == [("job-c", 2), ("job-c", 1)]
+    assert jobs(IncidentFilter(job_id="job-a", classes=("node",))) == [("job-a", 2)]
+    assert jobs(IncidentFilter(since=BASE + timedelta(minutes=2, seconds=30))) == [("job-c", 2)]
+    assert jobs(IncidentFilter(node_id="node-9")) == []
+    nothing = incidents.totals(IncidentFilter(job_id="nobody"))
+    assert (nothing.incidents, nothing.recover_median_s, nothing.by_node) == (0, None, [])
+    with pytest.raises(CursorError):
+        incidents.page(IncidentFilter(), cursor="1.job")
 
 
 def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Door:
     def __init__(self, source: Source, caller: Principal = ADMIN) -> None:
         away: Any = None
         reports: Any = source
-        past = Past(lambda: Questions(away, away, reports))
+        past = Past(lambda: Questions(away, away, reports, away))
         self._app = routes(Gate(away, away, past, away, away, clock=lambda: NOW))
         self._caller = caller
 

@@ -14,6 +14,7 @@ from gangline_gateway.doors import Doors, Names
 from gangline_gateway.gate import Gate
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.cluster import cluster, who
+from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
 from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.reports import reports
@@ -46,7 +47,7 @@ def routes(gate: Gate) -> FastAPI:
     )
     app.state.gate = gate
     problems.install(app)
-    for router in (jobs, bundles, logs, runs, cluster, reports, topics, who):
+    for router in (jobs, bundles, logs, runs, incidents, cluster, reports, topics, who):
         app.include_router(router)
 
     @app.get(OPENAPI_PATH, include_in_schema=False)

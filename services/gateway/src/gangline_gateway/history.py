@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
+from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+
 MAX_PAGE = 1000
 MAX_POINTS = 5000
 MAX_RUNS = 100
-
-
-class CursorError(ValueError):
-    """The cursor of a page is not one that was given out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +171,7 @@ class History:
         self, wanted: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
     ) -> RunPage:
         """A page of runs, newest first. Raises CursorError."""
-        where = _Where()
+        where = Where()
         wanted = wanted or RunFilter()
         where.teams(wanted.teams)
         where.among("state", wanted.states)
@@ -186,11 +184,11 @@ class History:
         if wanted.submitted_before is not None:
             where.add("submitted_at < {until:DateTime64(3)}", until=wanted.submitted_before)
         if cursor is not None:
-            after_ms, after_job = _read_cursor(cursor, 2)
+            after_ms, after_job = read_cursor(cursor, 2)
             where.add(
                 "(submitted_at, job_id) < "
                 "(fromUnixTimestamp64Milli({after_ms:Int64}), {after_job:String})",
-                after_ms=_number(after_ms),
+                after_ms=number(after_ms),
                 after_job=after_job,
             )
         size = max(1, min(limit, MAX_PAGE))
@@ -201,7 +199,9 @@ class History:
         )
         runs = [RunRow(**row) for row in rows[:size]]
         more = len(rows) > size
-        return RunPage(runs, _cursor(_ms(runs[-1].submitted_at), runs[-1].job_id) if more else None)
+        return RunPage(
+            runs, cursor_of(ms(runs[-1].submitted_at), runs[-1].job_id) if more else None
+        )
 
     def run(self, job_id: str, teams: frozenset[str] | None = None) -> RunRow | None:
         """One run; None when there is none, or none of these teams."""
@@ -212,7 +212,7 @@ class History:
         self, job_ids: Sequence[str], teams: frozenset[str] | None = None
     ) -> list[RunRow]:
         """These runs as far as they exist, in the order asked for."""
-        where = _Where()
+        where = Where()
         where.teams(teams)
         where.add("job_id IN {jobs:Array(String)}", jobs=list(job_ids)[:MAX_RUNS])
         rows = self._rows(
@@ -240,7 +240,7 @@ class History:
         last_step: int | None = None,
     ) -> list[Curve]:
         """Curves of at most about `points` points, all over the same widths of steps."""
-        where = _Where()
+        where = Where()
         where.add("run_id IN {runs:Array(String)}", runs=list(run_ids))
         where.add("name IN {names:Array(String)}", names=list(names))
         where.add("step >= {first:UInt64}", first=max(0, first_step))
@@ -298,14 +298,14 @@ class History:
         tail: bool = False,
     ) -> LogPage:
         """Lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
-        where = _Where()
+        where = Where()
         where.add("l.job_id = {job:String}", job=job_id)
         if rank is not None:
             where.add("l.rank = {rank:UInt32}", rank=rank)
         if attempt is not None:
             where.add("l.attempt = {attempt:UInt32}", attempt=attempt)
         if cursor is not None and not tail:
-            after = [_number(part) for part in _read_cursor(cursor, 4)]
+            after = [number(part) for part in read_cursor(cursor, 4)]
             where.add(
                 "(l.attempt, l.time, l.rank, l.line) > ({c0:UInt32}, "
                 "fromUnixTimestamp64Milli({c1:Int64}), {c2:UInt32}, {c3:UInt64})",
@@ -326,7 +326,7 @@ class History:
         if not lines:
             return LogPage([], cursor)
         last = lines[-1]
-        return LogPage(lines, _cursor(last.attempt, _ms(last.time), last.rank, last.line))
+        return LogPage(lines, cursor_of(last.attempt, ms(last.time), last.rank, last.line))
 
     def checkpoints(self, job_id: str) -> list[CheckpointRow]:
         """A job's checkpoints, newest first."""
@@ -341,7 +341,7 @@ class History:
         self, since: datetime, until: datetime, node_ids: Iterable[str] = ()
     ) -> list[NodeSample]:
         """Samples of nodes (all, if none is named) in order of time; at most 100,000."""
-        where = _Where()
+        where = Where()
         where.add("time >= {since:DateTime64(3)}", since=since)
         where.add("time < {until:DateTime64(3)}", until=until)
         where.among("node_id", tuple(node_ids))
@@ -355,62 +355,5 @@ class History:
     def _rows(self, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         answer = self._client.query(sql, parameters=parameters)
         return [
-            {name: _aware(value) for name, value in row.items()} for row in answer.named_results()
+            {name: aware(value) for name, value in row.items()} for row in answer.named_results()
         ]
-
-
-class _Where:
-    """Conditions and their parameters; values never stand in the text."""
-
-    def __init__(self) -> None:
-        self._conditions: list[str] = []
-        self.parameters: dict[str, Any] = {}
-
-    @property
-    def sql(self) -> str:
-        return f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
-
-    def add(self, condition: str, **parameters: Any) -> None:
-        self._conditions.append(condition)
-        self.parameters |= {name: _written(value) for name, value in parameters.items()}
-
-    def among(self, column: str, values: Sequence[str]) -> None:
-        if values:
-            self.add(f"{column} IN {{{column}_in:Array(String)}}", **{f"{column}_in": list(values)})
-
-    def teams(self, teams: frozenset[str] | None) -> None:
-        if teams is not None:
-            self.add("team IN {teams:Array(String)}", teams=sorted(teams))
-
-
-def _written(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return value
-
-
-def _aware(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
-
-
-def _ms(value: datetime) -> int:
-    return round(value.timestamp() * 1000)
-
-
-def _cursor(*parts: object) -> str:
-    return ".".join(str(part) for part in parts)
-
-
-def _read_cursor(cursor: str, parts: int) -> list[str]:
-    found = cursor.split(".")
-    if len(found) != parts:
-        raise CursorError("cursor must be one that an earlier page gave")
-    return found
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise CursorError("cursor must be one that an earlier page gave")
-    return int(text)

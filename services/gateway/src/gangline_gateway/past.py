@@ -18,10 +18,12 @@ from urllib3.exceptions import HTTPError
 from gangline_bus.ports import TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.config import Settings
-from gangline_gateway.history import CursorError, History
+from gangline_gateway.history import History
+from gangline_gateway.incidents import Incidents
 from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
+from gangline_gateway.sql_parts import CursorError
 
 log = structlog.get_logger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -90,6 +92,7 @@ class Questions:
     history: History
     records: Records
     reports: Reports
+    incidents: Incidents
 
 
 class Past:
@@ -136,7 +139,9 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] 
             send_receive_timeout=30,
             query_retries=0,
         )
-        return Questions(History(client), Records(client, names), Reports(client))
+        return Questions(
+            History(client), Records(client, names), Reports(client), Incidents(client)
+        )
 
     return connect
 

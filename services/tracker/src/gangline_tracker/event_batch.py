@@ -20,6 +20,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.quota import UsageCharged
 from gangline_tracker.arrow import dictionary, ingested, millis, times
 from gangline_tracker.batches import Insert, whole
+from gangline_tracker.incidents import incidents_table
 from gangline_tracker.runs import Run, evolve, job_of
 
 
@@ -64,7 +65,7 @@ def team_of(event: Event) -> str:
 
 
 class EventBatch:
-    """All other topics -> events, with runs, checkpoints and usage derived from them.
+    """All other topics -> events, with runs, checkpoints, incidents and usage derived from them.
 
     Derived rows are written first: they are the same however often they are written, and the
     INSERT into events makes them count as done. `topic_prefix` is left out of topic names.
@@ -89,10 +90,11 @@ class EventBatch:
         return len(self._received)
 
     def inserts(self, at: datetime) -> list[Insert]:
-        """INSERTs into runs, checkpoints and usage, as needed; then into events."""
+        """INSERTs into runs, checkpoints, incidents and usage, as needed; then into events."""
         if not self._received:
             return []
-        parts = [self._runs(), self._checkpoints(), self._usage(), self._events(at)]
+        incidents = Insert("incidents", incidents_table(self._received))
+        parts = [self._runs(), self._checkpoints(), incidents, self._usage(), self._events(at)]
         return [part for part in parts if part.rows.num_rows]
 
     def _events(self, at: datetime) -> Insert:

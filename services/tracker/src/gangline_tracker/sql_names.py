@@ -6,7 +6,9 @@ from importlib import resources
 
 DATABASE = "gangline"
 
-TEAM_TABLES = frozenset({"steps", "logs", "runs", "usage", "run_curves", "run_list"})
+TEAM_TABLES = frozenset(
+    {"steps", "logs", "runs", "usage", "incidents", "run_curves", "run_list", "incident_list"}
+)
 """Tables with a column `team` in every row."""
 JOB_TABLES = frozenset({"checkpoints", "checkpoint_list"})
 """Tables whose `job_id` says the team."""

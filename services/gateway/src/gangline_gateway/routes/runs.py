@@ -279,14 +279,15 @@ def list_runs(
         users=tuple(user or ()),
         projects=tuple(project or ()),
         name_contains=name,
-        submitted_from=_moment("submitted_from", submitted_from),
-        submitted_before=_moment("submitted_before", submitted_before),
+        submitted_from=moment("submitted_from", submitted_from),
+        submitted_before=moment("submitted_before", submitted_before),
     )
     page = gate.past.ask(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
     return models.RunPageAnswer(runs=[present.run(row) for row in page.runs], cursor=page.cursor)
 
 
-def _moment(field: str, value: datetime | None) -> datetime | None:
+def moment(field: str, value: datetime | None) -> datetime | None:
+    """A time of a query. Raises a 422 problem when it has no zone or is out of range."""
     if value is None:
         return None
     if value.tzinfo is None:

@@ -64,3 +64,38 @@ CREATE TABLE IF NOT EXISTS gangline.usage
 ENGINE = ReplacingMergeTree(version)
 ORDER BY (team, job_id, attempt)
 COMMENT 'GPU time charged per attempt (read with FINAL).';
+
+CREATE TABLE IF NOT EXISTS gangline.incidents
+(
+    team LowCardinality(String),
+    job_id String,
+    attempt UInt32,
+    outcome LowCardinality(String),
+    failure_class LowCardinality(String),
+    cause LowCardinality(String),
+    action LowCardinality(String),
+    message String,
+    first_rank Nullable(UInt32),
+    node_id String,
+    avoid_nodes Array(String),
+    review Bool,
+    failures UInt32,
+    world_size UInt32,
+    last_step Nullable(UInt64),
+    committed_step Nullable(UInt64),
+    resume_step Nullable(UInt64),
+    failed_at DateTime64(3, 'UTC'),
+    next_attempt Nullable(UInt32),
+    allocated_at Nullable(DateTime64(3, 'UTC')),
+    running_at Nullable(DateTime64(3, 'UTC')),
+    first_step_at Nullable(DateTime64(3, 'UTC')),
+    closed_at Nullable(DateTime64(3, 'UTC')),
+    recover_s Nullable(Float64),
+    work_lost_s Float64,
+    down_s Float64,
+    lost_gpu_s Float64,
+    version UInt64
+)
+ENGINE = ReplacingMergeTree(version)
+ORDER BY (job_id, attempt)
+COMMENT 'One row per failure (use incident_list): what happened, what it cost, when it was over.';

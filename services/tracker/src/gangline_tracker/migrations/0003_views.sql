@@ -16,6 +16,9 @@ GROUP BY s.team, s.run_id, s.name, s.step;
 CREATE VIEW IF NOT EXISTS gangline.run_list AS
 SELECT * FROM gangline.runs FINAL;
 
+CREATE VIEW IF NOT EXISTS gangline.incident_list AS
+SELECT * FROM gangline.incidents FINAL;
+
 CREATE VIEW IF NOT EXISTS gangline.checkpoint_list AS
 SELECT
     c.job_id AS job_id,

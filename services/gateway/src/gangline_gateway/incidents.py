@@ -1,0 +1,178 @@
+"""What failed, from ClickHouse: a page of incidents, and what all of them cost.
+
+Like history.py: who answers a user passes that user's teams, and a client belongs to one thread.
+"""
+
+# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from clickhouse_connect.driver.client import Client
+
+from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+
+MAX_PAGE = 200
+MAX_SHARES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRow:
+    """One failure; `outcome` is open until its job has recovered or ended. Times are UTC."""
+
+    team: str
+    job_id: str
+    attempt: int
+    outcome: str
+    failure_class: str
+    cause: str
+    action: str
+    message: str
+    first_rank: int | None
+    node_id: str
+    avoid_nodes: list[str]
+    review: bool
+    failures: int
+    world_size: int
+    last_step: int | None
+    committed_step: int | None
+    resume_step: int | None
+    failed_at: datetime
+    next_attempt: int | None
+    allocated_at: datetime | None
+    running_at: datetime | None
+    first_step_at: datetime | None
+    closed_at: datetime | None
+    recover_s: float | None
+    work_lost_s: float
+    down_s: float
+    lost_gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentPage:
+    """Incidents, newest first. `cursor` continues after the last one; None: there are no more."""
+
+    incidents: list[IncidentRow]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The incidents of one class or node."""
+
+    name: str
+    incidents: int
+    lost_gpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All incidents that a filter accepts; times to recover are of those that recovered."""
+
+    incidents: int
+    recovered: int
+    recover_median_s: float | None
+    recover_p95_s: float | None
+    lost_gpu_s: float
+    by_class: list[Share]
+    by_node: list[Share]
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFilter:
+    """Which incidents; an empty field accepts all."""
+
+    teams: frozenset[str] | None = None
+    job_id: str = ""
+    node_id: str = ""
+    classes: tuple[str, ...] = ()
+    since: datetime | None = None
+
+    def where(self) -> Where:
+        """As conditions."""
+        where = Where()
+        where.teams(self.teams)
+        where.among("failure_class", self.classes)
+        if self.job_id:
+            where.add("job_id = {job:String}", job=self.job_id)
+        if self.node_id:
+            where.add("node_id = {node:String}", node=self.node_id)
+        if self.since is not None:
+            where.add("failed_at >= {since:DateTime64(3)}", since=self.since)
+        return where
+
+
+_COLUMNS = ", ".join(IncidentRow.__dataclass_fields__)
+
+
+class Incidents:
+    """Questions about failures."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def page(
+        self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None
+    ) -> IncidentPage:
+        """A page of incidents, newest first. Raises CursorError."""
+        where = wanted.where()
+        if cursor is not None:
+            after_ms, after_job, after_attempt = read_cursor(cursor, 3)
+            where.add(
+                "(failed_at, job_id, attempt) < (fromUnixTimestamp64Milli({after_ms:Int64}), "
+                "{after_job:String}, {after_attempt:UInt32})",
+                after_ms=number(after_ms),
+                after_job=after_job,
+                after_attempt=number(after_attempt),
+            )
+        size = max(1, min(limit, MAX_PAGE))
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM gangline.incident_list {where.sql} "
+            f"ORDER BY failed_at DESC, job_id DESC, attempt DESC LIMIT {size + 1}",
+            where.parameters,
+        )
+        found = [IncidentRow(**row) for row in rows[:size]]
+        last = found[-1] if len(rows) > size else None
+        return IncidentPage(
+            found, cursor_of(ms(last.failed_at), last.job_id, last.attempt) if last else None
+        )
+
+    def totals(self, wanted: IncidentFilter) -> Totals:
+        """Of all incidents that the filter accepts; classes and nodes with the most first."""
+        where = wanted.where()
+        (row,) = self._rows(
+            "SELECT count() AS incidents, countIf(recover_s IS NOT NULL) AS recovered, "
+            "quantileExactIf(0.5)(ifNull(recover_s, 0), recover_s IS NOT NULL) AS median, "
+            "quantileExactIf(0.95)(ifNull(recover_s, 0), recover_s IS NOT NULL) AS p95, "
+            f"sum(lost_gpu_s) AS lost FROM gangline.incident_list {where.sql}",
+            where.parameters,
+        )
+        some = row["recovered"] > 0
+        return Totals(
+            incidents=row["incidents"],
+            recovered=row["recovered"],
+            recover_median_s=row["median"] if some else None,
+            recover_p95_s=row["p95"] if some else None,
+            lost_gpu_s=row["lost"],
+            by_class=self._shares("failure_class", wanted.where()),
+            by_node=self._shares("node_id", wanted.where()),
+        )
+
+    def _shares(self, column: str, where: Where) -> list[Share]:
+        where.add(f"{column} != ''")
+        rows = self._rows(
+            f"SELECT {column} AS name, count() AS incidents, sum(lost_gpu_s) AS lost_gpu_s "
+            f"FROM gangline.incident_list {where.sql} GROUP BY name "
+            f"ORDER BY incidents DESC, name LIMIT {MAX_SHARES}",
+            where.parameters,
+        )
+        return [Share(**row) for row in rows]
+
+    def _rows(self, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        answer = self._client.query(sql, parameters=parameters)
+        return [
+            {name: aware(value) for name, value in row.items()} for row in answer.named_results()
+        ]

@@ -1,0 +1,78 @@
+"""What questions to ClickHouse are put together from: conditions, times, cursors of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+
+class CursorError(ValueError):
+    """The cursor of a page is not one that was given out."""
+
+
+class Where:
+    """Conditions and their parameters; values never stand in the text."""
+
+    def __init__(self) -> None:
+        self._conditions: list[str] = []
+        self.parameters: dict[str, Any] = {}
+
+    @property
+    def sql(self) -> str:
+        """The clause; "" without conditions."""
+        return f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+
+    def add(self, condition: str, **parameters: Any) -> None:
+        """One more condition, with the values of its parameters."""
+        self._conditions.append(condition)
+        self.parameters |= {name: written(value) for name, value in parameters.items()}
+
+    def among(self, column: str, values: Sequence[str]) -> None:
+        """The column has one of these values; none given: any."""
+        if values:
+            self.add(f"{column} IN {{{column}_in:Array(String)}}", **{f"{column}_in": list(values)})
+
+    def teams(self, teams: frozenset[str] | None) -> None:
+        """The rows of these teams; None: of all."""
+        if teams is not None:
+            self.add("team IN {teams:Array(String)}", teams=sorted(teams))
+
+
+def written(value: Any) -> Any:
+    """A time as the engine reads it in a parameter; other values as they are."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return value
+
+
+def aware(value: Any) -> Any:
+    """A time of the engine in UTC; other values as they are."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
+
+
+def ms(value: datetime) -> int:
+    """Unix time in milliseconds."""
+    return round(value.timestamp() * 1000)
+
+
+def cursor_of(*parts: object) -> str:
+    """The cursor of a page that goes on after a row with these values."""
+    return ".".join(str(part) for part in parts)
+
+
+def read_cursor(cursor: str, parts: int) -> list[str]:
+    """The values of a cursor. Raises CursorError."""
+    found = cursor.split(".")
+    if len(found) != parts:
+        raise CursorError("cursor must be one that an earlier page gave")
+    return found
+
+
+def number(text: str) -> int:
+    """One of its values as a whole number. Raises CursorError."""
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise CursorError("cursor must be one that an earlier page gave")
+    return int(text)
