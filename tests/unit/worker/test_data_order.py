@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangline_worker.data.errors import DataError
 from gangline_worker.data.order import BatchError, SampleOrder, permute
-from gangline_worker.data.text import DataError, TextData, load_text
+from gangline_worker.data.text import TextData, load_text
 
 SEEDS = st.integers(0, 2**63 - 1)
 
@@ -47,6 +48,31 @@ def test_any_cut_of_the_stream_is_the_same_stream(n: int, seed: int, batch: int,
     assert order.at(cut, batch).tolist() == stream[cut:]
     epochs = [stream[i : i + n] for i in range(0, len(stream) - n + 1, n)]
     assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
+
+
+@given(
+    shares=st.lists(
+        st.tuples(st.integers(1, 8), st.integers(1, 3), st.integers(1, 5)), min_size=1, max_size=12
+    ),
+    n=st.integers(1, 200),
+    seed=SEEDS,
+)
+def test_whatever_the_world_sizes_no_sample_is_missed_or_doubled(
+    shares: list[tuple[int, int, int]], n: int, seed: int
+) -> None:
+    """A run that stops and goes on at other world sizes and batches; its state is the position."""
+    order = SampleOrder(n, seed)
+    position, seen = 0, []
+    while position < 2 * n:
+        for world, share, steps in shares:
+            for _ in range(steps):
+                batch = world * share
+                for rank in range(world):
+                    seen += order.of_rank(position, batch, rank, world).tolist()
+                position += batch
+    assert len(seen) == position
+    for first in range(0, position - n + 1, n):
+        assert sorted(seen[first : first + n]) == list(range(n))
 
 
 def test_seeds_and_epochs_shuffle_differently() -> None:

@@ -1,1 +1,1 @@
-"""What the trainer reads: text, and the order in which it is read."""
+"""What the trainer reads: text or prepared tokens, and the order in which it is read."""

@@ -11,17 +11,15 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gangline_worker.data.errors import DataError
 from gangline_worker.data.order import SampleOrder
+from gangline_worker.data.samples import Batch
 
 Bytes = NDArray[np.uint8]
 
 STDLIB = "stdlib"
 _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "__pycache__"})
 _LARGEST_MAPPED_BYTES = 1 << 50
-
-
-class DataError(ValueError):
-    """The data cannot be used as given; the message says the way out."""
 
 
 def find_files(root: Path, suffix: str) -> list[Path]:
@@ -60,14 +58,6 @@ def load_text(source: str, *, suffix: str = ".py", max_bytes: int = 12_000_000) 
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Inputs and the bytes that follow each of them, both (samples, seq_len) of int64."""
-
-    inputs: NDArray[np.int64]
-    targets: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
 class TextData:
     """Windows over a text, in the order of `SampleOrder`. Its state is one position."""
 
@@ -79,6 +69,15 @@ class TextData:
     def of(cls, text: Bytes, *, seq_len: int, seed: int) -> TextData:
         """Cut `text` into windows that overlap by the one byte that is target and next input."""
         return cls(text, seq_len, SampleOrder((len(text) - 1) // seq_len, seed))
+
+    @property
+    def vocab_size(self) -> int:
+        """Bytes are below 256."""
+        return 256
+
+    def counts(self) -> dict[str, float]:
+        """Nothing is found wrong with text."""
+        return {}
 
     def digest(self) -> str:
         """xxh3-128 of the text in hex: whether two ranks, or two attempts, read the same."""

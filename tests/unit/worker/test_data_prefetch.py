@@ -1,0 +1,70 @@
+"""Reading ahead: in order, bounded, with errors handed over, and an end."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from gangline_worker.data.prefetch import Prefetcher
+
+
+def test_batches_come_in_order() -> None:
+    with Prefetcher(str, start=6, stride=3, ahead=2) as batches:
+        assert [batches.take(position) for position in (6, 9, 12, 15)] == ["6", "9", "12", "15"]
+        with pytest.raises(ValueError, match="position 18 comes next, not 24"):
+            batches.take(24)
+        assert batches.take(18) == "18"
+
+
+def test_no_more_is_read_than_may_wait() -> None:
+    read: list[int] = []
+    third = threading.Event()
+
+    def reading(position: int) -> int:
+        read.append(position)
+        if position == 2:
+            third.set()
+        return position
+
+    with Prefetcher(reading, start=0, stride=1, ahead=2) as batches:
+        assert batches.take(0) == 0
+        assert third.wait(30)
+        assert batches.take(1) == 1
+    assert read in ([0, 1, 2], [0, 1, 2, 3])
+
+
+def test_an_error_comes_to_who_waits_after_what_was_good() -> None:
+    def reading(position: int) -> int:
+        if position == 2:
+            raise OSError("the disk is gone")
+        return position
+
+    with Prefetcher(reading, start=0, stride=1, ahead=4) as batches:
+        assert [batches.take(0), batches.take(1)] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(OSError, match="the disk is gone"):
+                batches.take(2)
+
+
+def test_closing_ends_the_thread_and_those_that_wait() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def reading(position: int) -> int:
+        begun.set()
+        assert go_on.wait(30)
+        return position
+
+    before = threading.active_count()
+    batches = Prefetcher(reading, start=0, stride=1, ahead=1)
+    assert begun.wait(30)
+    ending = threading.Timer(0.0, go_on.set)
+    ending.start()
+    batches.close()
+    ending.join()
+    assert threading.active_count() == before
+    assert batches.take(0) == 0  # it was ready when all ended
+    with pytest.raises(RuntimeError, match="closed"):
+        batches.take(1)
+    with pytest.raises(ValueError, match="at least 1"):
+        Prefetcher(reading, start=0, stride=1, ahead=0)

@@ -1,0 +1,393 @@
+"""Making token snapshots: what they hold, what is refused, and going on after a stop."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from data_scene import BLOCK_BYTES, SHARD_TOKENS, flip, small_snapshot, small_sources, text_bytes
+from gangline_storage import LocalStore, digest_file
+from gangline_worker.data import inputs
+from gangline_worker.data.__main__ import main
+from gangline_worker.data.errors import DataError
+from gangline_worker.data.manifest import Manifest, TokenizerInfo, read_manifest
+from gangline_worker.data.prepare import Progress, prepare
+from gangline_worker.data.tokenizer import ByteTokenizer, Tokens, find_tokenizer
+from gangline_worker.data.verify import verify
+
+
+def quiet(_: Progress) -> None:
+    pass
+
+
+def all_tokens(out: Path, manifest: Manifest) -> list[int]:
+    parts = [np.fromfile(out / shard.name, dtype=manifest.token_type) for shard in manifest.shards]
+    return [int(token) for token in np.concatenate(parts)]
+
+
+def document_starts(out: Path, manifest: Manifest) -> list[int]:
+    """Offsets over all shards."""
+    starts = []
+    for index, shard in enumerate(manifest.shards):
+        offsets = np.fromfile(out / shard.documents.name, dtype="<u8")
+        starts += [index * manifest.shard_tokens + int(offset) for offset in offsets]
+    return starts
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def mixed_inputs(folder: Path) -> tuple[list[Path], list[bytes]]:
+    """A text file, JSON lines and Parquet, and the documents that they hold."""
+    folder.mkdir(parents=True)
+    documents = [text_bytes(700, seed=1)]
+    (folder / "a.txt").write_bytes(documents[0])
+    lines = ["ein Satz", "", "zwei\nZeilen " * 60, "ü" * 10]
+    rows = [json.dumps({"id": n, "text": line}) for n, line in enumerate(lines)]
+    (folder / "b.jsonl").write_text("\n".join([*rows[:2], "  ", *rows[2:]]))
+    cells = [f"row {n} " * (n % 9) for n in range(90)]
+    table = pa.table({"text": cells, "id": list(range(90))})
+    parquet.write_table(table, folder / "c.parquet", row_group_size=25)
+    documents += [text.encode() for text in lines + cells]
+    return sorted(folder.iterdir()), [document for document in documents if document]
+
+
+def test_all_kinds_become_one_stream_with_its_documents(tmp_path: Path) -> None:
+    files, documents = mixed_inputs(tmp_path / "in")
+    out = tmp_path / "out"
+    manifest = prepare(out, small_sources(files, out), ByteTokenizer(), quiet)
+    expected = b"".join(document + b"\0" for document in documents)
+    assert bytes(all_tokens(out, manifest)) == expected
+    assert manifest.tokens == len(expected)
+    assert manifest.documents == len(documents)
+    starts = [0, *np.cumsum([len(document) + 1 for document in documents])][:-1]
+    assert document_starts(out, manifest) == starts
+    assert {shard.tokens for shard in manifest.shards[:-1]} == {SHARD_TOKENS}
+    assert all(digest_file(out / shard.name) == shard.xxh3 for shard in manifest.shards)
+    assert verify(LocalStore(out), manifest) == []
+    assert {path.suffix for path in out.iterdir()} == {".tok", ".idx", ".json"}
+    assert {path.name for path in out.glob("*.json")} == {"manifest.json", "sources.json"}
+
+
+def test_the_name_is_of_the_content(tmp_path: Path) -> None:
+    names = []
+    for folder, seed in (("one", 1), ("two", 1), ("three", 2)):
+        (tmp_path / folder).mkdir()
+        names.append(small_snapshot(tmp_path / folder, seed=seed)[1].name)
+    assert names[0] == names[1] != names[2]
+    assert names[0].startswith("corpus@xxh3-")
+
+
+class Stopped(Exception):
+    pass
+
+
+@settings(deadline=None, max_examples=25)
+@given(stops=st.lists(st.integers(0, 90), max_size=6))
+def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
+    stops: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("stops")
+    files, _ = mixed_inputs(tmp_path / "in")
+    whole = tmp_path / "whole"
+    prepare(whole, small_sources(files, whole), ByteTokenizer(), quiet)
+    out = tmp_path / "out"
+    for stop in stops:
+        left = stop
+
+        def tell(_: Progress) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Stopped
+
+        try:
+            prepare(out, small_sources(files, out), ByteTokenizer(), tell)
+        except Stopped:
+            assert not (out / "manifest.json").exists()
+    prepare(out, small_sources(files, out), ByteTokenizer(), quiet)
+    assert content(out) == content(whole)
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["shard-000003.tok", "shard-000003.idx"])
+def test_a_shard_whose_files_are_gone_is_made_again(tmp_path: Path, lost: str) -> None:
+    out, _, _ = small_snapshot(tmp_path)
+    whole = content(out)
+    sources = small_sources([tmp_path / "input.txt"], out)
+    again = tmp_path / "again"
+
+    def stop_at_end(progress: Progress) -> None:
+        if progress.shards:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        prepare(again, sources, ByteTokenizer(), stop_at_end)
+    (again / lost).unlink()
+    prepare(again, sources, ByteTokenizer(), quiet)
+    assert content(again) == whole
+
+
+def test_done_already_it_is_only_read(tmp_path: Path) -> None:
+    out, manifest, _ = small_snapshot(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    (out / "shard-000000.json").write_text("left by a kill before the last step")
+    sources = small_sources([tmp_path / "input.txt"], out)
+    assert prepare(out, sources, ByteTokenizer(), quiet) == manifest
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+
+
+def test_other_sources_are_refused(tmp_path: Path) -> None:
+    out, _, _ = small_snapshot(tmp_path)
+    text = tmp_path / "input.txt"
+    changed = small_sources([text], out, field="body", shard_tokens=1024)
+    with pytest.raises(DataError, match="was begun with other field, shard_tokens"):
+        prepare(out, changed, ByteTokenizer(), quiet)
+    text.write_bytes(b"changed")
+    with pytest.raises(DataError, match="was begun with other inputs"):
+        prepare(out, small_sources([text], out), ByteTokenizer(), quiet)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    with pytest.raises(DataError, match="not empty"):
+        prepare(tmp_path / "full", small_sources([text], out), ByteTokenizer(), quiet)
+
+
+def test_an_input_that_changes_on_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a" * 100)
+    (tmp_path / "b.txt").write_bytes(b"b" * 100)
+    out = tmp_path / "out"
+    sources = small_sources([tmp_path / "a.txt", tmp_path / "b.txt"], out)
+    (tmp_path / "b.txt").write_bytes(b"c" * 101)
+    with pytest.raises(DataError, match=r"b\.txt: has changed since this preparation began"):
+        prepare(out, sources, ByteTokenizer(), quiet)
+
+
+def test_two_writers_do_not_share_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a" * 100)
+    out = tmp_path / "out"
+    sources = small_sources([tmp_path / "a.txt"], out)
+
+    def second(_: Progress) -> None:
+        with pytest.raises(DataError, match="another process prepares data there"):
+            prepare(out, sources, ByteTokenizer(), quiet)
+        seen.append(True)
+
+    seen: list[bool] = []
+    prepare(out, sources, ByteTokenizer(), second)
+    assert seen
+
+
+BAD_LINES = [
+    ('{"text": "x"}\n{"text": ', r"in\.jsonl:2: not JSON"),
+    ('\n\n{"body": "x", "id": 1}', r"in\.jsonl:3: has no field 'text' \(fields: body, id\)"),
+    ('{"text": 7}', r"in\.jsonl:1: 'text' must be text, not int"),
+    ("[1]", r"in\.jsonl:1: must be an object"),
+    ('{"text": "\\ud800"}', r"in\.jsonl:1: 'text' is not Unicode text"),
+    ("[" * 100_000, r"in\.jsonl:1: not JSON"),
+    ("\n \n", "no input has any text"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_LINES)
+def test_a_bad_line_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "in.jsonl").write_text(text)
+    out = tmp_path / "out"
+    with pytest.raises(DataError, match=message):
+        prepare(out, small_sources([tmp_path / "in.jsonl"], out), ByteTokenizer(), quiet)
+
+
+def test_bad_parquet_is_named(tmp_path: Path) -> None:
+    bad = {
+        "a": (
+            pa.table({"body": ["x"]}),
+            r"a\.parquet: has no column 'text' \(columns: body",
+        ),
+        "b": (
+            pa.table({"text": [1]}),
+            r"b\.parquet: the column 'text' must be text, not int",
+        ),
+        "c": (pa.table({"text": ["x", None]}), r"c\.parquet: row 2 of row group 0: 'text'"),
+    }
+    for name, (table, message) in bad.items():
+        file, out = tmp_path / f"{name}.parquet", tmp_path / name
+        parquet.write_table(table, file)
+        sources = small_sources([file], out)
+        with pytest.raises(DataError, match=message):
+            prepare(out, sources, ByteTokenizer(), quiet)
+    (tmp_path / "d.parquet").write_bytes(b"PAR1 not really")
+    sources = small_sources([tmp_path / "d.parquet"], out)
+    with pytest.raises(DataError, match=r"d\.parquet: cannot be read as Parquet"):
+        prepare(tmp_path / "d", sources, ByteTokenizer(), quiet)
+
+
+def test_what_cannot_be_an_input_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "x.txt.gz").touch()
+    (tmp_path / "y.txt").touch()
+    out = tmp_path / "out"
+    for sources, message in (
+        ([tmp_path / "none"], "none: no such file"),
+        ([tmp_path / "empty"], "empty: has no files"),
+        ([tmp_path / "x.txt.gz"], r"is packed \(\.gz\)"),
+        ([tmp_path], "holds the output"),
+        ([tmp_path / "y.txt", tmp_path / "empty" / ".." / "y.txt"], "more than once"),
+    ):
+        with pytest.raises(DataError, match=message):
+            small_sources(sources, out)
+
+
+def test_a_text_file_is_one_document_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MAX_DOCUMENT_BYTES", 50)
+    (tmp_path / "a.txt").write_bytes(b"a" * 51)
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": "b" * 50}))
+    for name, message in (("a.txt", "a text file is one document"), ("b.jsonl", ":1: is longer")):
+        with pytest.raises(DataError, match=message):
+            prepare(
+                tmp_path / "out" / name,
+                small_sources([tmp_path / name], tmp_path / "out"),
+                ByteTokenizer(),
+                quiet,
+            )
+
+
+class Words:
+    """A vocabulary beyond 16 bits, which needs text: a word is its number."""
+
+    def __init__(self, vocab_size: int = 100_000) -> None:
+        self.info = TokenizerInfo(name="words", vocab_size=vocab_size)
+
+    def encode(self, data: bytes) -> Tokens:
+        return np.array([int(word) for word in data.decode().split()], dtype=np.uint32)
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("1 99999 70000")
+    out = tmp_path / "out"
+    sources = small_sources([tmp_path / "a.txt"], out, tokenizer=Words().info)
+    manifest = prepare(out, sources, Words(), quiet)
+    assert manifest.dtype == "uint32"
+    assert all_tokens(out, manifest) == [1, 99999, 70000]
+
+
+def test_a_document_that_the_tokenizer_cannot_take_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"1 2\n3 \xff")
+    out = tmp_path / "out"
+    sources = small_sources([tmp_path / "a.txt"], out, tokenizer=Words().info)
+    with pytest.raises(DataError, match=r"a\.txt: line 2 of it is not UTF-8 \(byte 6\)"):
+        prepare(out, sources, Words(), quiet)
+    (tmp_path / "b.txt").write_text("1 500")
+    sources = small_sources([tmp_path / "b.txt"], out, tokenizer=Words(200).info)
+    with pytest.raises(DataError, match=r"b\.txt: words gave token 500, above .* 200"):
+        prepare(tmp_path / "out2", sources, Words(200), quiet)
+
+
+@pytest.mark.parametrize("library", ["tokenizers", "transformers"])
+def test_a_library_that_is_not_there_is_named(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(DataError, match=f"needs the package {library}, which is not installed"):
+        find_tokenizer(f"{library}:something")
+    for name in ("gpt2", f"{library}:", "sentencepiece:x"):
+        with pytest.raises(DataError, match="is not understood; give bytes"):
+            find_tokenizer(name)
+
+
+DAMAGE = [
+    ("shard-000001.tok", "flip", "shard-000001.tok block 0: holds other bytes"),
+    ("shard-000001.tok", "short", "shard-000001.tok: has 1,023 bytes, 1,024 are in the manifest"),
+    ("shard-000001.tok", "gone", "shard-000001.tok: is missing"),
+    ("shard-000000.idx", "flip", "shard-000000.idx: holds other bytes"),
+    ("shard-000000.idx", "gone", "shard-000000.idx: is missing"),
+]
+
+
+@pytest.mark.parametrize(("name", "how", "message"), DAMAGE)
+def test_verify_finds_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, how: str, message: str
+) -> None:
+    out, manifest, _ = small_snapshot(tmp_path)
+    assert main(["verify", str(out)]) == 0
+    assert capsys.readouterr().out == f"{manifest.name}: whole\n"
+    if how == "flip":
+        flip(out / name, 1)
+    elif how == "short":
+        (out / name).write_bytes((out / name).read_bytes()[:-1])
+    else:
+        (out / name).unlink()
+    assert main(["verify", str(out)]) == 66
+    assert message in capsys.readouterr().out.splitlines()
+    assert main(["verify", str(out), "--json"]) == 66
+    assert json.loads(capsys.readouterr().out)["damage"][-1]["file"] == name
+
+
+def test_a_manifest_that_was_changed_is_refused(tmp_path: Path) -> None:
+    out, manifest, _ = small_snapshot(tmp_path)
+    raw = (out / "manifest.json").read_bytes()
+    assert read_manifest(out) == manifest
+    for old, new, message in (
+        (b'"tokens":5001', b'"tokens":5000', "the content is not that of corpus@xxh3-"),
+        (b"shard-000001.tok", b"../../etc/passwd", "the content is not that of"),
+        (b'"version":1', b'"version":2', "version"),
+        (raw[-40:], b"", "not a whole manifest"),
+    ):
+        assert old in raw
+        (out / "manifest.json").write_bytes(raw.replace(old, new))
+        with pytest.raises(DataError, match=message):
+            read_manifest(out)
+    with pytest.raises(ValueError, match=r"shards\.1 has a wrong name"):
+        Manifest.of(
+            "forged",
+            tokenizer=manifest.tokenizer,
+            block_bytes=BLOCK_BYTES,
+            shard_tokens=SHARD_TOKENS,
+            shards=(manifest.shards[0], manifest.shards[0]),
+        )
+
+
+def test_the_command_prepares_and_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, documents = mixed_inputs(tmp_path / "in")
+    out = tmp_path / "My Corpus"
+    assert main(["prepare", str(tmp_path / "in"), "--out", str(out), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["name"].startswith("my-corpus@xxh3-")
+    assert (made["documents"], made["shards"]) == (len(documents), 1)
+    assert main(["show", str(out)]) == 0
+    assert made["name"] in capsys.readouterr().out
+    assert main(["show", f"file://{out.resolve()}".replace(" ", "%20"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == made
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    out = str(tmp_path / "out")
+    for arguments, code, message in (
+        (["show", str(tmp_path)], 2, "has no manifest.json"),
+        (["show", f"file://{tmp_path}"], 2, "has no manifest.json"),
+        (["verify", "s4://bucket"], 1, "'s4' is not understood"),
+        (["prepare", str(tmp_path / "none"), "--out", out], 2, "none: no such file"),
+        (["prepare", str(tmp_path / "a.txt"), "--out", out, "--shard-mb", "0"], 2, "--shard-mb 0"),
+        (["prepare", str(tmp_path / "a.txt"), "--out", out, "--name", "A b"], 2, "--name A b"),
+        (
+            ["prepare", str(tmp_path / "a.txt"), "--out", out, "--end-of-document", "256"],
+            2,
+            "bytes has tokens 0 to 255",
+        ),
+        (["prepare", str(tmp_path / "a.txt"), "--out", "/dev/null/x"], 1, "Not a directory"),
+    ):
+        assert main(arguments) == code, arguments
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert message in captured.err

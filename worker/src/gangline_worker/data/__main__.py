@@ -1,0 +1,190 @@
+"""`python -m gangline_worker.data prepare|verify|show`, which `gangline data` runs.
+
+Exit codes: 0 done; 1 a disk or store failed; 2 wrong usage or input; 66 a snapshot is damaged.
+A result goes to stdout, progress to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gangline_storage import NotFound, StoreError, open_store
+from gangline_storage.port import ObjectStore
+from gangline_worker.data.errors import EXIT_DATA_SHARD, DataError
+from gangline_worker.data.inputs import find_inputs
+from gangline_worker.data.manifest import CORPUS_PATTERN, MANIFEST_FILE, Manifest
+from gangline_worker.data.prepare import Progress, Sources, prepare
+from gangline_worker.data.tokenizer import BYTES, find_tokenizer
+from gangline_worker.data.verify import verify
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+TELL_EVERY_S = 2.0
+BLOCK_BYTES = 1 << 20
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="gangline data", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    making = commands.add_parser("prepare")
+    making.add_argument("inputs", nargs="+", type=Path)
+    making.add_argument("--out", required=True, type=Path)
+    making.add_argument("--name")
+    making.add_argument("--tokenizer", default=BYTES)
+    making.add_argument("--field", default="text")
+    making.add_argument("--shard-mb", type=int, default=128)
+    making.add_argument("--end-of-document", type=int)
+    for name in ("verify", "show"):
+        commands.add_parser(name).add_argument("snapshot")
+    for command in commands.choices.values():
+        command.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit code."""
+    options = parse(arguments)
+    commands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "prepare": _prepare,
+        "verify": _verify,
+        "show": _show,
+    }
+    try:
+        return commands[options.command](options)
+    except DataError as error:
+        return _fail(str(error), EXIT_USAGE)
+    except (OSError, StoreError) as error:
+        again = "; the same command goes on" if options.command == "prepare" else ""
+        return _fail(f"{error}{again}", EXIT_FAILED)
+    except KeyboardInterrupt:
+        return _fail("stopped; the same command goes on", EXIT_FAILED)
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    corpus = options.name or re.sub(r"[^a-z0-9._-]+", "-", options.out.resolve().name.lower())
+    if not re.fullmatch(CORPUS_PATTERN, corpus):
+        raise DataError(f"--name {corpus}: use a-z, 0-9, '.', '_' and '-', at most 63")
+    if not 1 <= options.shard_mb <= 1 << 14:
+        raise DataError(f"--shard-mb {options.shard_mb}: must be 1 to 16384 (MiB)")
+    tokenizer = find_tokenizer(options.tokenizer)
+    info = tokenizer.info
+    if options.end_of_document is not None:
+        if not 0 <= options.end_of_document < info.vocab_size:
+            raise DataError(
+                f"--end-of-document {options.end_of_document}: {info.name} has tokens 0 to "
+                f"{info.vocab_size - 1}"
+            )
+        info = info.model_copy(update={"end_of_document": options.end_of_document})
+        tokenizer.info = info
+    width = 2 if info.dtype == "uint16" else 4
+    sources = Sources(
+        corpus=corpus,
+        tokenizer=info,
+        field=options.field,
+        shard_tokens=(options.shard_mb << 20) // width,
+        block_bytes=BLOCK_BYTES,
+        inputs=find_inputs(options.inputs, out=options.out),
+    )
+    manifest = prepare(options.out, sources, tokenizer, _teller())
+    _tell_of(manifest, json_wanted=options.json)
+    return 0
+
+
+def _teller() -> Callable[[Progress], None]:
+    began = told = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= TELL_EVERY_S:
+            told = now
+            share = progress.bytes_done / max(1, progress.bytes_total)
+            _note(
+                f"{progress.inputs_done:,} of {progress.inputs:,} files, {share:.0%} of the bytes, "
+                f"{progress.tokens:,} tokens, {progress.shards:,} shards, {now - began:.0f} s"
+            )
+
+    return tell
+
+
+def _verify(options: argparse.Namespace) -> int:
+    store, manifest = _open(options.snapshot)
+    total = sum(shard.size_bytes for shard in manifest.shards)
+    told = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TELL_EVERY_S:
+            told = time.monotonic()
+            _note(f"{done / total:.0%} of {total:,} bytes read")
+
+    damage = verify(store, manifest, tell)
+    if options.json:
+        found = [{"file": d.file, "block": d.block, "reason": d.reason} for d in damage]
+        _say(json.dumps({"name": manifest.name, "damage": found}))
+    else:
+        for item in damage:
+            _say(
+                f"{item.file}{'' if item.block is None else f' block {item.block}'}: {item.reason}"
+            )
+        _say(f"{manifest.name}: {f'{len(damage)} damaged' if damage else 'whole'}")
+    return EXIT_DATA_SHARD if damage else 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    _, manifest = _open(options.snapshot)
+    _tell_of(manifest, json_wanted=options.json)
+    return 0
+
+
+def _open(source: str) -> tuple[ObjectStore, Manifest]:
+    place = source if "://" in source else str(Path(source).resolve())
+    if "://" not in source and not Path(source, MANIFEST_FILE).is_file():
+        raise DataError(f"{source}: has no {MANIFEST_FILE}; make one with `gangline data prepare`")
+    store = open_store(place)
+    try:
+        return store, Manifest.parse(store.get(MANIFEST_FILE), f"{source}/{MANIFEST_FILE}")
+    except NotFound:
+        raise DataError(f"{source}: has no {MANIFEST_FILE}") from None
+
+
+def _tell_of(manifest: Manifest, *, json_wanted: bool) -> None:
+    said = {
+        "name": manifest.name,
+        "tokens": manifest.tokens,
+        "documents": manifest.documents,
+        "shards": len(manifest.shards),
+        "size_bytes": sum(shard.size_bytes for shard in manifest.shards),
+        "tokenizer": manifest.tokenizer.name,
+        "vocab_size": manifest.tokenizer.vocab_size,
+        "dtype": manifest.dtype,
+    }
+    if json_wanted:
+        _say(json.dumps(said))
+        return
+    for name, value in said.items():
+        _say(f"{name:<12}{f'{value:,}' if isinstance(value, int) else value}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _fail(message: str, code: int) -> int:
+    _note(f"error: {message}")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""Data by its name, as a job gives it: text, a prepared folder, or a prepared prefix of a store."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline_storage import StoreUnavailable, open_store
+from gangline_storage.errors import StoreError
+from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.errors import DataError
+from gangline_worker.data.manifest import MANIFEST_FILE
+from gangline_worker.data.samples import Samples
+from gangline_worker.data.text import TextData, load_text
+from gangline_worker.data.tokens import Complain, TokenData, open_folder, open_store_snapshot
+
+CACHE_ENV = "GANGLINE_DATA_CACHE"
+DEFAULT_CACHE_GB = 50.0
+
+
+@dataclass(frozen=True)
+class TokenSettings:
+    """How a snapshot is read. `cache`: None is `GANGLINE_DATA_CACHE`, else below the home."""
+
+    cache: Path | None = None
+    cache_gb: float = DEFAULT_CACHE_GB
+    max_damaged_blocks: int = 8
+
+    def cache_folder(self) -> CacheFolder:
+        """The node's cache."""
+        named = os.environ.get(CACHE_ENV)
+        folder = self.cache or (Path(named) if named else Path.home() / ".cache/gangline/data")
+        return CacheFolder(folder, int(self.cache_gb * 1e9))
+
+
+def open_samples(
+    source: str,
+    *,
+    seq_len: int,
+    seed: int,
+    complain: Complain,
+    tokens: TokenSettings | None = None,
+    suffix: str = ".py",
+    max_bytes: int = 12_000_000,
+) -> Samples:
+    """Windows of `seq_len` tokens over what `source` names.
+
+    `source` is a URL of a store (`s3://...`, `file://...`) or a folder with a manifest, both made
+    by `gangline data prepare`; else text, of which `suffix` and `max_bytes` say how much.
+
+    Raises:
+        DataError: there is nothing to read, or it cannot be used as given.
+        StoreUnavailable: the store does not answer.
+    """
+    settings = tokens or TokenSettings()
+    if "://" in source:
+        try:
+            reader = open_store_snapshot(
+                open_store(source),
+                settings.cache_folder(),
+                max_damaged=settings.max_damaged_blocks,
+                complain=complain,
+            )
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            raise DataError(f"data: {error}") from error
+        return TokenData(reader, seq_len=seq_len, seed=seed)
+    if Path(source, MANIFEST_FILE).is_file():
+        reader = open_folder(
+            Path(source), max_damaged=settings.max_damaged_blocks, complain=complain
+        )
+        return TokenData(reader, seq_len=seq_len, seed=seed)
+    text = load_text(source, suffix=suffix, max_bytes=max_bytes)
+    return TextData.of(text, seq_len=seq_len, seed=seed)

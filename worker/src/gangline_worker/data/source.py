@@ -1,0 +1,227 @@
+"""Where a reader gets its bytes: a folder, or a store with a cache folder before it.
+
+A source maps shards into memory and makes blocks of them right: `ensure` reads a block, checks it
+against the manifest, and looks for another copy if it is not what it must be. Everything here is
+used by one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline_storage import NotFound, ObjectStore, digest_bytes
+from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.errors import DataError, DataShardError
+from gangline_worker.data.manifest import Manifest
+
+ShardTokens = NDArray[np.uint16] | NDArray[np.uint32]
+
+
+class Source(ABC):
+    """Shards as memory maps, of which blocks are verified when they are first needed.
+
+    `verified` has a 1 for each block of the snapshot, in order, that may be read from `tokens`,
+    which has its shard then. `refetched` counts blocks that were read again because the first copy
+    was damaged.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.refetched = 0
+        self.tokens: dict[int, ShardTokens] = {}
+        width = manifest.token_type.itemsize
+        self._blocks_per_shard = manifest.shard_tokens * width // manifest.block_bytes
+        blocks = (len(manifest.shards) - 1) * self._blocks_per_shard
+        self.verified = np.zeros(blocks + len(manifest.shards[-1].blocks), dtype=np.uint8)
+
+    def ensure(self, block: int) -> str | None:
+        """Make a block, counted over all shards, right and verified; else what is wrong with it.
+
+        Raises:
+            DataShardError: its shard cannot be opened at all.
+            DataError: the cache cannot be written.
+            StoreError: the store does not answer.
+        """
+        shard, within = self.place(block)
+        wrong = self._ensure(shard, within)
+        if wrong is None:
+            self.verified[block] = 1
+        return wrong
+
+    def place(self, block: int) -> tuple[int, int]:
+        """The shard of a block, and which of its blocks it is."""
+        return divmod(block, self._blocks_per_shard)
+
+    @abstractmethod
+    def _ensure(self, shard: int, block: int) -> str | None: ...
+
+    def _map(self, shard: int, path: Path) -> None:
+        """Map a file that has the shard's size; raises OSError."""
+        mapped = np.memmap(path, dtype=self.manifest.token_type, mode="r")
+        # A plain view of it: slices of the subclass cost several times as much.
+        self.tokens[shard] = np.asarray(mapped)
+
+    def _unmap(self, shard: int) -> None:
+        first = shard * self._blocks_per_shard
+        self.verified[first : first + self._blocks_per_shard] = 0
+        del self.tokens[shard]
+
+    def _check(self, shard: int, block: int, read: Callable[[], bytes]) -> str | None:
+        """What is wrong with the bytes that are read for a block."""
+        try:
+            data = read()
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        except NotFound:
+            return "is missing in the store"
+        _, length = self.manifest.block_range(shard, block)
+        if len(data) != length:
+            return f"has {len(data):,} bytes, {length:,} are in the manifest"
+        expected, found = self.manifest.shards[shard].blocks[block], digest_bytes(data)
+        if found == expected:
+            return None
+        return f"its xxh3-128 is {found}, {expected} is in the manifest"
+
+
+class FolderSource(Source):
+    """A snapshot in a folder: local disk or a shared file system."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(manifest)
+        self._folder = folder
+
+    def _ensure(self, shard: int, block: int) -> str | None:
+        """Read the block; a second time from the disk itself if it is wrong."""
+        path = self._folder / self.manifest.shards[shard].name
+        if shard not in self.tokens:
+            self._open(shard, path)
+        start, length = self.manifest.block_range(shard, block)
+        wrong = self._check(shard, block, lambda: read_at(path, start, length))
+        if wrong is not None:
+            self.refetched += 1
+            with contextlib.suppress(OSError):
+                forget_pages(path, start, length)
+            wrong = self._check(shard, block, lambda: read_at(path, start, length))
+        return wrong
+
+    def _open(self, shard: int, path: Path) -> None:
+        """Map a file, which must be as long as the manifest says: beyond its end is SIGBUS."""
+        entry = self.manifest.shards[shard]
+        try:
+            size = path.stat().st_size
+            if size == entry.size_bytes:
+                self._map(shard, path)
+        except OSError as error:
+            raise DataShardError(entry.name, None, f"{path}: {error.strerror}") from error
+        if size != entry.size_bytes:
+            raise DataShardError(
+                entry.name,
+                None,
+                f"{path} has {size:,} bytes, {entry.size_bytes:,} are in the manifest",
+            )
+
+
+class StoreSource(Source):
+    """A snapshot in a store: blocks are fetched when they are first needed, and kept in a cache.
+
+    Whether the cache has a block is told by its checksum alone, so neither a kill nor another
+    process that fills the same cache can make it lie.
+    """
+
+    def __init__(self, store: ObjectStore, manifest: Manifest, cache: CacheFolder) -> None:
+        super().__init__(manifest)
+        self._store, self._cache = store, cache
+        self._files: dict[int, tuple[Path, int]] = {}  # path and inode of what is mapped
+
+    def _ensure(self, shard: int, block: int) -> str | None:
+        """As promised above; the cache's own errors say the way out."""
+        try:
+            return self._from_cache_or_store(shard, block)
+        except OSError as error:
+            raise DataError(
+                f"data cache {self._cache.folder}: {error.strerror}; free space there, lower "
+                "data_cache_gb, or name another folder (data_cache)"
+            ) from error
+
+    def _from_cache_or_store(self, shard: int, block: int) -> str | None:
+        """Take the block from the cache if it is right there, else from the store, twice."""
+        path, inode = self._files.get(shard) or self._open(shard)
+        name = self.manifest.shards[shard].name
+        start, length = self.manifest.block_range(shard, block)
+        cached = _cached(path, inode, start, length)
+        if self._check(shard, block, lambda: cached) is None:
+            self._cache.used(path)
+            return None
+        if cached.count(0) != len(cached):  # a hole was never fetched, all else is damaged
+            self.refetched += 1
+        data = b""
+
+        def fetch() -> bytes:
+            nonlocal data
+            data = self._store.get_range(name, start, length)
+            return data
+
+        wrong = self._check(shard, block, fetch)
+        if wrong is not None:
+            self.refetched += 1
+            wrong = self._check(shard, block, fetch)
+        if wrong is None:
+            self._keep(shard, start, data)
+        return wrong
+
+    def _open(self, shard: int) -> tuple[Path, int]:
+        """Map the shard's file in the cache, which has holes where nothing was fetched yet."""
+        entry = self.manifest.shards[shard]
+        path = self._cache.file(self.manifest.digest, entry.name, entry.size_bytes)
+        self._map(shard, path)
+        self._files[shard] = path, path.stat().st_ino
+        return self._files[shard]
+
+    def _keep(self, shard: int, start: int, data: bytes) -> None:
+        """Write a right block into the file that is mapped, and make room if that is due."""
+        path, inode = self._files[shard]
+        while not self._cache.write(path, inode, start, data):
+            self._forget(shard)  # another process made room: what was mapped has no name now
+            path, inode = self._open(shard)
+        if self._cache.due:
+            left = self._cache.make_room(keep=path)
+            for other, (place, mapped) in list(self._files.items()):
+                if left.get(place) != mapped:
+                    self._forget(other)
+
+    def _forget(self, shard: int) -> None:
+        self._unmap(shard)
+        del self._files[shard]
+
+
+def _cached(path: Path, inode: int, start: int, length: int) -> bytes:
+    """What the cache has there; nothing if the file is no longer the one that is mapped."""
+    with contextlib.suppress(OSError):
+        data = read_at(path, start, length)
+        if path.stat().st_ino == inode:
+            return data
+    return b""
+
+
+def read_at(path: Path, start: int, length: int) -> bytes:
+    """Bytes of a file, fewer at its end. Raises OSError, where a map would raise SIGBUS."""
+    with path.open("rb", buffering=0) as file:
+        file.seek(start)
+        parts = []
+        while length and (part := file.read(length)):
+            parts.append(part)
+            length -= len(part)
+    return b"".join(parts)
+
+
+def forget_pages(path: Path, start: int, length: int) -> None:
+    """Drop the kernel's copy of a range, so that the next read asks the disk. Raises OSError."""
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)

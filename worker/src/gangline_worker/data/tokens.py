@@ -1,0 +1,210 @@
+"""A snapshot's tokens as windows, in the order of `SampleOrder`, each block verified once.
+
+A window that touches a block which stays damaged after it was read again is replaced by another
+window, drawn by a permutation of its own. That needs no agreement among ranks: each sample is read
+by one rank only, and which window stands in is a function of seed, window and the damaged bytes, so
+it is the same on whatever rank and at whatever world size the sample is read. Positions do not
+move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline_storage import NotFound, ObjectStore
+from gangline_worker.data.cache import CacheFolder
+from gangline_worker.data.errors import DataError, DataShardError
+from gangline_worker.data.manifest import MANIFEST_FILE, Manifest, read_manifest
+from gangline_worker.data.order import SampleOrder, permute, rank_share
+from gangline_worker.data.samples import Batch
+from gangline_worker.data.source import FolderSource, Source, StoreSource
+
+_STAND_IN_KEY = 0x5EED
+_STAND_IN_TRIES = 64
+_LISTED_AHEAD = 4096
+
+Row = NDArray[np.int64]
+
+Complain = Callable[[str], None]
+
+
+class DamagedBlock(Exception):
+    """A range of tokens touches a block that is quarantined."""
+
+
+class TokenReader:
+    """Any range of a snapshot's tokens. One thread at a time.
+
+    `quarantined` are the blocks that stayed damaged, counted over all shards, with what is wrong;
+    with more than `max_damaged` of them the data is given up.
+    """
+
+    def __init__(self, source: Source, *, max_damaged: int, complain: Complain) -> None:
+        self.manifest = source.manifest
+        self.source = source
+        self.quarantined: dict[int, str] = {}
+        self._max_damaged, self._complain = max_damaged, complain
+        self._shard_tokens = self.manifest.shard_tokens
+        self._block_tokens = self.manifest.block_bytes // self.manifest.token_type.itemsize
+
+    def read(self, start: int, into: Row) -> None:
+        """Fill `into`, shape (count,), with the tokens from `start` on.
+
+        Raises:
+            DamagedBlock: the range touches a quarantined block.
+            DataShardError: too many blocks are damaged, or a shard cannot be opened.
+            DataError, StoreError: the cache cannot be written; the store does not answer.
+        """
+        done, count = 0, len(into)
+        while done < count:
+            shard, offset = divmod(start + done, self._shard_tokens)
+            take = min(count - done, self._shard_tokens - offset)
+            self._verify(start + done, take)
+            into[done : done + take] = self.source.tokens[shard][offset : offset + take]
+            done += take
+
+    def ready(self, starts: NDArray[np.int64], count: int) -> bool:
+        """Whether `rows` may be used: all is verified, and each range within one shard."""
+        first, last = starts // self._block_tokens, (starts + count - 1) // self._block_tokens
+        verified = self.source.verified
+        return bool(
+            count <= self._block_tokens  # so there is no block between the first and the last
+            and (verified[first] & verified[last]).all()
+            and (starts % self._shard_tokens + count <= self._shard_tokens).all()
+        )
+
+    def rows(self, starts: NDArray[np.int64], into: NDArray[np.int64]) -> None:
+        """Fill each row of `into`, shape (starts, count), with the tokens from its start on."""
+        count, tokens = into.shape[1], self.source.tokens
+        shards, offsets = np.divmod(starts, self._shard_tokens)
+        for row, shard, at in zip(into, shards.tolist(), offsets.tolist(), strict=True):
+            row[:] = tokens[shard][at : at + count]
+
+    def _verify(self, start: int, count: int) -> None:
+        """Make every block of a range within one shard right."""
+        first, last = start // self._block_tokens, (start + count - 1) // self._block_tokens
+        verified = self.source.verified[first : last + 1]
+        while not verified.all():  # making one right may have cost others their place
+            self._make_right(first + int(verified.argmin()))
+
+    def _make_right(self, block: int) -> None:
+        if block in self.quarantined:
+            raise DamagedBlock
+        wrong = self.source.ensure(block)
+        if wrong is None:
+            return
+        self.quarantined[block] = wrong
+        shard, within = self.source.place(block)
+        name = self.manifest.shards[shard].name
+        if len(self.quarantined) > self._max_damaged:
+            raise DataShardError(
+                name,
+                within,
+                f"{wrong}; with {len(self.quarantined)} damaged blocks of {self.manifest.name} "
+                f"this is more than data_max_damaged_blocks ({self._max_damaged})",
+            )
+        self._complain(f"data: {name} block {within} of {self.manifest.name} is left out: {wrong}")
+        raise DamagedBlock
+
+
+class TokenData:
+    """Windows over a snapshot. Its state is one position."""
+
+    def __init__(self, reader: TokenReader, *, seq_len: int, seed: int) -> None:
+        self.reader = reader
+        self.seq_len = seq_len
+        self.seed = seed
+        self.order = SampleOrder((reader.manifest.tokens - 1) // seq_len, seed)
+        self.vocab_size = reader.manifest.tokenizer.vocab_size
+        self._replaced = 0
+        self._listed_from, self._listed = 0, np.empty(0, dtype=np.int64)
+
+    def digest(self) -> str:
+        """The digest in the snapshot's name."""
+        return self.reader.manifest.digest
+
+    def counts(self) -> dict[str, float]:
+        """What was found wrong so far; empty when nothing was."""
+        found = {
+            "data_damaged_blocks": float(len(self.reader.quarantined)),
+            "data_replaced_samples": float(self._replaced),
+            "data_refetched_blocks": float(self.reader.source.refetched),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def batch(self, position: int, size: int, rank: int, world_size: int) -> Batch:
+        """A rank's part of the global batch of `size` samples at `position`.
+
+        Raises:
+            DataShardError: the data has more damage than it may have.
+            DataError, StoreError: the cache cannot be written; the store does not answer.
+        """
+        share = rank_share(size, world_size)
+        starts = self._windows(position + rank * share, share) * self.seq_len
+        rows = np.empty((share, self.seq_len + 1), dtype=np.int64)
+        if self.reader.ready(starts, self.seq_len + 1):
+            self.reader.rows(starts, rows)
+        else:
+            for row, start in zip(rows, starts.tolist(), strict=True):
+                self._fill(row, start)
+        return Batch(inputs=rows[:, :-1], targets=rows[:, 1:])
+
+    def _windows(self, position: int, count: int) -> NDArray[np.int64]:
+        """The order at some positions; listed ahead, as a few cost as much as a thousand."""
+        at = position - self._listed_from
+        if at < 0 or at + count > len(self._listed):
+            self._listed_from, at = position, 0
+            listed = self.order.at(position, max(count, _LISTED_AHEAD))
+            self._listed = listed.astype(np.int64)
+        return self._listed[at : at + count]
+
+    def _fill(self, row: Row, start: int) -> None:
+        try:
+            self.reader.read(start, row)
+        except DamagedBlock:
+            self._replaced += 1
+            self._stand_in(row, start // self.seq_len)
+
+    def _stand_in(self, row: Row, window: int) -> None:
+        index = np.array([window], dtype=np.uint64)
+        for attempt in range(_STAND_IN_TRIES):
+            [other] = permute(index, self.order.n, seed=self.seed ^ _STAND_IN_KEY, epoch=attempt)
+            try:
+                self.reader.read(int(other) * self.seq_len, row)
+            except DamagedBlock:
+                continue
+            return
+        block, wrong = next(iter(self.reader.quarantined.items()))
+        shard, within = self.reader.source.place(block)
+        raise DataShardError(
+            self.reader.manifest.shards[shard].name,
+            within,
+            f"{wrong}; {_STAND_IN_TRIES} other windows in a row are damaged too",
+        )
+
+
+def open_folder(folder: Path, *, max_damaged: int, complain: Complain) -> TokenReader:
+    """A snapshot in a folder. Raises DataError."""
+    source = FolderSource(folder, read_manifest(folder))
+    return TokenReader(source, max_damaged=max_damaged, complain=complain)
+
+
+def open_store_snapshot(
+    store: ObjectStore, cache: CacheFolder, *, max_damaged: int, complain: Complain
+) -> TokenReader:
+    """A snapshot in a store, read through a cache.
+
+    Raises:
+        DataError: the store has no manifest, or a damaged one.
+        StoreError: the store does not answer.
+    """
+    try:
+        raw = store.get(MANIFEST_FILE)
+    except NotFound:
+        raise DataError(f"data: the store has no {MANIFEST_FILE} there") from None
+    source = StoreSource(store, Manifest.parse(raw, f"data: {MANIFEST_FILE}"), cache)
+    return TokenReader(source, max_damaged=max_damaged, complain=complain)
