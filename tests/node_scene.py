@@ -103,15 +103,19 @@ class NodeScene:
         self._writer.close()
         self._log.close()
 
-    def start_agent(self) -> NodeInfo:
-        """Start the agent and wait until it has joined."""
-        joined = len(self.of(NodeJoined))
+    def launch_agent(self) -> None:
+        """Start the agent."""
         self.agent = subprocess.Popen(
             [sys.executable, "-m", "gangline_worker.agent"],
             env=self._environment,
             stderr=self._log,
             stdout=self._log,
         )
+
+    def start_agent(self) -> NodeInfo:
+        """Start the agent and wait until it has joined."""
+        joined = len(self.of(NodeJoined))
+        self.launch_agent()
         self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
         return self.of(NodeJoined)[-1].node
 

@@ -12,10 +12,12 @@ from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
 
+import psutil
 import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
+from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangPreempting,
@@ -30,10 +32,12 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerHeartbeat,
     WorkerLog,
+    WorkerStacks,
     WorkerStarted,
     WorkerStep,
 )
 from gangline_storage.local import LocalStore
+from metadata_server import MetadataServer
 from node_scene import TEAM, NodeScene, alive, until
 
 SceneMaker = Callable[..., NodeScene]
@@ -296,6 +300,67 @@ def test_a_released_gang_is_killed(scene: NodeScene):
     assert not any(alive(pid) for pid in started)
 
 
+HANGING = """
+    import os, signal, sys
+    def freezes():
+        os.kill(os.getpid(), signal.SIGSTOP)
+    def never_returns():
+        while True:
+            pass
+    named = {}
+    exec(f"def {os.environ['PASSWORD']}(f): f()", named)
+    print("hangs", "torch" in sys.modules, flush=True)
+    named[os.environ["PASSWORD"]](freezes if os.environ["RANK"] == "1" else never_returns)
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene, *, warm: bool):
+    value = "a_value_of_this_test"
+    (scene.secrets / TEAM).mkdir(parents=True)
+    (scene.secrets / TEAM / "PASSWORD").write_text(value)
+    (scene.secrets / TEAM / "PASSWORD").chmod(0o600)
+    node = scene.start_agent()
+    script = scene.folder / "program" / "hanging.py"
+    script.parent.mkdir()
+    script.write_text(dedent(HANGING))
+    if warm:
+        scene.wait_warm()
+    command = ["python", str(script)] if warm else python(HANGING)
+    gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
+    scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warm}"] for rank in (0, 1)))
+    processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
+    until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
+
+    failed = GangFailed(
+        job_id=gang.job_id,
+        attempt=1,
+        cause=FailureCause.HANG,
+        action="restart",
+        message="no rank got on",
+        restarts_used=1,
+        restarts_max=3,
+        failed_at=datetime.now(UTC),
+    )
+    scene.publish(gang.job_id, failed)
+    scene.release(gang, ReleaseReason.RESTARTING)
+
+    exits = scene.exits(2)
+    assert {item.reason for item in exits.values()} == {ExitReason.FENCED}
+    assert not any(alive(pid) for pid in processes.values())
+    scene.wait(lambda: len(scene.of(WorkerStacks)) == 2)
+    stacks = {item.rank: item for item in scene.of(WorkerStacks)}
+    assert {rank: item.pid for rank, item in stacks.items()} == processes
+    assert {item.missing for item in stacks.values()} == {None}
+    assert stacks[1].state == "stopped"
+    for rank, function in ((0, "never_returns"), (1, "freezes")):
+        frames = stacks[rank].stacks.splitlines()
+        inner = frames.index(next(line for line in frames if line.startswith(f"  {function} (")))
+        assert frames[inner + 1].startswith("  [redacted] (<string>:")
+        scene.wait(lambda at=rank, frame=frames[inner]: f"gangline: {frame}" in scene.lines(at))
+    assert value.encode() not in b"".join(item.data.encode() for item in scene.events)
+
+
 def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeScene):
     node = scene.start_agent()
     scene.allocate(node, command=python(GRANDCHILDREN))
@@ -307,6 +372,60 @@ def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeScene):
     assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
     assert not any(alive(pid) for pid in started)
     scene.wait(lambda: len(scene.of(NodeLeaving)) == 1)
+
+
+def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
+    tmp_path: Path, kafka_bootstrap: str
+):
+    with (
+        MetadataServer() as cloud,
+        NodeScene(
+            tmp_path,
+            kafka_bootstrap,
+            GANGLINE_NOTICE_PROVIDER="aws",
+            GANGLINE_NOTICE_URL=cloud.url,
+            GANGLINE_NOTICE_INTERVAL_S="0.1",
+        ) as scene,
+    ):
+        node = scene.start_agent()
+        scene.allocate(
+            node,
+            stop_grace_seconds=60,
+            command=python("""
+                import signal, time, torch
+                import torch.distributed as dist
+                from gangline_worker import save, should_stop
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                dist.init_process_group("gloo")
+                print("trains", flush=True)
+                while not (reason := should_stop()):
+                    time.sleep(0.01)
+                save({"weights": torch.zeros(4)}, step=7)
+                dist.destroy_process_group()
+            """),
+        )
+        scene.wait(lambda: all(scene.lines(rank) == ["trains"] for rank in (0, 1)))
+
+        goes_at = datetime.now(UTC) + timedelta(seconds=120)
+        cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
+
+        exits = scene.exits(2)
+        assert scene.agent is not None
+        assert scene.agent.wait(60) == 0
+        assert {(item.reason, item.exit_code) for item in exits.values()} == {
+            (ExitReason.STOPPED, 0)
+        }
+        scene.wait(lambda: len(scene.of(CheckpointShardWritten)) == 2)
+        (leaving,) = scene.of(NodeLeaving)
+        assert leaving.incarnation == node.incarnation
+        assert leaving.reason == "aws will terminate this spot instance"
+
+        # What starts it again does not bring it back, unless the notice is withdrawn.
+        scene.launch_agent()
+        scene.wait(lambda: "agent.does_not_join" in (tmp_path / "agent.log").read_text())
+        assert len(scene.of(NodeJoined)) == 1
+        cloud.spot_action = None
+        scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
 
 
 def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeScene):
