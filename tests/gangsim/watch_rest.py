@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gangline_faults.policy.budget import RestartLimits
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.checkpoints import (
@@ -13,7 +14,14 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointDeleted,
 )
-from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered, NodeWatched
+from gangline_schemas.events.faults import (
+    GangFailed,
+    IncidentClosed,
+    JobProgressed,
+    NodeFailed,
+    NodeRecovered,
+    NodeWatched,
+)
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_storage.digest import digest_bytes
 from gangsim.engine import Violation
@@ -34,12 +42,18 @@ class FaultsWatch:
     failed: dict[tuple[str, int], None] = field(default_factory=dict)
     live: dict[str, str] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
+    commits: dict[str, int] = field(default_factory=dict)
+    closed: dict[tuple[str, int], None] = field(default_factory=dict)
 
     def see(self, event: Event) -> None:
         """One committed event, in the order of its log."""
         match event:
             case GangFailed():
                 self._failed(event)
+            case JobProgressed(job_id=job_id):
+                self.commits[job_id] = self.commits.get(job_id, 0) + 1
+            case IncidentClosed():
+                self._closed(event)
             case NodeWatched(node_id=node_id, incarnation=incarnation):
                 self.live[node_id] = incarnation
             case NodeRecovered(node_id=node_id, incarnation=incarnation):
@@ -57,8 +71,17 @@ class FaultsWatch:
             raise Violation(f"{job_id}/{event.attempt} failed twice")
         self.failed[job_id, event.attempt] = None
         self.restarts[job_id] = self.restarts.get(job_id, 0) + (event.action == "restart")
-        if self.restarts[job_id] > self.world.jobs[job_id].restarts:
+        came_back = self.commits.get(job_id, 0) // RestartLimits().refill_commits
+        if self.restarts[job_id] > self.world.jobs[job_id].restarts + came_back:
             raise Violation(f"{job_id} was restarted {self.restarts[job_id]} times")
+
+    def _closed(self, event: IncidentClosed) -> None:
+        failure = (event.job_id, event.attempt)
+        if failure not in self.failed or failure in self.closed:
+            raise Violation(f"{failure} is an incident without a failure, or was closed twice")
+        self.closed[failure] = None
+        if event.outcome == "recovered" and event.running_at is None:
+            raise Violation(f"{failure} recovered before it ran")
 
     def _silent(self, node_id: str, incarnation: str) -> None:
         world = self.world

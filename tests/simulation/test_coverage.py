@@ -11,7 +11,7 @@ from gangsim.faults import KINDS
 from gangsim.world import simulate
 
 SEEDS = 60
-RARE = (("agent.pause",), ("store.away",), ("pause",), ("leak",))
+RARE = (("agent.pause",), ("store.away",), ("pause",), ("leak",), ("rank.hang",))
 RARE_SEEDS = 12
 MUST_HAPPEN = (
     "crash: Fenced",
@@ -26,7 +26,11 @@ MUST_HAPPEN = (
     "node.failed",
     "node.recovered",
     "gang.failed",
+    "gang.failed: hang",
     "gang.exit.noted",
+    "gang.running",
+    "job.progressed",
+    "incident.closed",
     "gang.preempting",
     "checkpoint.committed",
     "checkpoint.abandoned",
