@@ -178,6 +178,9 @@ class CheckpointPolicy(Model):
         default=None, max_length=512, description="Folder below the team's prefix in the store."
     )
     interval_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
+    adapt_interval: bool = Field(
+        default=False, description="From the second attempt on as advised from costs and failures."
+    )
     keep: Retention = Retention()
     resume: str = Field(default="auto", max_length=128, description="auto, never or a step.")
 

@@ -58,7 +58,7 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     text = " ".join(shown.out.split())
     assert "step 100 of attempt 1 is corrupted: teams/nlp/x/rank-00000.bin: holds" in text
     assert "scrubbed: all bytes were read again and found right, the last time 2 d ago" in text
-    assert "interval: 10 min, as the job says" in text
+    assert "interval: 10 min at present" in text
     assert "advised: 6 min 54 s for attempt 2: a save costs training 3.01 s" in text
     assert "at risk" not in text
 

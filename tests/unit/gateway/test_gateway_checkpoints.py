@@ -17,7 +17,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointScrubbed,
     IntervalAdvised,
 )
-from gangline_schemas.events.scheduling import CheckpointRef, JobQueued
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    GangAllocated,
+    JobQueued,
+    NodeAssignment,
+    Rendezvous,
+)
 from gangline_schemas.job import BestCheckpoint, CheckpointPolicy, JobSpec, Resources, Retention
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
@@ -99,6 +105,23 @@ def test_what_was_read_again_and_what_was_found_wrong() -> None:
         "committed", NOW + timedelta(seconds=3), ["latest", "best"],
     )  # fmt: skip
     assert bad.scrubbed_at is None
+
+
+def test_the_interval_is_the_specs_until_an_attempt_has_another() -> None:
+    live = fold()
+    assert present.interval_s(details(live).job) == 600.0
+    spec = queued().spec
+    nodes = (
+        NodeAssignment(
+            node_id="n0", incarnation="i", address="127.0.0.1", gpus=(0, 1), first_rank=0
+        ),
+    )
+    allocated = GangAllocated(
+        job_id="a", attempt=2, team="nlp", world_size=2, nodes=nodes, spec=spec,
+        rendezvous=Rendezvous(address="127.0.0.1", port=1), checkpoint_interval_s=414.0,
+    )  # fmt: skip
+    fold(allocated, live=live)
+    assert present.interval_s(details(live).job) == 414.0
 
 
 def test_the_newest_advice_counts_and_survives_a_snapshot() -> None:

@@ -85,7 +85,7 @@ def _interval(found: CheckpointList) -> list[str]:
     given = found.interval_s
     notes = []
     if given is not None:
-        notes.append(render.labelled("interval:", f"{render.duration(given)}, as the job says", 10))
+        notes.append(render.labelled("interval:", f"{render.duration(given)} at present", 10))
     advice = found.advice
     if advice is None:
         return notes

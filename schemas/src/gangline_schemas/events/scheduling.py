@@ -99,6 +99,9 @@ class GangAllocated(Event):
         default=None,
         description="The closest level that holds the whole gang: its worst link crosses it.",
     )
+    checkpoint_interval_s: float | None = Field(
+        default=None, gt=0, description="As was advised; None: as the spec says."
+    )
 
 
 class NodeShare(Model):
@@ -200,6 +203,14 @@ class ResumePointChanged(Event):
     forgotten: CheckpointRef | None = Field(
         default=None, description="A checkpoint that is gone or broken and is not used again."
     )
+
+
+class CheckpointIntervalChanged(Event):
+    """The job's next attempt saves this often, as was advised and as its spec lets it."""
+
+    type: ClassVar[str] = "job.interval.changed"
+    job_id: Identifier
+    interval_s: float = Field(gt=0)
 
 
 class TeamNoted(Event):

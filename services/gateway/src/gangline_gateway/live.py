@@ -283,6 +283,7 @@ class Live:
         self._change(
             event.job_id, attempt=event.attempt, nodes=event.nodes, waiting=None,
             waiting_since=None, stopping=None, allocated_at=at,
+            checkpoint_interval_s=event.checkpoint_interval_s,
         )  # fmt: skip
 
     @_on.register

@@ -128,6 +128,7 @@ class LiveJob:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     gpu_seconds: float = 0.0
+    checkpoint_interval_s: float | None = None
 
     @property
     def ended(self) -> bool:

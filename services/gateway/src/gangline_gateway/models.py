@@ -213,7 +213,7 @@ class CheckpointList(Answer):
 
     checkpoints: list[CheckpointAnswer]
     cursor: str | None = None
-    interval_s: float | None = Field(default=None, description="As the job's spec has it.")
+    interval_s: float | None = Field(default=None, description="How often it saves now.")
     advice: AdviceAnswer | None = None
 
 

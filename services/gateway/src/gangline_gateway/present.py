@@ -137,6 +137,13 @@ def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:
     return answers
 
 
+def interval_s(job: LiveJob) -> float | None:
+    """How often the job saves: as was advised, where its spec wants that, else as its spec says."""
+    if job.checkpoint_interval_s is not None or job.spec is None:
+        return job.checkpoint_interval_s
+    return job.spec.checkpoint.interval_minutes * 60
+
+
 def past_job(row: RunRow) -> models.Job:
     """A job that only history knows."""
     try:

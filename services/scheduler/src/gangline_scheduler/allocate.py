@@ -47,6 +47,7 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         resume=job.resume,
         spec=job.spec,
         level=placement.level,
+        checkpoint_interval_s=job.checkpoint_interval_s,
     )
     stolen = held_for_waiting(plan.state, event)
     if stolen:

@@ -8,8 +8,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    IntervalAdvised,
 )
-from gangline_schemas.events.scheduling import CheckpointRef, ResumePointChanged
+from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
+    CheckpointRef,
+    ResumePointChanged,
+)
 from gangline_schemas.job import JobState
 
 
@@ -30,6 +35,18 @@ def committed(plan: Plan, event: CheckpointCommitted) -> None:
     if newest is not None and point.step <= newest.step:
         return
     plan.add(job.job_id, ResumePointChanged(job_id=job.job_id, checkpoint=point))
+
+
+def advised(plan: Plan, event: IntervalAdvised) -> None:
+    """Let the next attempt save as often as that, if the job's spec wants it."""
+    job = plan.state.jobs.get(event.job_id)
+    if job is None or job.state.terminal or not job.spec.checkpoint.adapt_interval:
+        return
+    if event.interval_s != job.checkpoint_interval_s:
+        plan.add(
+            job.job_id,
+            CheckpointIntervalChanged(job_id=job.job_id, interval_s=event.interval_s),
+        )
 
 
 def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:

@@ -44,6 +44,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    IntervalAdvised,
 )
 from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
@@ -202,6 +203,8 @@ def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case f
             checkpoints.committed(plan, event)
         case CheckpointDeleted() | CheckpointCorrupted():
             checkpoints.lost(plan, event)
+        case IntervalAdvised():
+            checkpoints.advised(plan, event)
         case NodeJoined():
             nodes.joined(plan, event.node)
         case NodeLeaving():

@@ -31,6 +31,7 @@ from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.values import replace
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
     CheckpointRef,
     GangAllocated,
     GangMemberChanged,
@@ -249,6 +250,13 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
             commits_from=job.attempt + 1 if event.restored else job.commits_from,
         ),
     )
+
+
+@_apply.register
+def _(event: CheckpointIntervalChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        _put_job(state, replace(job, checkpoint_interval_s=event.interval_s))
 
 
 @_apply.register

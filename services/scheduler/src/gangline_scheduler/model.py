@@ -112,7 +112,8 @@ class Job:
     `restarting`: its last attempt gave its GPUs back to start again, so it is first in the queue.
     `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
     others. `resized_at`: when it was last stopped for another size; `resize_to`: GPUs that its next
-    attempt takes at most, while it makes room for somebody.
+    attempt takes at most, while it makes room for somebody. `checkpoint_interval_s`: as was
+    advised, where its spec lets that change it.
     """
 
     job_id: str
@@ -137,6 +138,7 @@ class Job:
     preemptions: int = 0
     resized_at: datetime | None = None
     resize_to: int | None = None
+    checkpoint_interval_s: float | None = None
 
     @property
     def team(self) -> str:

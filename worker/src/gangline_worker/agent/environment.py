@@ -88,7 +88,9 @@ def rank_environment(
         "GANGLINE_NODE_RANK": str(node_rank),
         "GANGLINE_NUM_NODES": str(len(nodes)),
         "GANGLINE_CHECKPOINT_DIR": str(places.checkpoints),
-        "GANGLINE_CHECKPOINT_INTERVAL_S": str(spec.checkpoint.interval_minutes * 60),
+        "GANGLINE_CHECKPOINT_INTERVAL_S": str(
+            allocation.checkpoint_interval_s or spec.checkpoint.interval_minutes * 60
+        ),
         "GANGLINE_AGENT_SOCKET": str(places.socket),
         "GANGLINE_RANK_TOKEN": token,
         "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),

@@ -205,12 +205,11 @@ def list_checkpoints(
     rows = present.checkpoints(found) if found is not None else _past(gate, caller, job_id)
     rows = [row for row in rows if after is None or (row.step, row.attempt) < after]
     last = rows[limit - 1] if len(rows) > limit else None
-    spec = found.job.spec if found is not None else None
     advice = found.advice if found is not None else None
     return models.CheckpointList(
         checkpoints=rows[:limit],
         cursor=f"{last.step}.{last.attempt}" if last is not None else None,
-        interval_s=spec.checkpoint.interval_minutes * 60 if spec is not None else None,
+        interval_s=present.interval_s(found.job) if found is not None else None,
         advice=models.AdviceAnswer(**asdict(advice)) if advice is not None else None,
     )
 

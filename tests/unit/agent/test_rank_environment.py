@@ -1,0 +1,22 @@
+"""How often a rank is to save is in its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checkpoint_scene import allocated
+from gangline_worker.agent.environment import Places, rank_environment
+
+
+@pytest.mark.parametrize(("advised_s", "expected_s"), [(None, 600.0), (414.0, 414.0)])
+def test_the_interval_is_the_specs_unless_another_was_advised(
+    tmp_path: Path, advised_s: float | None, expected_s: float
+) -> None:
+    allocation = allocated().model_copy(update={"checkpoint_interval_s": advised_s})
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    found = rank_environment(
+        allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
+    )
+    assert float(found["GANGLINE_CHECKPOINT_INTERVAL_S"]) == expected_s
