@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from gangline.incident_models import Incident
+from gangline.sdk import connect
 from log_watch import LogWatch
 from platform_fixture import RunningPlatform, start_platform
 
@@ -22,6 +24,9 @@ SERVICES = [
     "gateway-0",
     "kafka",
 ]
+
+INCIDENT_TIMES = ("failed_at", "allocated_at", "running_at", "first_step_at", "closed_at")
+CLOSED = {"outcome", "failure_class", "first_rank", "recover_s", "lost_gpu_s"}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,18 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def first_incident(platform: RunningPlatform, job: str) -> Incident:
+    """The job's oldest incident as the gateway gives it, once the tracker has its end."""
+    deadline = time.monotonic() + 60
+    with connect(platform.client.url, platform.client.token) as client:
+        while time.monotonic() < deadline:
+            found = client.incidents(job).incidents
+            if found and found[-1].outcome != "open":
+                return found[-1]
+            time.sleep(0.1)
+    raise AssertionError(f"no incident of {job} was closed")
 
 
 def test_a_job_survives_the_death_of_every_service(own_platform: RunningPlatform) -> None:
@@ -102,6 +119,18 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
         first = watch.wait_step(job, 0, attempt=2)
         assert min(first.data.step) == again.data.resume.step + 1
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+        closed = watch.wait_for(lambda s: s.type == "incident.closed" and s.data.job_id == job)
+        assert (closed.data.outcome, closed.data.next_attempt) == ("recovered", 2)
+        assert closed.data.resume_step == again.data.resume.step
+        times = [getattr(closed.data, name) for name in INCIDENT_TIMES]
+        assert times == sorted(times)
+        assert first_incident(own_platform, job).model_dump(include=CLOSED) == {
+            "outcome": "recovered",
+            "failure_class": "process",
+            "first_rank": 1,
+            "recover_s": closed.data.recover_s,
+            "lost_gpu_s": closed.data.lost_gpu_s,
+        }
         watch.assert_sound()
 
 
@@ -121,6 +150,9 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: Runnin
         assert again.data.resume is not None
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
         assert not [pid for pid in pids if runs(pid)], "frozen ranks live on"
+        stacks = {s.data.rank: s.data for s in watch.of("worker.stacks", job)}
+        assert stacks[1].state == "stopped"
+        assert all("trainer.py" in item.stacks for item in stacks.values())
         watch.assert_sound()
 
 
