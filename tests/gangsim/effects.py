@@ -13,7 +13,7 @@ from gangline_schemas.checkpoint import (
 )
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten
-from gangline_schemas.rank_protocol import Hello, ShardReady
+from gangline_schemas.rank_protocol import FromRank, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError
 from gangline_worker.agent import model as agent
@@ -124,9 +124,7 @@ class NodeEffects:
         self._process.give(agent.RankSpawned(key, rank.pid))
         training.join(rank)
 
-    def _say(
-        self, key: RankKey, message: Hello | ShardReady, shard: bytes, manifest: bytes
-    ) -> None:
+    def _say(self, key: RankKey, message: FromRank, shard: bytes, manifest: bytes) -> None:
         if isinstance(message, ShardReady):
             self._saved[key, message.step] = (shard, manifest)
         self._process.give(agent.RankMessage(key, message))

@@ -13,8 +13,8 @@ from gangline_schemas.checkpoint import (
     manifest_name,
     shard_name,
 )
-from gangline_schemas.events.workers import ObjectDigest
-from gangline_schemas.rank_protocol import Control, Hello, ShardReady
+from gangline_schemas.events.workers import ObjectDigest, RankActivity
+from gangline_schemas.rank_protocol import Control, Doing, FromRank, Hello, Report, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_worker.agent.model import GangKey, RankKey
 
@@ -37,7 +37,7 @@ class RankProcess:
     incarnation: str
     gpu: int
     pid: int
-    say: Callable[[Hello | ShardReady, bytes, bytes], None]
+    say: Callable[[FromRank, bytes, bytes], None]
     exited: Callable[[RankProcess, int | None, int | None, str], None]
     running: bool = True
     hung: bool = False
@@ -109,10 +109,12 @@ class Training:
         if not rank.running:
             return
         rank.say(Hello(rank=rank.key.rank, token="x"), b"", b"")
+        rank.say(Doing(activity=RankActivity.STARTING), b"", b"")
         present = [peer for peer in self.ranks.values() if peer.running]
         if len(present) == self.world_size and not self.met:
             self.met = True
             self.engine.note("trains", self.gang.job_id, self.gang.attempt, "from", self.step)
+            self._tell(Doing(activity=RankActivity.TRAINING))
             self._next()
 
     def _give_up(self, rank: RankProcess) -> None:
@@ -140,6 +142,7 @@ class Training:
                     self._end_later(rank, WATCHDOG_S, LOST_PEER)
             return
         self.step += 1
+        self._tell(Report(step=(self.step,), time_ms=(int(self.engine.now_s * 1000),), metrics={}))
         done = self.step >= self.job.steps
         if self.stopping or done or self.step % self.job.save_every == 0:
             self._save()
@@ -154,6 +157,11 @@ class Training:
 
     def _leave(self, rank: RankProcess) -> Callable[[], None]:
         return lambda: rank.end(code=0)
+
+    def _tell(self, message: FromRank) -> None:
+        for rank in self.ranks.values():
+            if rank.running:
+                rank.say(message, b"", b"")
 
     def _save(self) -> None:
         for rank in self.ranks.values():

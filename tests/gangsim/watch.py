@@ -10,6 +10,7 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.faults import GangFailed
 from gangsim.engine import Violation
 from gangsim.watch_jobs import JobsWatch
 from gangsim.watch_rest import CheckpointsWatch, FaultsWatch
@@ -77,6 +78,8 @@ class Watch:
             self._check_position(topic, envelope)
             self.events += 1
             self._world.engine.count(event.type)
+            if isinstance(event, GangFailed):
+                self._world.engine.count(f"gang.failed: {event.cause}")
             self._world.engine.note(topic[9:], envelope.subject, event.type, envelope.id)
         match self._logs.get(topic):
             case Topic.QUOTA | Topic.SCHEDULING:
