@@ -57,6 +57,7 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         for text in (
             "shard tokens-0003 block 17 is corrupt",
             ERROR.format("ValueError: shard a/b.bin block 0 is corrupt: xxh3 differs"),
+            "gangline_worker.data.errors.DataShardError: data: shard a.bin is corrupt: too short",
         )
     ),
     *(

@@ -30,7 +30,7 @@ _OUT_OF_MEMORY = re.compile(
     r"|DefaultCPUAllocator: can't allocate",
     re.IGNORECASE,
 )
-_BAD_DATA = re.compile(r"\bshard \S+ block \d+ is corrupt", re.IGNORECASE)
+_BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
 _XID = re.compile(r"\bXid(?:\s*\([^)]*\))?[:\s]+(\d{1,3})\b")
 _PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 """NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
