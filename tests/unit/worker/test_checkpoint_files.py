@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import resource
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import xxhash
 
+from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
 from gangline_worker.checkpoint.commit import commit_local, committed, keep_latest
@@ -23,6 +27,7 @@ from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import fingerprint, holdings
 from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.checkpoint.staging import staging
 from gangline_worker.checkpoint.tree import flatten, rebuild
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 
@@ -302,3 +307,39 @@ def test_other_tensors_are_planned_for_anew(tmp_path: Path) -> None:
         filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
         Checkpoint(folder).fill(holdings(filled, 0, 1))
         assert torch.equal(filled["a"], state(seed)["a"])
+
+
+@pytest.mark.parametrize("size", [5 << 20, (33 << 20) + 7, 100])
+@pytest.mark.parametrize("offset", [0, 64], ids=["pages", "unaligned"])
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_large_files_hold_what_was_staged(
+    tmp_path: Path, size: int, offset: int, place: str
+) -> None:
+    whole = staging(size + offset, pinned=False)
+    whole.random_(generator=torch.Generator().manual_seed(1))
+    data = whole.numpy().data[offset:]
+    folder = tmp_path if place == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        path = folder / "x.bin"
+        digest = write_synced(path, data, "x.bin")
+        assert path.stat().st_size == size
+        assert path.read_bytes() == data
+        assert digest == ObjectDigest(
+            key="x.bin", size_bytes=size, xxh3=xxhash.xxh3_128_hexdigest(data)
+        )
+    finally:
+        if place == "memory":
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("limit", [1000, 3 << 20], ids=["at once", "later"])
+def test_a_large_file_that_does_not_fit_leaves_nothing(tmp_path: Path, limit: int) -> None:
+    data = staging(40 << 20, pinned=False).numpy().data
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            write_synced(tmp_path / "x.bin", data, "x.bin")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())

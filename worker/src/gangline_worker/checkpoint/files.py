@@ -11,6 +11,7 @@ from pathlib import Path
 import xxhash
 
 from gangline_schemas.events.workers import ObjectDigest
+from gangline_worker.checkpoint.direct import write_pages
 
 CHUNK_BYTES = 4 << 20
 READ_CHUNK_BYTES = 512 << 10  # what was read is hashed while it is in the CPU's cache
@@ -42,7 +43,7 @@ def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
     try:
         target = os.open(partial, flags, 0o600)
         try:
-            for part in _chunks(data):
+            for part in _chunks(data[write_pages(target, data, digest) :]):
                 digest.update(part)
                 rest = part
                 while rest:
