@@ -37,11 +37,12 @@ class Run:
 
     def losses(self) -> dict[int, float]:
         """Loss by step, as rank 0 wrote them down, to the last bit."""
-        found = {}
-        for line in (self.directory / "losses.jsonl").read_text().splitlines():
-            entry = json.loads(line)
-            found[entry["step"]] = entry["loss"]
-        return found
+        return self.by_step("loss")
+
+    def by_step(self, metric: str) -> dict[int, float]:
+        """`loss` or `grad_norm` by step, likewise."""
+        lines = (self.directory / "losses.jsonl").read_text().splitlines()
+        return {entry["step"]: entry[metric] for entry in map(json.loads, lines)}
 
     @property
     def text(self) -> str:
@@ -51,6 +52,7 @@ class Run:
 _PR_SET_PDEATHSIG = 1
 KILL_AT_ENV = "TEST_KILL_AT_STEP"
 LATE_COPY_ENV = "TEST_LATE_COPY"
+SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
 _LAUNCHER.set_forkserver_preload(["gangline_worker.training.__main__"])
 
@@ -83,6 +85,18 @@ def copy_late() -> None:
     AsyncSaver.wait_copied = ask  # type: ignore[method-assign]
 
 
+def save_at_once() -> None:
+    """Let the trainer save what it loaded, instead of training."""
+    from gangline_worker.training.agreement import StepNews, summarize
+    from gangline_worker.training.trainer import StepResult, Trainer
+
+    def save(self: Trainer) -> None:
+        self._save(StepResult(0.0, 0.0, 0.0, 0.0), summarize([StepNews(0.0, 0.0)]))
+        self._finish()
+
+    Trainer.run = save  # type: ignore[method-assign,assignment]
+
+
 def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses: Path) -> None:
     """The body of a rank's process: as the command, with losses kept to the last bit."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the tests
@@ -101,7 +115,8 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         report(metrics, step)
         if env["RANK"] == "0" and "loss" in metrics:
             with losses.open("a") as out:
-                out.write(json.dumps({"step": step, "loss": metrics["loss"]}) + "\n")
+                kept = {name: metrics[name] for name in ("loss", "grad_norm")}
+                out.write(json.dumps({"step": step, **kept}) + "\n")
         if step == int(env.get(KILL_AT_ENV, 0)):
             until_committed(Path(env["GANGLINE_CHECKPOINT_DIR"]))
             os.kill(os.getpid(), signal.SIGKILL)
@@ -109,6 +124,8 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
     trainer.report = record  # type: ignore[attr-defined]
     if LATE_COPY_ENV in env:
         copy_late()
+    if SAVE_ENV in env:
+        save_at_once()
     try:
         program.leave(program.main(arguments))
     except BaseException:

@@ -23,8 +23,8 @@ from harness import Context, Result, in_own_process
 
 from gangline_worker import reporting
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.parallel import join_world
 from gangline_worker.training.trainer import Trainer
+from gangline_worker.training.world import join_world
 
 BUDGET_RATIO = 1.03
 

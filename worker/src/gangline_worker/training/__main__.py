@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import time
@@ -21,12 +22,12 @@ import torch.distributed as dist
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
-from gangline_worker.data.order import rank_share
 from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
-from gangline_worker.training.parallel import join_world
+from gangline_worker.training.layout import lay_out
 from gangline_worker.training.trainer import AgentLostError, SaveFailedError, Trainer
+from gangline_worker.training.world import join_world
 
 EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AGENT = 1, 2, 65, 74, 75
 
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = read_settings(options.config, submitted(), options.overrides)
         # Before the ranks meet: else one that is refused first leaves the others a broken socket.
-        rank_share(config.batch_size, int(os.environ.get("WORLD_SIZE", "1")))
+        lay_out(config, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         world = join_world(config.collective_timeout_s)
         trainer = Trainer(config, world, resume_from)
         if world.rank == 0:
@@ -84,9 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def submitted() -> dict[str, object]:
-    """The job's hyperparameters, and its seed when they name none."""
-    seed = os.environ.get("GANGLINE_SEED")
-    return ({"seed": seed} if seed else {}) | hyperparameters()
+    """The job's hyperparameters, and its seed and `parallel` when they name none."""
+    found: dict[str, object] = {}
+    if seed := os.environ.get("GANGLINE_SEED"):
+        found["seed"] = seed
+    if parallel := os.environ.get("GANGLINE_PARALLEL"):
+        found["parallel"] = json.loads(parallel)
+    return found | hyperparameters()
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -19,13 +19,14 @@ class StepNews:
     wants_checkpoint: bool = False
     saving: bool = False  # its last save is still being written
     failed_saves: int = 0
+    has_loss: bool = True  # the model ends on this rank; else `loss` does not count
 
 
 @dataclass(frozen=True)
 class StepSummary:
     """What every rank concludes from all news; the same on each of them."""
 
-    loss: float  # mean over ranks, summed in the order of ranks
+    loss: float  # mean over ranks that have one, summed in the order of ranks
     data_wait_s: float  # the longest
     stop: bool
     lost: bool
@@ -37,7 +38,7 @@ class StepSummary:
 def summarize(news: list[StepNews]) -> StepSummary:
     """Join the news of all ranks, given by rank."""
     return StepSummary(
-        loss=sum(one.loss for one in news) / len(news),
+        loss=sum(one.loss for one in news if one.has_loss) / sum(one.has_loss for one in news),
         data_wait_s=max(one.data_wait_s for one in news),
         stop=any(one.stop for one in news),
         lost=any(one.lost for one in news),
@@ -48,7 +49,7 @@ def summarize(news: list[StepNews]) -> StepSummary:
 
 
 def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
-    """Tell all ranks of a group and hear them; one all-gather of some 60 bytes."""
+    """Tell all ranks of a group and hear them; one all-gather of 64 bytes."""
     size = dist.get_world_size(group)
     mine = torch.tensor([float(value) for value in astuple(news)], dtype=torch.float64)
     rows = torch.empty(size * len(mine), dtype=torch.float64)
@@ -57,9 +58,16 @@ def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
 
 
 def _from_row(row: list[float]) -> StepNews:
-    loss, data_wait_s, stop, lost, wants, saving, failed = row
+    loss, data_wait_s, stop, lost, wants, saving, failed, has_loss = row
     return StepNews(
-        loss, data_wait_s, bool(stop), bool(lost), bool(wants), bool(saving), int(failed)
+        loss,
+        data_wait_s,
+        bool(stop),
+        bool(lost),
+        bool(wants),
+        bool(saving),
+        int(failed),
+        bool(has_loss),
     )
 
 

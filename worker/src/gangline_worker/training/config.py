@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gangline_schemas.base import field_errors
+from gangline_schemas.parallel import Parallel
 
 
 class ConfigError(ValueError):
@@ -28,6 +29,8 @@ class TrainConfig(BaseModel):
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)
     seq_len: int = Field(default=128, ge=2, description="Bytes that a sample predicts.")
+    experts: int = Field(default=0, ge=0, description="Feed-forward layers that tokens choose of.")
+    experts_per_token: int = Field(default=2, ge=1)
     # data
     data: str = Field(default="stdlib", description="stdlib, a folder or a file.")
     data_suffix: str = ".py"
@@ -44,11 +47,14 @@ class TrainConfig(BaseModel):
     clip_norm: float = Field(default=1.0, gt=0)
     seed: int = Field(default=17, ge=0, lt=2**63)
     # how it is computed
-    strategy: Literal["fsdp", "ddp"] = "fsdp"
+    strategy: Literal["fsdp", "ddp"] = Field(
+        default="fsdp", description="Of all ranks, where parallel is not given."
+    )
+    parallel: Parallel | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         default="auto", description="Of the matrix work; auto is bfloat16 on GPUs, else float32."
     )
-    accumulation: int = Field(default=1, ge=1, description="Backward passes a step.")
+    accumulation: int = Field(default=1, ge=1, description="Backward passes a step; micro-batches.")
     recompute: bool = Field(default=False, description="Activation checkpointing of each layer.")
     collective_timeout_s: float = Field(default=300.0, gt=0)
     # what is kept
@@ -62,6 +68,14 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 f"dim ({self.dim}) must divide by 2 * heads ({2 * self.heads}): "
                 "rotary embedding turns pairs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_find_their_experts(self) -> Self:
+        if self.experts and self.experts_per_token > self.experts:
+            raise ValueError(
+                f"experts_per_token ({self.experts_per_token}) is above experts ({self.experts})"
             )
         return self
 

@@ -10,19 +10,28 @@ import time
 from pathlib import Path
 
 import torch
-from torch import nn
+
+from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.model import Transformer
 
 _FIRST_S, _AGAIN_S = 0.3, 0.05  # of probing, at each start
 
 
-def flops_per_token(model: nn.Module, *, layers: int, dim: int, seq_len: int) -> float:
+def flops_per_token(config: TrainConfig) -> float:
     """6 (N - N_embedding) + 12 L d T FLOP for each token, forward and backward.
 
-    The formula is that of Chowdhery et al., PaLM, 2022, appendix B; recomputation is not counted.
+    The formula is that of Chowdhery et al., PaLM, 2022, appendix B; recomputation is not counted,
+    and of experts those alone that a token goes to.
     """
-    total = sum(parameter.numel() for parameter in model.parameters())
-    embedding = sum(p.numel() for n, p in model.named_parameters() if n.startswith("embedding."))
-    return 6.0 * (total - embedding) + 12.0 * layers * dim * seq_len
+    with torch.device("meta"):
+        model = Transformer(config)
+    used = 0.0
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            used += parameter.numel() * config.experts_per_token / config.experts
+        elif not name.startswith("embedding."):
+            used += parameter.numel()
+    return 6.0 * used + 12.0 * config.layers * config.dim * config.seq_len
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, budget_s: float) -> float:

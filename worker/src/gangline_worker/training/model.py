@@ -13,15 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from gangline_worker.checkpoint.local import held
 from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.experts import MixtureOfExperts
+from gangline_worker.training.layout import Layout
+from gangline_worker.training.shapes import VOCABULARY, hidden_width
 
-VOCABULARY = 256
 ROPE_BASE = 10_000.0
 INIT_STD = 0.02
-
-
-def hidden_width(dim: int) -> int:
-    """SwiGLU's inner width: 8/3 of the model's, up to a multiple of 32."""
-    return -(-8 * dim // 3 // 32) * 32
 
 
 class Attention(nn.Module):
@@ -43,6 +40,7 @@ class Attention(nn.Module):
             projection(x).view(batch, time, -1, self.head_dim).transpose(1, 2)
             for projection in (self.wq, self.wk, self.wv)
         )
+        cos, sin = cos[:time], sin[:time]
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return cast(Tensor, self.wo(mixed.transpose(1, 2).reshape(batch, time, -1)))
@@ -81,7 +79,11 @@ class Layer(nn.Module):
         self.attention_norm = nn.RMSNorm(config.dim, eps=1e-5)
         self.attention = Attention(config)
         self.ffn_norm = nn.RMSNorm(config.dim, eps=1e-5)
-        self.ffn = SwiGLU(config)
+        self.ffn: SwiGLU | MixtureOfExperts = SwiGLU(config)
+        if config.experts:
+            self.ffn = MixtureOfExperts(
+                config.experts, config.experts_per_token, config.dim, hidden_width(config.dim)
+            )
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """(batch, time, dim) to the same shape."""
@@ -95,29 +97,40 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Bytes in, logits of the next byte out. Build it on meta, then `to_empty`, then fill it."""
+    """Bytes in, logits of the next byte out. Build it on meta, then `to_empty`, then fill it.
+
+    One stage of a pipeline is the same model without the layers, embedding and output of others.
+    """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, layout: Layout | None = None) -> None:
         """Layers stand in a dict, so that they keep their names when stages share them out."""
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(VOCABULARY, config.dim)
-        self.layers = nn.ModuleDict({str(i): Layer(config) for i in range(config.layers)})
-        self.norm = nn.RMSNorm(config.dim, eps=1e-5)
-        self.output = nn.Linear(config.dim, VOCABULARY, bias=False)
+        first = last = True
+        layers = range(config.layers)
+        if layout is not None:
+            first, last, layers = layout.first_stage, layout.last_stage, layout.layers(len(layers))
+        self.embedding = nn.Embedding(VOCABULARY, config.dim) if first else None
+        self.layers = nn.ModuleDict({str(i): Layer(config) for i in layers})
+        self.norm = nn.RMSNorm(config.dim, eps=1e-5) if last else None
+        self.output = nn.Linear(config.dim, VOCABULARY, bias=False) if last else None
         angles = torch.empty(config.seq_len, config.dim // config.heads // 2)
         self.register_buffer("cos", angles, persistent=False)
         self.register_buffer("sin", angles.clone(), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(batch, time) of int64 to (batch, time, 256)."""
-        time = inputs.shape[1]
-        x = self.embedding(inputs)
+        """(batch, time) of int64 to (batch, time, 256).
+
+        A later stage takes, and an earlier one gives, the residual stream (batch, time, dim).
+        """
+        x = inputs if self.embedding is None else self.embedding(inputs)
         for layer in self.layers.values():
-            x = layer(x, self.cos[:time], self.sin[:time])
+            x = layer(x, self.cos, self.sin)
+        if self.norm is None or self.output is None:
+            return cast(Tensor, x)
         return cast(Tensor, self.output(self.norm(x)))
 
     def reset_buffers(self) -> None:
@@ -137,7 +150,9 @@ class Transformer(nn.Module):
             if parameter.ndim == 1:
                 mine.data.fill_(1.0)
                 continue
-            std = INIT_STD * (scale if name.endswith(("wo.weight", "out.weight")) else 1.0)
+            std = INIT_STD * (
+                scale if name.endswith(("wo.weight", "out.weight", "experts.out")) else 1.0
+            )
             whole = torch.empty(parameter.shape).normal_(0.0, std, generator=_generator(seed, name))
             block = mine.block
             within = tuple(slice(s, s + n) for s, n in zip(block.start, block.shape, strict=True))

@@ -1,83 +1,73 @@
-"""How the model is spread over ranks: FSDP2 or DDP; gloo on CPUs, NCCL on GPUs."""
+"""How the model is spread over ranks.
+
+Copies on every rank are DDP. All else is FSDP2, over one rank if need be, so that mixed precision
+and the names and kinds of parameters are the same everywhere:
+
+1. a stage of the model is built on meta;
+2. tensor parallelism shares out its matrices;
+3. FSDP2 shards what is left, layer by layer (experts apart, on a mesh of their own);
+4. memory is given; the stages are joined by a pipeline.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
+import dataclasses
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from gangline_schemas.parallel import Shape
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.model import Transformer
-
-
-@dataclass(frozen=True)
-class World:
-    """This rank's place. `control` is a gloo group apart, for agreements between steps."""
-
-    rank: int
-    size: int
-    device: torch.device
-    control: dist.ProcessGroup
-
-
-def join_world(timeout_s: float) -> World:
-    """Join the ranks that the environment names, as torchrun does; alone without RANK."""
-    if "RANK" not in os.environ:
-        os.environ.update(
-            {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        )
-        os.environ["MASTER_PORT"] = str(_free_port())
-    if os.environ["MASTER_ADDR"] in {"127.0.0.1", "localhost"}:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it listens on the host's address
-    timeout = timedelta(seconds=timeout_s)
-    if torch.cuda.is_available():
-        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        device = torch.device("cuda", index)
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
-    else:
-        device = torch.device("cpu")
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-        dist.init_process_group("gloo", timeout=timeout)
-    control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
-    return World(dist.get_rank(), dist.get_world_size(), device, control)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
-    """In what the matrix work is done; bfloat16 is a hundred times slower on CPUs."""
-    if config.dtype == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+from gangline_worker.training.experts import MixtureOfExperts
+from gangline_worker.training.layout import Layout
+from gangline_worker.training.model import Transformer, loss_of
+from gangline_worker.training.pipeline import Pipeline
+from gangline_worker.training.tensor_parallel import share_out_matrices
+from gangline_worker.training.world import World, compute_dtype
 
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """The model spread over ranks; `plain` has the parameters under their own names."""
+    """The model spread over ranks; `plain` has this rank's parameters under their own names."""
 
     plain: Transformer
     module: nn.Module
-    autocast_dtype: torch.dtype | None
+    accumulation: int
+    autocast_dtype: torch.dtype | None = None
+    mesh: DeviceMesh | None = None
+    """The ranks that hold this stage; None: every rank holds all of the model."""
+    stages: dist.ProcessGroup | None = None
+    pipeline: Pipeline | None = None
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """Gradients of the mean loss over all data ranks' samples; gives that of this one's.
+
+        None where the model does not end on this rank.
+        """
+        if self.pipeline is not None:
+            return self.pipeline.backward(inputs, targets)
+        loss_sum = torch.zeros((), device=inputs.device)
+        parts = zip(inputs.chunk(self.accumulation), targets.chunk(self.accumulation), strict=True)
+        for i, (micro_inputs, micro_targets) in enumerate(parts, start=1):
+            with self._micro_step(last=i == self.accumulation):
+                logits = self.module(micro_inputs)
+                loss = loss_of(logits, micro_targets) / self.accumulation
+                loss.backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.detach()
+        return loss_sum
 
     @contextlib.contextmanager
-    def micro_step(self, *, last: bool) -> Iterator[None]:
+    def _micro_step(self, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one micro-batch: gradients are exchanged in the last."""
         quiet: AbstractContextManager[object] = contextlib.nullcontext()
         if isinstance(self.module, FSDPModule):
@@ -86,32 +76,90 @@ class ParallelModel:
             quiet = self.module.no_sync()
         cast: AbstractContextManager[object] = contextlib.nullcontext()
         if self.autocast_dtype is not None:
-            cast = torch.autocast("cuda", self.autocast_dtype)
+            cast = torch.autocast(self.plain.cos.device.type, self.autocast_dtype)
         with quiet, cast:
             yield
 
 
-def spread(config: TrainConfig, world: World) -> ParallelModel:
+def spread(config: TrainConfig, world: World, layout: Layout) -> ParallelModel:
     """Build the model on meta, spread it, and give it memory; its weights are not yet set."""
     dtype = compute_dtype(config, world.device)
     with torch.device("meta"):
-        model = Transformer(config)
-    if config.strategy == "ddp":
+        model = Transformer(config, layout)
+    if layout.whole_copies:
         model.to_empty(device=world.device)
         model.reset_buffers()
         wrapped = DistributedDataParallel(model, init_sync=False, gradient_as_bucket_view=True)
-        mixed = dtype if dtype != torch.float32 and world.device.type == "cuda" else None
-        return ParallelModel(model, wrapped, mixed)
-    mesh = init_device_mesh(world.device.type, (world.size,))
-    inner = outer = MixedPrecisionPolicy()
-    if dtype != torch.float32:
-        inner = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-        outer = MixedPrecisionPolicy(
-            param_dtype=dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
-        )
-    for layer in model.layers.values():
-        fully_shard(layer, mesh=mesh, mp_policy=inner)
-    fully_shard(model, mesh=mesh, mp_policy=outer)
+        mixed = dtype if dtype != torch.float32 else None
+        return ParallelModel(model, wrapped, config.accumulation, mixed)
+    shape = layout.shape
+    mesh = _mesh(world, {"pipeline": shape.pipeline, "replicas": shape.replicas,
+                         "shard": shape.shard, "tensor": shape.tensor})  # fmt: skip
+    if shape.tensor > 1:
+        share_out_matrices(model, mesh["tensor"])
+    _shard(model, _part(mesh, "replicas", "shard"), _experts_mesh(world, shape), dtype, layout)
     model.to_empty(device=world.device)
     model.reset_buffers()
-    return ParallelModel(model, model, None)
+    stage_mesh = _part(mesh, "replicas", "shard", "tensor")
+    if shape.pipeline == 1:
+        return ParallelModel(model, model, config.accumulation, mesh=stage_mesh)
+    stages = mesh["pipeline"].get_group()
+    pipeline = Pipeline(
+        model, config, layout, device=world.device, stream_dtype=dtype, group=stages
+    )
+    return ParallelModel(
+        model, model, config.accumulation, mesh=stage_mesh, stages=stages, pipeline=pipeline
+    )
+
+
+def _mesh(world: World, sizes: dict[str, int]) -> DeviceMesh:
+    """A mesh of the dimensions that are not 1, and of `shard`: each costs a group at the start."""
+    kept = {name: size for name, size in sizes.items() if size > 1 or name == "shard"}
+    return init_device_mesh(world.device.type, tuple(kept.values()), mesh_dim_names=tuple(kept))
+
+
+def _part(mesh: DeviceMesh, *names: str) -> DeviceMesh:
+    kept = tuple(name for name in names if name in (mesh.mesh_dim_names or ()))
+    return mesh if kept == mesh.mesh_dim_names else mesh[kept]
+
+
+def _experts_mesh(world: World, shape: Shape) -> DeviceMesh | None:
+    """The same ranks seen otherwise: those that share out the experts, and copies of these."""
+    if shape.expert == 1:
+        return None
+    return _mesh(world, {"pipeline": shape.pipeline, "shard": shape.data_ranks // shape.expert,
+                         "expert": shape.expert})  # fmt: skip
+
+
+def _shard(
+    model: Transformer,
+    mesh: DeviceMesh,
+    experts_mesh: DeviceMesh | None,
+    dtype: torch.dtype,
+    layout: Layout,
+) -> None:
+    """FSDP2 of each layer, then of the rest; experts that are shared out are sharded apart."""
+    inner = outer = MixedPrecisionPolicy()
+    if dtype != torch.float32:
+        inner = outer = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        if layout.last_stage:
+            outer = dataclasses.replace(outer, output_dtype=torch.float32)
+    # Stages are used once a micro-batch: gathering anew each time would cost more than memory.
+    again = layout.shape.pipeline == 1
+    for layer in model.layers.values():
+        if experts_mesh is not None:
+            mixture = cast("MixtureOfExperts", layer.ffn)
+            mixture.group = experts_mesh["expert"].get_group()
+            experts = mixture.experts
+            for name, whole in list(experts.named_parameters()):
+                mine = distribute_tensor(whole, experts_mesh["expert"], [Shard(0)])
+                experts.register_parameter(name, nn.Parameter(mine))
+            apart = fully_shard(
+                experts, mesh=experts_mesh["shard"], mp_policy=inner, reshard_after_forward=again
+            )
+            # Their gradients come from all data ranks, however few of these share the shards.
+            apart.set_gradient_divide_factor(float(layout.shape.data_ranks))
+            # Gloo cannot divide as it reduces; torch 2.15 divides twice where it need not reduce.
+            apart.set_force_sum_reduction_for_comms(experts_mesh["shard"].size() > 1)
+        fully_shard(layer, mesh=mesh, mp_policy=inner, reshard_after_forward=again)
+    fully_shard(model, mesh=mesh, mp_policy=outer, reshard_after_forward=again)

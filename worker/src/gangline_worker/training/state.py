@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 
 from gangline_schemas.base import Model
 from gangline_worker.training.config import TrainConfig
@@ -43,12 +45,16 @@ class TrainState(Model):
 def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """AdamW, decaying matrices alone, with its state made at once, so that it can be loaded."""
     named = list(model.named_parameters())
-    groups = [
-        {"params": [p for _, p in named if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for _, p in named if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+    groups: dict[tuple[float, object], list[nn.Parameter]] = {}
+    for _, parameter in named:  # one fused update is of tensors on one device mesh
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        groups.setdefault((decay, mesh), []).append(parameter)
     optimizer = torch.optim.AdamW(
-        groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True
+        [{"params": found, "weight_decay": decay} for (decay, _), found in groups.items()],
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        fused=True,
     )
     for _, parameter in named:
         optimizer.state[parameter] = {
@@ -59,14 +65,28 @@ def build_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     return optimizer
 
 
-def tensors_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name: model.<parameter>, optimizer.<parameter>.<moment>."""
+def tensors_of(
+    model: nn.Module, optimizer: torch.optim.Optimizer, mesh: DeviceMesh | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name: model.<parameter>, optimizer.<parameter>.<moment>.
+
+    `mesh` are the ranks that hold this model, where these are not all: plain tensors are then
+    given as replicas on it, with the same memory.
+    """
     found: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         found[f"model.{name}"] = parameter
         for moment, value in optimizer.state[parameter].items():
             found[f"optimizer.{name}.{moment}"] = value
-    return found
+    if mesh is None:
+        return found
+    everywhere = [Replicate()] * mesh.ndim
+    return {
+        name: tensor
+        if isinstance(tensor, DTensor)
+        else DTensor.from_local(tensor, mesh, everywhere, run_check=False)
+        for name, tensor in found.items()
+    }
 
 
 def seed_everything(seed: int, rank: int) -> None:

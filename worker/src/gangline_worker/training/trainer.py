@@ -18,21 +18,20 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from pydantic import ValidationError
-from torch.distributed.tensor import DTensor
 
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import another_copy
-from gangline_worker.data.order import rank_share
 from gangline_worker.data.text import DataError, TextData, load_text
 from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
-from gangline_worker.training.config import ConfigError, TrainConfig
+from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import say
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
-from gangline_worker.training.model import loss_of
-from gangline_worker.training.parallel import World, compute_dtype, spread
+from gangline_worker.training.gradients import clip_gradients
+from gangline_worker.training.layout import lay_out
+from gangline_worker.training.parallel import spread
 from gangline_worker.training.saving import Checkpointer, CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
 from gangline_worker.training.state import (
@@ -44,6 +43,7 @@ from gangline_worker.training.state import (
     seed_everything,
     tensors_of,
 )
+from gangline_worker.training.world import World, compute_dtype
 
 
 class AgentLostError(RuntimeError):
@@ -58,7 +58,7 @@ class SaveFailedError(RuntimeError):
 class StepResult:
     """One rank's view of one step."""
 
-    loss: float  # mean over this rank's samples, nats a byte
+    loss: float | None  # mean over this rank's samples, nats a byte; None: of an earlier stage
     grad_norm: float  # of the whole model, before clipping
     lr: float
     data_wait_s: float
@@ -71,17 +71,12 @@ class Trainer:
         """Build, then start afresh or from a committed checkpoint.
 
         Raises:
-            ConfigError: batch, accumulation and world size do not fit together.
+            ConfigError, BatchError: settings and world size do not fit together.
             DataError: there is no data, ranks read different data, or it has changed.
             CorruptCheckpoint, WrongCheckpoint: all ranks raise when one cannot load.
         """
-        share = rank_share(config.batch_size, world.size)
-        if share % config.accumulation:
-            raise ConfigError(
-                f"batch_size ({config.batch_size}) / world size ({world.size}) = {share} does not "
-                f"divide by accumulation ({config.accumulation})"
-            )
         self.config, self.world = config, world
+        self.layout = lay_out(config, world.rank, world.size)
         self.step = 0
         self.position = 0  # samples used so far, over all ranks
         text = load_text(config.data, suffix=config.data_suffix, max_bytes=config.data_max_bytes)
@@ -89,18 +84,16 @@ class Trainer:
         self._data_digest = self.data.digest()
         self._check_same_data()
         seed_everything(config.seed, world.rank)
-        self.model = spread(config, world)
+        self.model = spread(config, world, self.layout)
         self.optimizer = build_optimizer(self.model.plain, config)
-        self._tensors = tensors_of(self.model.plain, self.optimizer)
+        self._tensors = tensors_of(self.model.plain, self.optimizer, self.model.mesh)
         if resume_from is None:
             self.model.plain.reset_weights(config.seed)
         else:
             self._resume(resume_from)
         self.checkpointer = Checkpointer(self._tensors)
         self.schedule = CheckpointSchedule(config)
-        self._flops_per_token = flops_per_token(
-            self.model.plain, layers=config.layers, dim=config.dim, seq_len=config.seq_len
-        )
+        self._flops_per_token = flops_per_token(config)
         self._peak = 0.0
         if world.rank == 0:
             self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
@@ -109,20 +102,10 @@ class Trainer:
         """One optimizer step over one global batch."""
         config, lr = self.config, lr_at(self.step + 1, self.config)
         inputs, targets, data_wait_s = self._next_batch()
-        loss_sum = torch.zeros((), device=self.world.device)
-        micro_batches = list(
-            zip(inputs.chunk(config.accumulation), targets.chunk(config.accumulation), strict=True)
+        loss = self.model.backward(inputs, targets)
+        grad_norm = clip_gradients(
+            self.model.plain.parameters(), config.clip_norm, self.model.stages
         )
-        for i, (micro_inputs, micro_targets) in enumerate(micro_batches, start=1):
-            with self.model.micro_step(last=i == config.accumulation):
-                logits = self.model.module(micro_inputs)
-                loss = loss_of(logits, micro_targets) / config.accumulation
-                loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.detach()
-        parameters = list(self.model.plain.parameters())
-        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
-        if isinstance(grad_norm, DTensor):
-            grad_norm = grad_norm.full_tensor()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.checkpointer.before_update()
@@ -130,7 +113,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.position += config.batch_size
-        return StepResult(loss_sum.item(), grad_norm.item(), lr, data_wait_s)
+        return StepResult(None if loss is None else loss.item(), grad_norm.item(), lr, data_wait_s)
 
     def run(self) -> str | None:
         """Train to the last step, or until asked to stop; gives the reason in that case.
@@ -163,8 +146,10 @@ class Trainer:
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()
-        world = self.world
-        batch = self.data.batch(self.position, self.config.batch_size, world.rank, world.size)
+        world, layout = self.world, self.layout
+        batch = self.data.batch(
+            self.position, self.config.batch_size, layout.data_rank, layout.shape.data_ranks
+        )
         inputs = torch.from_numpy(batch.inputs).to(world.device)
         targets = torch.from_numpy(batch.targets).to(world.device)
         return inputs, targets, time.perf_counter() - started
@@ -174,7 +159,8 @@ class Trainer:
             self.schedule.ask()
         reason = should_stop()
         return StepNews(
-            loss=result.loss,
+            loss=result.loss or 0.0,
+            has_loss=result.loss is not None,
             data_wait_s=result.data_wait_s,
             stop=reason is not None,
             lost=reason == AGENT_LOST,

@@ -1,0 +1,60 @@
+"""Joining the ranks of a gang: gloo on CPUs, NCCL on GPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+
+from gangline_worker.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank's place. `control` is a gloo group apart, for agreements between steps."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: dist.ProcessGroup
+
+
+def join_world(timeout_s: float) -> World:
+    """Join the ranks that the environment names, as torchrun does; alone without RANK."""
+    if "RANK" not in os.environ:
+        os.environ.update(
+            {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        )
+        os.environ["MASTER_PORT"] = str(_free_port())
+    if os.environ["MASTER_ADDR"] in {"127.0.0.1", "localhost"}:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it listens on the host's address
+    timeout = timedelta(seconds=timeout_s)
+    if torch.cuda.is_available():
+        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        dist.init_process_group("gloo", timeout=timeout)
+    control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
+    return World(dist.get_rank(), dist.get_world_size(), device, control)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def compute_dtype(config: TrainConfig, device: torch.device) -> torch.dtype:
+    """In what the matrix work is done; bfloat16 is a hundred times slower on CPUs."""
+    if config.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
