@@ -46,7 +46,7 @@ group.min.session.timeout.ms=1000
 # After kill -9 the controller waits for the old session, 9 s by default. A broker that got no CPU
 # for longer than this is fenced for a moment, and then its partitions have no leader.
 broker.session.timeout.ms=1500
-broker.heartbeat.interval.ms=200
+broker.heartbeat.interval.ms=300
 # The bus asks for long transactions and wants those of the dead aborted soon.
 transaction.max.timeout.ms=900000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
