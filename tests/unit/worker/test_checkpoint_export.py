@@ -1,0 +1,152 @@
+"""Weights out of a checkpoint as safetensors and back: bit for bit, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gangline_worker.checkpoint.commit import commit_local
+from gangline_worker.checkpoint.export import (
+    INDEX_FILE,
+    export_weights,
+    load_weights,
+    main,
+    read_weights,
+)
+from gangline_worker.checkpoint.files import CorruptCheckpoint
+from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+
+MADE = torch.Generator().manual_seed(3)
+WEIGHTS = {
+    "embedding.weight": torch.randn(16, 8, generator=MADE),
+    "head.weight": torch.randn(8, 16, generator=MADE).to(torch.bfloat16),
+    "norm.scale": torch.randn(8, generator=MADE),
+    "steps": torch.tensor(7),
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    """Weights and one moment, saved by three ranks."""
+    tensors = {f"model.{name}": tensor for name, tensor in WEIGHTS.items()}
+    tensors["optimizer.norm.scale.exp_avg"] = torch.ones(8)
+    for rank in range(3):
+        saver = AsyncSaver(SaverIdentity(tmp_path / "saved", "job-1", 1, rank, 3), lambda _: None)
+        saver.begin(20, tensors, {}, {})
+        saver.wait()
+    folder = tmp_path / "saved" / "attempt-0001" / "step-0000000020"
+    assert commit_local(folder, 3)
+    return Checkpoint(folder)
+
+
+def same(found: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == WEIGHTS.keys() and all(
+        found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+        for name, tensor in WEIGHTS.items()
+    )
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(("file_bytes", "files"), [(10**9, 1), (600, 2), (1, 4)])
+def test_weights_go_out_and_come_back(
+    checkpoint: Checkpoint, tmp_path: Path, file_bytes: int, files: int
+) -> None:
+    out = tmp_path / "out"
+    export_weights(checkpoint, out, file_bytes=file_bytes)
+    index = json.loads((out / INDEX_FILE).read_text())
+    assert len(set(index["weight_map"].values())) == files
+    assert index["metadata"]["total_size"] == sum(t.nbytes for t in WEIGHTS.values())
+    name = "model.safetensors" if files == 1 else f"model-00001-of-{files:05d}.safetensors"
+    assert (out / name).exists()
+    theirs: dict[str, torch.Tensor] = {}
+    for file in set(index["weight_map"].values()):
+        theirs |= load_file(out / file)
+    assert same(theirs), "as any other program reads it"
+    assert same(read_weights(out))
+    filled = {name: torch.zeros_like(tensor) for name, tensor in WEIGHTS.items()}
+    load_weights(out, filled)
+    assert same(filled)
+
+
+def test_a_damaged_checkpoint_is_not_exported(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    flip(checkpoint.folder / "rank-00001.bin")
+    with pytest.raises(CorruptCheckpoint, match="rank-00001"):
+        export_weights(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out" / INDEX_FILE).exists()
+
+
+@pytest.mark.parametrize("how", ["flip", "truncate", "missing", "index"])
+def test_damaged_weights_are_refused(checkpoint: Checkpoint, tmp_path: Path, how: str) -> None:
+    out = tmp_path / "out"
+    export_weights(checkpoint, out)
+    victim = out / (INDEX_FILE if how == "index" else "model.safetensors")
+    if how == "flip":
+        flip(victim)
+    elif how == "missing":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(CorruptCheckpoint) as read:
+        read_weights(out)
+    with pytest.raises(CorruptCheckpoint) as loaded:
+        load_weights(out, {"steps": torch.tensor(0)})
+    assert read.value.path == loaded.value.path == victim
+
+
+def test_weights_of_others_are_read_without_our_digests(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    assert same(read_weights(tmp_path))
+    filled = {"head.weight": torch.zeros(8, 16)}
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        load_weights(source, filled)
+        assert torch.equal(filled["head.weight"], WEIGHTS["head.weight"].float())
+    (tmp_path / "model.safetensors").write_bytes(b"no safetensors")
+    with pytest.raises(CorruptCheckpoint, match="cannot be read"):
+        read_weights(tmp_path)
+
+
+def test_another_model_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_weights(checkpoint, out)
+    for wanted, reason in (
+        ({"other": torch.zeros(2)}, "no tensor other"),
+        ({"norm.scale": torch.zeros(9)}, r"shape \(8,\)"),
+        ({"norm.scale": torch.zeros(8, dtype=torch.int64)}, "float32"),
+    ):
+        with pytest.raises(WrongCheckpoint, match=reason):
+            load_weights(out, wanted)
+    with pytest.raises(WrongCheckpoint, match="no tensor below 'ema\\.'"):
+        export_weights(checkpoint, tmp_path / "ema", prefix="ema.")
+    with pytest.raises(FileExistsError, match="holds model"):
+        export_weights(checkpoint, out)
+
+
+def test_an_index_cannot_name_files_elsewhere(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_weights(checkpoint, out)
+    index = json.loads((out / INDEX_FILE).read_text())
+    (out / INDEX_FILE).write_text(
+        json.dumps(index | {"weight_map": {"steps": "../out/model.safetensors"}})
+    )
+    with pytest.raises(CorruptCheckpoint, match="lies elsewhere"):
+        load_weights(out, {"steps": torch.tensor(0)})
+
+
+def test_the_command_exports_and_says_what_is_wrong(
+    checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(checkpoint.folder), str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["tensors"] == len(WEIGHTS)
+    assert main(arguments) == 1
+    assert "name an empty folder" in capsys.readouterr().err

@@ -1,0 +1,251 @@
+"""Model weights of a committed checkpoint as safetensors in Hugging Face's layout, and back.
+
+`python -m gangline_worker.checkpoint.export CHECKPOINT OUTPUT` writes the tensors below `model.`,
+whole and without that prefix, in order of their names:
+
+```
+model.safetensors                     or model-00001-of-00003.safetensors, ...
+model.safetensors.index.json          which tensor lies in which file, and each file's xxh3-128
+```
+Every byte of the checkpoint is verified when it is read. The index is written last, so a folder
+with an index is whole; its digests are checked when the weights are read back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gangline_schemas.checkpoint import TensorSlice
+from gangline_storage.digest import digest_file
+from gangline_worker.checkpoint.files import CorruptCheckpoint, sync_file, sync_folder, write_synced
+from gangline_worker.checkpoint.layout import ITEM_BYTES
+from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.local import Held, holdings
+
+WEIGHTS = "model"
+PREFIX = "model."
+INDEX_FILE = f"{WEIGHTS}.safetensors.index.json"
+FILE_BYTES = 5_000_000_000  # as Hugging Face cuts them; an export holds one file in memory
+
+
+class IndexMetadata(BaseModel):
+    """What an index says of the whole; only `total_size` (bytes of all tensors) is everybody's."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    total_size: int
+    xxh3_128: dict[str, str] = Field(default_factory=dict)
+
+
+class Index(BaseModel):
+    """`model.safetensors.index.json`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    metadata: IndexMetadata
+    weight_map: dict[str, str]
+
+
+def export_weights(
+    checkpoint: Checkpoint, output: Path, *, prefix: str = PREFIX, file_bytes: int = FILE_BYTES
+) -> Index:
+    """Write the tensors below `prefix` into the folder `output`, which must hold none yet.
+
+    Raises:
+        CorruptCheckpoint: a file of the checkpoint is not what was committed.
+        WrongCheckpoint: no tensor has that prefix.
+        FileExistsError: weights lie in `output` already.
+        OSError: it cannot be written.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    if there := sorted(path.name for path in output.glob("*.safetensors*")):
+        raise FileExistsError(f"{output} holds {there[0]} already; name an empty folder")
+    found = {name: piece for name, piece in checkpoint.tensors().items() if name.startswith(prefix)}
+    if not found:
+        raise WrongCheckpoint(f"{checkpoint.folder} holds no tensor below {prefix!r}")
+    groups = list(_grouped([found[name] for name in sorted(found)], file_bytes))
+    weight_map: dict[str, str] = {}
+    digests: dict[str, str] = {}
+    for number, group in enumerate(groups, start=1):
+        several = f"-{number:05d}-of-{len(groups):05d}" if len(groups) > 1 else ""
+        file = f"{WEIGHTS}{several}.safetensors"
+        whole = {piece.name: _whole(piece) for piece in group}
+        checkpoint.fill(holdings(whole, 0, 1))
+        named = {name.removeprefix(prefix): tensor for name, tensor in whole.items()}
+        about = {"format": "pt", "step": str(checkpoint.step), "job_id": checkpoint.record.job_id}
+        save_file(named, output / file, metadata=about)
+        sync_file(output / file)
+        weight_map |= dict.fromkeys(named, file)
+        digests[file] = digest_file(output / file)
+    total = sum(_size_bytes(piece) for piece in found.values())
+    index = Index(metadata=IndexMetadata(total_size=total, xxh3_128=digests), weight_map=weight_map)
+    sync_folder(output)
+    write_synced(output / INDEX_FILE, memoryview(index.model_dump_json().encode()), INDEX_FILE)
+    return index
+
+
+def load_weights(source: Path, into: Mapping[str, Tensor]) -> None:
+    """Fill tensors by name from safetensors, each rank its own part of sharded ones (DTensor).
+
+    `source` is a folder in Hugging Face's layout or one file. Files with a digest in the index are
+    verified whole first. Floating point values are converted to the target's dtype.
+
+    Raises:
+        CorruptCheckpoint: a file is missing, not what the index says, or no safetensors.
+        WrongCheckpoint: a tensor is missing or has another shape or kind of dtype.
+    """
+    files = _files_of(source, into)
+    for file, names in files.items():
+        wanted = holdings({name: into[name] for name in names}, 0, 1)
+        try:
+            with safe_open(file, framework="pt") as weights:
+                _fill(file, weights, wanted)
+        except (SafetensorError, OSError) as error:
+            raise CorruptCheckpoint(file, f"cannot be read: {error}") from error
+
+
+def read_weights(source: Path) -> dict[str, Tensor]:
+    """All tensors of an export, whole, in CPU memory. Raises as `load_weights` does."""
+    index = _read_index(source)
+    if index is None:
+        files = {source / f"{WEIGHTS}.safetensors"}
+    else:
+        files = {_verified(source, file, index) for file in set(index.weight_map.values())}
+    found: dict[str, Tensor] = {}
+    for path in sorted(files):
+        try:
+            with safe_open(path, framework="pt") as weights:
+                found |= {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise CorruptCheckpoint(path, f"cannot be read: {error}") from error
+    if index is not None and found.keys() != index.weight_map.keys():
+        raise CorruptCheckpoint(source / INDEX_FILE, "names other tensors than its files hold")
+    return found
+
+
+def _grouped(pieces: Iterable[TensorSlice], file_bytes: int) -> Iterator[list[TensorSlice]]:
+    """Cut a sequence of tensors into files of up to `file_bytes`; a larger one lies alone."""
+    group: list[TensorSlice] = []
+    held = 0
+    for piece in pieces:
+        size = _size_bytes(piece)
+        if group and held + size > file_bytes:
+            yield group
+            group, held = [], 0
+        group.append(piece)
+        held += size
+    yield group
+
+
+def _size_bytes(piece: TensorSlice) -> int:
+    return math.prod(piece.global_shape) * ITEM_BYTES[piece.dtype]
+
+
+def _whole(piece: TensorSlice) -> Tensor:
+    return torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
+
+
+def _files_of(source: Path, names: Iterable[str]) -> dict[Path, list[str]]:
+    """Which tensors to take from which file, verified."""
+    if source.is_file():
+        return {source: list(names)}
+    index = _read_index(source)
+    if index is None:
+        return {source / f"{WEIGHTS}.safetensors": list(names)}
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if name not in index.weight_map:
+            raise WrongCheckpoint(f"{source / INDEX_FILE} names no tensor {name}")
+        found.setdefault(index.weight_map[name], []).append(name)
+    return {_verified(source, file, index): wanted for file, wanted in found.items()}
+
+
+def _read_index(source: Path) -> Index | None:
+    path = source / INDEX_FILE
+    try:
+        return Index.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise CorruptCheckpoint(path, "is no index of safetensors") from error
+
+
+def _verified(source: Path, file: str, index: Index) -> Path:
+    path = source / file
+    if Path(file).name != file:
+        raise CorruptCheckpoint(source / INDEX_FILE, f"names {file!r}, which lies elsewhere")
+    expected = index.metadata.xxh3_128.get(file)
+    try:
+        if expected is not None and (found := digest_file(path)) != expected:
+            raise CorruptCheckpoint(path, f"its xxh3-128 is {found}, {expected} was written")
+    except OSError as error:
+        raise CorruptCheckpoint(path, f"cannot be read: {error.strerror or error}") from error
+    return path
+
+
+@torch.no_grad()
+def _fill(file: Path, weights: Any, wanted: Mapping[str, Held]) -> None:
+    held = set(weights.keys())
+    for name, target in wanted.items():
+        block = target.block
+        if name not in held:
+            raise WrongCheckpoint(f"{file} holds no tensor {name}")
+        lies = weights.get_slice(name)
+        if tuple(lies.get_shape()) != block.global_shape:
+            raise WrongCheckpoint(
+                f"{name} has shape {tuple(lies.get_shape())} in {file} and {block.global_shape} "
+                "here; it is of another model"
+            )
+        cut = tuple(
+            slice(start, start + count)
+            for start, count in zip(block.start, block.shape, strict=True)
+        )
+        part = lies[cut] if cut else weights.get_tensor(name)
+        if part.dtype != target.data.dtype and not (
+            part.is_floating_point() and target.data.is_floating_point()
+        ):
+            raise WrongCheckpoint(f"{name} is {part.dtype} in {file} and {target.data.dtype} here")
+        target.data.copy_(part)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m gangline_worker.checkpoint.export")
+    parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
+    parser.add_argument("output", type=Path, help="folder for the weights; made if it is not there")
+    parser.add_argument("--prefix", default=PREFIX, help="of the tensors to take, and to cut off")
+    parser.add_argument("--file-gb", type=float, default=FILE_BYTES / 1e9, help="size of a file")
+    options = parser.parse_args(arguments)
+    try:
+        index = export_weights(
+            Checkpoint(options.checkpoint),
+            options.output,
+            prefix=options.prefix,
+            file_bytes=int(options.file_gb * 1e9),
+        )
+    except (CorruptCheckpoint, WrongCheckpoint, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    told = {
+        "tensors": len(index.weight_map),
+        "bytes": index.metadata.total_size,
+        "files": sorted(index.metadata.xxh3_128),
+    }
+    sys.stdout.write(f"{json.dumps(told)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
