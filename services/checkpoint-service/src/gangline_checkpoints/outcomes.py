@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
@@ -46,7 +47,7 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
             gone = ObjectsDeleted(job_id=job_id, attempt=effect.id.attempt, step=effect.id.step)
             return [Decision(job_id, gone)]
         case Corrupt() | Scrubbed():
-            return _read(effect, done.result)
+            return _read(state, effect, done.result)
         case Refused(reason):
             return [abandoned(job_id, effect.id, reason)]
         case Verified() if isinstance(effect, Verify):
@@ -55,7 +56,7 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
             raise TypeError(f"{done.key}: {type(done.result).__name__} is no outcome of it")
 
 
-def _read(effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
+def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
     job_id, step_id = effect.job_id, effect.id
     if isinstance(found, Scrubbed):
         scrubbed = CheckpointScrubbed(
@@ -73,8 +74,12 @@ def _read(effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
         key=found.key,
         reason=found.reason,
     )
-    if isinstance(effect, Scrub):  # it counts, until a healthy one has taken its place
-        return [Decision(job_id, corrupted)]
+    if isinstance(effect, Scrub):
+        kept = [
+            replace(item, healthy=item.healthy and item.id != step_id)
+            for item in state.jobs[job_id].kept
+        ]
+        return [Decision(job_id, corrupted), *deletions(state, job_id, kept, but_for="")]
     return [
         Decision(job_id, corrupted),
         abandoned(job_id, step_id, f"{found.key}: {found.reason}"),
