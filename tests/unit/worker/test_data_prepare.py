@@ -92,7 +92,7 @@ class Stopped(Exception):
     pass
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=8)
 @given(stops=st.lists(st.integers(0, 90), max_size=6))
 def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
     stops: list[int], tmp_path_factory: pytest.TempPathFactory

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gangline_worker.data.errors import DataError
+
 Indices = NDArray[np.uint64]
 
 _ROUNDS = 4
@@ -61,9 +63,9 @@ class SampleOrder:
     seed: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError when there is nothing to order."""
+        """Raises DataError when there is nothing to order."""
         if self.n < 1:
-            raise ValueError("the data holds no window of seq_len + 1 bytes; give more text")
+            raise DataError("data: holds no window of seq_len + 1 tokens; give more text")
 
     def at(self, position: int, count: int) -> Indices:
         """Windows of the `count` samples from `position` on."""

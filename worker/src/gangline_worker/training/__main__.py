@@ -1,8 +1,8 @@
 """`python -m gangline_worker.training [--config FILE] [--set name=value ...]`.
 
 Exit codes: 0 trained to the end, or saved and stopped as asked; 1 an error in the program; 2 wrong
-settings or data; 65 a corrupt or foreign checkpoint; 74 the last checkpoint could not be written;
-75 the agent is gone.
+settings or data; 65 a corrupt or foreign checkpoint; 66 data that is not what its manifest says; 74
+the last checkpoint could not be written; 75 the agent, or the store that has the data, is gone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from gangline_storage import StoreError
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
+from gangline_worker.data.errors import EXIT_DATA_SHARD, DataShardError
 from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
@@ -29,7 +31,15 @@ from gangline_worker.training.layout import lay_out
 from gangline_worker.training.trainer import AgentLostError, SaveFailedError, Trainer
 from gangline_worker.training.world import join_world
 
-EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AGENT = 1, 2, 65, 74, 75
+EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AWAY = 1, 2, 65, 74, 75
+_CODES: dict[type[Exception], int] = {
+    CorruptCheckpoint: EXIT_CHECKPOINT,
+    WrongCheckpoint: EXIT_CHECKPOINT,
+    DataShardError: EXIT_DATA_SHARD,
+    SaveFailedError: EXIT_SAVE,
+    AgentLostError: EXIT_AWAY,
+    StoreError: EXIT_AWAY,
+}
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -55,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         doing("starting")
     except OSError as error:
         complain(f"error: the agent's socket cannot be reached: {error}")
-        return EXIT_AGENT
+        return EXIT_AWAY
     named = os.environ.get(RESUME_ENV)
     resume_from = options.resume_from or (Path(named) if named else None)
     try:
@@ -67,16 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if world.rank == 0:
             say(f"ready after {time.perf_counter() - started:.2f} s")
         reason = trainer.run()
-    except (CorruptCheckpoint, WrongCheckpoint) as error:
-        return _fail(error, EXIT_CHECKPOINT)
+    except tuple(_CODES) as error:
+        return _fail(error, next(code for kind, code in _CODES.items() if isinstance(error, kind)))
     except ValueError as error:  # settings and data; torch's own come with a traceback
         if type(error).__module__.startswith("gangline_worker"):
             return _fail(error, EXIT_SETTINGS)
         raise
-    except SaveFailedError as error:
-        return _fail(error, EXIT_SAVE)
-    except AgentLostError as error:
-        return _fail(error, EXIT_AGENT)
     if reason is not None:
         say(f"stopped after step {trainer.step}: {reason}")
     flush()

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gangline_schemas.base import field_errors
 from gangline_schemas.parallel import Parallel
+from gangline_worker.data.opening import DEFAULT_CACHE_GB
 
 
 class ConfigError(ValueError):
@@ -32,9 +33,20 @@ class TrainConfig(BaseModel):
     experts: int = Field(default=0, ge=0, description="Feed-forward layers that tokens choose of.")
     experts_per_token: int = Field(default=2, ge=1)
     # data
-    data: str = Field(default="stdlib", description="stdlib, a folder or a file.")
+    data: str = Field(
+        default="stdlib",
+        description="stdlib, a file, a folder, or what `gangline data prepare` made (or its URL).",
+    )
     data_suffix: str = ".py"
     data_max_bytes: int = Field(default=12_000_000, ge=1)
+    data_cache: str = Field(
+        default="", description="Folder for what a URL has; else GANGLINE_DATA_CACHE, ~/.cache."
+    )
+    data_cache_gb: float = Field(default=DEFAULT_CACHE_GB, gt=0)
+    data_max_damaged_blocks: int = Field(
+        default=8, ge=0, description="Of one rank, left out; with more the run ends with code 66."
+    )
+    data_ahead: int = Field(default=2, ge=1, description="Batches that are read ahead.")
     batch_size: int = Field(default=16, ge=1, description="Samples a step, over all ranks.")
     # optimizer
     steps: int = Field(default=200, ge=1)

@@ -23,17 +23,21 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import another_copy
-from gangline_worker.data.text import DataError, TextData, load_text
+from gangline_worker.data.errors import DataError
+from gangline_worker.data.opening import TokenSettings, open_samples
+from gangline_worker.data.prefetch import Prefetcher
+from gangline_worker.data.samples import Batch, Samples
 from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.console import say
+from gangline_worker.training.console import complain, say
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
 from gangline_worker.training.parallel import spread
 from gangline_worker.training.saving import Checkpointer, CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
+from gangline_worker.training.shapes import VOCABULARY
 from gangline_worker.training.state import (
     TrainState,
     build_optimizer,
@@ -73,14 +77,14 @@ class Trainer:
         Raises:
             ConfigError, BatchError: settings and world size do not fit together.
             DataError: there is no data, ranks read different data, or it has changed.
+            StoreError: the store that has the data does not answer.
             CorruptCheckpoint, WrongCheckpoint: all ranks raise when one cannot load.
         """
         self.config, self.world = config, world
         self.layout = lay_out(config, world.rank, world.size)
         self.step = 0
         self.position = 0  # samples used so far, over all ranks
-        text = load_text(config.data, suffix=config.data_suffix, max_bytes=config.data_max_bytes)
-        self.data = TextData.of(text, seq_len=config.seq_len, seed=config.seed)
+        self.data = self._open_data()
         self._data_digest = self.data.digest()
         self._check_same_data()
         seed_everything(config.seed, world.rank)
@@ -91,6 +95,9 @@ class Trainer:
             self.model.plain.reset_weights(config.seed)
         else:
             self._resume(resume_from)
+        self._batches = Prefetcher(
+            self._read, start=self.position, stride=config.batch_size, ahead=config.data_ahead
+        )
         self.checkpointer = Checkpointer(self._tensors)
         self.schedule = CheckpointSchedule(config)
         self._flops_per_token = flops_per_token(config)
@@ -146,13 +153,16 @@ class Trainer:
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()
-        world, layout = self.world, self.layout
-        batch = self.data.batch(
-            self.position, self.config.batch_size, layout.data_rank, layout.shape.data_ranks
-        )
-        inputs = torch.from_numpy(batch.inputs).to(world.device)
-        targets = torch.from_numpy(batch.targets).to(world.device)
+        batch, device = self._batches.take(self.position), self.world.device
+        inputs = torch.from_numpy(batch.inputs).to(device)
+        targets = torch.from_numpy(batch.targets).to(device)
         return inputs, targets, time.perf_counter() - started
+
+    def _read(self, position: int) -> Batch:
+        layout = self.layout
+        return self.data.batch(
+            position, self.config.batch_size, layout.data_rank, layout.shape.data_ranks
+        )
 
     def _news(self, result: StepResult) -> StepNews:
         if should_checkpoint():
@@ -172,6 +182,7 @@ class Trainer:
     def _report(self, result: StepResult, summary: StepSummary, step_s: float) -> None:
         metrics = {"step_s": step_s, "data_wait_s": result.data_wait_s}
         metrics.update(self.checkpointer.metrics())
+        metrics.update(self.data.counts())
         if self.world.rank == 0:
             tokens_per_s = self.config.batch_size * self.config.seq_len / step_s
             peak = self._peak * self.world.size
@@ -214,6 +225,30 @@ class Trainer:
             report(metrics, self.step)
         if not all_agree(self.world.control, ok=self.checkpointer.failures == before):
             raise SaveFailedError(f"the checkpoint of step {self.step}, the last, is not whole")
+
+    def _open_data(self) -> Samples:
+        config = self.config
+        # Ranks that read the same samples must read the same bytes, so none leaves out a block.
+        alone = self.layout.shape.data_ranks == self.world.size
+        samples = open_samples(
+            config.data,
+            seq_len=config.seq_len,
+            seed=config.seed,
+            complain=complain,
+            tokens=TokenSettings(
+                cache=Path(config.data_cache) if config.data_cache else None,
+                cache_gb=config.data_cache_gb,
+                max_damaged_blocks=config.data_max_damaged_blocks if alone else 0,
+            ),
+            suffix=config.data_suffix,
+            max_bytes=config.data_max_bytes,
+        )
+        if samples.vocab_size > VOCABULARY:
+            raise DataError(
+                f"data: {config.data!r} has {samples.vocab_size:,} tokens, and this model reads "
+                "bytes; prepare it with --tokenizer bytes, or train by a program of your own"
+            )
+        return samples
 
     def _check_same_data(self) -> None:
         """Ranks of one gang must read the same bytes: else samples are doubled and missed."""
