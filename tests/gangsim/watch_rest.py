@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gangline_faults.policy.budget import RestartLimits
+from gangline_faults.policy.limits import FaultLimits
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.checkpoints import (
@@ -71,7 +71,7 @@ class FaultsWatch:
             raise Violation(f"{job_id}/{event.attempt} failed twice")
         self.failed[job_id, event.attempt] = None
         self.restarts[job_id] = self.restarts.get(job_id, 0) + (event.action == "restart")
-        came_back = self.commits.get(job_id, 0) // RestartLimits().refill_commits
+        came_back = self.commits.get(job_id, 0) // FaultLimits().refill_commits
         if self.restarts[job_id] > self.world.jobs[job_id].restarts + came_back:
             raise Violation(f"{job_id} was restarted {self.restarts[job_id]} times")
 

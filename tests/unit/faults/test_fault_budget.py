@@ -10,7 +10,7 @@ from decider_run import DeciderRun
 from fault_scene import allocated, committed, exited, fault_run, joined, moved, released, running
 from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.budget import RestartLimits
+from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.state import FaultState, fingerprint
 from gangline_schemas.events.faults import GangFailed, JobProgressed
 from gangline_schemas.job import RestartPolicy
@@ -18,7 +18,7 @@ from gangline_schemas.job import RestartPolicy
 MANY = RestartPolicy(max=100)
 
 
-def limited(limits: RestartLimits, restart: RestartPolicy) -> DeciderRun[FaultState]:
+def limited(limits: FaultLimits, restart: RestartPolicy) -> DeciderRun[FaultState]:
     run = DeciderRun(FaultDecider(limits=limits), fingerprint)
     for node_id in ("n1", "n2"):
         run.feed(joined(node_id))
@@ -45,7 +45,7 @@ def kill(
 
 
 def test_a_restart_comes_back_after_so_many_commits() -> None:
-    run = limited(RestartLimits(refill_commits=3), MANY)
+    run = limited(FaultLimits(refill_commits=3), MANY)
     assert kill(run, 1).restarts_used == 1
     assert kill(run, 2).restarts_used == 2
     used = []
@@ -59,7 +59,7 @@ def test_a_restart_comes_back_after_so_many_commits() -> None:
 
 
 def test_commits_before_the_first_failure_save_nothing_up() -> None:
-    run = limited(RestartLimits(refill_commits=3), MANY)
+    run = limited(FaultLimits(refill_commits=3), MANY)
     for step in (10, 20, 30, 40):
         run.feed(committed(step))
     kill(run, 1, last_step=45)
@@ -69,7 +69,7 @@ def test_commits_before_the_first_failure_save_nothing_up() -> None:
 
 
 def test_without_refill_nothing_comes_back() -> None:
-    run = limited(RestartLimits(refill_commits=0), MANY)
+    run = limited(FaultLimits(refill_commits=0), MANY)
     kill(run, 1)
     for step in range(10, 200, 10):
         run.feed(committed(step, attempt=2))
@@ -77,7 +77,7 @@ def test_without_refill_nothing_comes_back() -> None:
 
 
 def test_the_breaker_ends_a_job_that_gets_no_further_whatever_its_budget() -> None:
-    run = limited(RestartLimits(idle_max=3), MANY)
+    run = limited(FaultLimits(idle_max=3), MANY)
     assert kill(run, 1, last_step=25).restarts_idle == 0
     for attempt in (2, 3):
         failed = kill(run, attempt, last_step=24)
@@ -92,7 +92,7 @@ def test_the_breaker_ends_a_job_that_gets_no_further_whatever_its_budget() -> No
 
 
 def test_a_step_or_a_checkpoint_beyond_the_last_begins_the_count_anew() -> None:
-    run = limited(RestartLimits(idle_max=2), MANY)
+    run = limited(FaultLimits(idle_max=2), MANY)
     kill(run, 1, last_step=25)
     assert kill(run, 2, last_step=25).restarts_idle == 1
     assert kill(run, 3, last_step=26).restarts_idle == 0
@@ -102,14 +102,14 @@ def test_a_step_or_a_checkpoint_beyond_the_last_begins_the_count_anew() -> None:
 
 
 def test_a_checkpoint_of_old_steps_is_no_progress() -> None:
-    run = limited(RestartLimits(idle_max=2), MANY)
+    run = limited(FaultLimits(idle_max=2), MANY)
     kill(run, 1, last_step=25)
     run.feed(committed(20, attempt=2))
     assert kill(run, 2, last_step=22).restarts_idle == 1
 
 
 def test_of_who_tells_of_no_steps_short_attempts_count_as_idle() -> None:
-    run = limited(RestartLimits(idle_max=2), MANY)
+    run = limited(FaultLimits(idle_max=2), MANY)
     kill(run, 1)
     run.now += timedelta(seconds=600)
     assert kill(run, 2).restarts_idle == 0
@@ -120,12 +120,12 @@ def test_of_who_tells_of_no_steps_short_attempts_count_as_idle() -> None:
 
 
 def test_without_a_breaker_the_budget_alone_counts() -> None:
-    run = limited(RestartLimits(idle_max=0), MANY)
+    run = limited(FaultLimits(idle_max=0), MANY)
     assert [kill(run, attempt).action for attempt in range(1, 12)] == ["restart"] * 11
 
 
 def test_a_job_that_went_back_to_an_older_step_may_do_it_again() -> None:
-    run = limited(RestartLimits(idle_max=1), MANY)
+    run = limited(FaultLimits(idle_max=1), MANY)
     kill(run, 1, last_step=90)
     run.feed(released(attempt=2))  # a user restored step 20
     run.feed(allocated(attempt=3, resume=20, restart=MANY))
@@ -134,7 +134,7 @@ def test_a_job_that_went_back_to_an_older_step_may_do_it_again() -> None:
 
 
 def test_bad_data_is_restarted_once_and_the_job_is_flagged() -> None:
-    run = limited(RestartLimits(), MANY)
+    run = limited(FaultLimits(), MANY)
     words = "DataError: shard tokens-0003 block 17 is corrupt"
     first = kill(run, 1, last_step=10, message=words)
     assert (first.action, first.review, first.failure_class) == ("restart", True, "data")
@@ -149,7 +149,7 @@ def test_bad_data_is_restarted_once_and_the_job_is_flagged() -> None:
 
 def test_the_settings_say_it() -> None:
     settings = FaultSettings(refill_commits=9, idle_restarts=0)
-    assert settings.limits() == RestartLimits(refill_commits=9, idle_max=0)
+    assert settings.limits() == FaultLimits(refill_commits=9, idle_max=0)
 
 
 @pytest.mark.parametrize("make", [fault_run, running])

@@ -11,7 +11,7 @@ from builders_scheduler import Cluster, node, started_jobs, states, stopped_for
 from gangline_scheduler.invariants import consistent
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import NodeFailed
+from gangline_schemas.events.faults import NodeDistrusted, NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -242,3 +242,24 @@ def test_the_same_request_again_changes_nothing() -> None:
     assert drain(cluster) == []
     assert drain(cluster, on=False) != []
     assert drain(cluster, on=False) == []
+
+
+def test_a_distrusted_node_takes_no_new_gangs_and_keeps_those_it_has() -> None:
+    cluster = Cluster(node("n1", gpus=2))
+    cluster.run("a", 1)
+    lemon = NodeDistrusted(
+        node_id="n1",
+        incarnation="i1",
+        failures=5,
+        jobs=3,
+        since=cluster.now,
+        distrusted_at=cluster.now,
+    )
+    cordoned = only(cluster.give(lemon), NodeCordoned)
+    assert (cordoned.reason, cordoned.move_jobs) == ("drain", False)
+    assert cluster.give(lemon) == []
+    assert stops(cluster.tick(seconds=60 * MINUTE)) == []
+    cluster.submit("b", 1)
+    assert place(cluster, "b") == []
+    drain(cluster, on=False)
+    assert place(cluster, "b") == ["n1"]

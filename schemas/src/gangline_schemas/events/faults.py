@@ -76,6 +76,18 @@ class NodeRecovered(Event):
     was: Literal["failed", "suspected"]
 
 
+class NodeDistrusted(Event):
+    """The node failed too often: it shall take no new gangs until a person lets it again."""
+
+    type: ClassVar[str] = "node.distrusted"
+    node_id: Identifier
+    incarnation: str
+    failures: int = Field(ge=1, description="That named the node since `since`.")
+    jobs: int = Field(ge=1, description="That met them.")
+    since: Timestamp
+    distrusted_at: Timestamp
+
+
 class GangWatched(Event):
     """The fault manager knows this attempt, its nodes and its restart policy."""
 
@@ -147,6 +159,9 @@ class GangFailed(Event):
     failed_at: Timestamp
     failure_class: FailureClass = FailureClass.UNKNOWN
     review: bool = Field(default=False, description="A person shall look at it: bad data.")
+    blamed_nodes: tuple[str, ...] = Field(
+        default=(), description="Those that are at fault, whatever ran there."
+    )
     team: str = ""
     failures: int = Field(default=1, ge=1, description="Of this job so far, this one included.")
     restarts_idle: int = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from gangline_faults.policy.budget import RestartLimits
+from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.timing import Timing
 from gangline_service.settings import DecidingSettings
 
@@ -31,10 +31,19 @@ class FaultSettings(DecidingSettings):
     """After so many committed checkpoints a used restart comes back; 0: never."""
     idle_restarts: Annotated[int, Field(ge=0)] = 5
     """So many restarts in a row that got no further than before end the job; 0: never."""
+    distrust_after: Annotated[int, Field(ge=0)] = 5
+    """After so many failures that name it a node takes no new gangs; 0: never."""
+    distrust_window_s: Annotated[float, Field(gt=0)] = 86_400.0
+    """Older failures do not count."""
 
-    def limits(self) -> RestartLimits:
-        """What holds for the restarts of all jobs."""
-        return RestartLimits(refill_commits=self.refill_commits, idle_max=self.idle_restarts)
+    def limits(self) -> FaultLimits:
+        """The policy's form."""
+        return FaultLimits(
+            refill_commits=self.refill_commits,
+            idle_max=self.idle_restarts,
+            distrust_after=self.distrust_after,
+            distrust_window_s=self.distrust_window_s,
+        )
 
     def timing(self) -> Timing:
         """The policy's form. A gap of a few ticks is no sign that the process stood still."""

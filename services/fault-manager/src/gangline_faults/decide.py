@@ -20,7 +20,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_faults import gangs, incidents, invariants
 from gangline_faults.model import Health
-from gangline_faults.policy.budget import RestartLimits
+from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
 from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
 from gangline_faults.policy.timing import Timing
@@ -52,7 +52,7 @@ class FaultDecider:
     """Implements `Decider[FaultState]`."""
 
     timing: Timing = field(default_factory=Timing)
-    limits: RestartLimits = field(default_factory=RestartLimits)
+    limits: FaultLimits = field(default_factory=FaultLimits)
     name: str = "fault-manager"
     log: Topic = Topic.FAULTS
     inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.CHECKPOINTS)
@@ -158,7 +158,8 @@ class FaultDecider:
             )
             decisions.append(Decision(node_id, silent))
             gone[node_id, incarnation] = f"node {node_id} was silent for {gap_s:.0f} s"
-        return [*decisions, *gangs.fail_gangs_on(state, gone, now, self.limits, avoid=True)]
+        failed = gangs.fail_gangs_on(state, gone, now, self.limits, avoid=True, blame=True)
+        return [*decisions, *failed]
 
     def _decide_event(
         self, state: FaultState, event: Event, at: datetime, now: datetime
@@ -182,7 +183,7 @@ class FaultDecider:
 
 
 def _watch_node(
-    state: FaultState, node_id: str, incarnation: str, now: datetime, limits: RestartLimits
+    state: FaultState, node_id: str, incarnation: str, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
     watched = Decision(node_id, NodeWatched(node_id=node_id, incarnation=incarnation))
     old = state.nodes.get(node_id)
@@ -201,7 +202,7 @@ def _watch_node(
 
 
 def _leave(
-    state: FaultState, event: NodeLeaving, now: datetime, limits: RestartLimits
+    state: FaultState, event: NodeLeaving, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
     node = state.nodes.get(event.node_id)
     if node is None or node.incarnation != event.incarnation or node.health is Health.LEFT:

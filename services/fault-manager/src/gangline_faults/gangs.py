@@ -7,9 +7,11 @@ from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_faults import incidents
-from gangline_faults.model import Failure, Gang, Health, JobHistory
-from gangline_faults.policy.budget import Attempt, RestartLimits, judge, used_after_commit
+from gangline_faults.model import Blame, Failure, Gang, Health, JobHistory
+from gangline_faults.policy.budget import Attempt, judge, used_after_commit
 from gangline_faults.policy.classify import Rule, classify, death_signal, describe
+from gangline_faults.policy.distrust import is_lemon, may_distrust, with_blame
+from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import Hang
 from gangline_faults.policy.progress import describe as describe_hang
 from gangline_faults.state import EARLY_EXITS, FaultState
@@ -22,6 +24,7 @@ from gangline_schemas.events.faults import (
     GangUnwatched,
     GangWatched,
     JobProgressed,
+    NodeDistrusted,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.events.workers import WorkerExited
@@ -30,7 +33,7 @@ GangEvent = GangAllocated | GangReleased | JobStateChanged | WorkerExited | Chec
 
 
 def decide_event(
-    state: FaultState, event: GangEvent, at: datetime, now: datetime, limits: RestartLimits
+    state: FaultState, event: GangEvent, at: datetime, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
     """What follows from an event about a gang or one of its ranks, written at `at`."""
     match event:
@@ -49,7 +52,7 @@ def decide_event(
 
 
 def _watch(
-    state: FaultState, event: GangAllocated, at: datetime, now: datetime, limits: RestartLimits
+    state: FaultState, event: GangAllocated, at: datetime, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
     """A new attempt is live; it fails at once if a node or rank of it is known to be gone."""
     job_id = event.job_id
@@ -100,7 +103,7 @@ def _release(state: FaultState, event: GangReleased) -> list[Decision]:
 
 
 def _note_commit(
-    state: FaultState, event: CheckpointCommitted, at: datetime, limits: RestartLimits
+    state: FaultState, event: CheckpointCommitted, at: datetime, limits: FaultLimits
 ) -> list[Decision]:
     """The job got on: what its next failure costs, and whether a restart comes back."""
     job_id, ref = event.job_id, event.checkpoint
@@ -130,7 +133,7 @@ def _end_job(state: FaultState, event: JobStateChanged, at: datetime) -> list[De
 
 
 def _exit_of_rank(
-    state: FaultState, exited: WorkerExited, now: datetime, limits: RestartLimits
+    state: FaultState, exited: WorkerExited, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
     """A rank is gone: nothing, a verdict, or a note that waits for the exit that explains it."""
     if classify(exited) is None or exited.job_id in state.ended:
@@ -151,9 +154,10 @@ def fail_gangs_on(
     state: FaultState,
     gone: Mapping[tuple[str, str], str],
     now: datetime,
-    limits: RestartLimits,
+    limits: FaultLimits,
     *,
     avoid: bool,
+    blame: bool = False,
 ) -> list[Decision]:
     """One gang.failed for each live gang with ranks on a gone (node, incarnation): message."""
     decisions: list[Decision] = []
@@ -161,12 +165,14 @@ def fail_gangs_on(
         here = [place for place in sorted(gone) if gang.runs_on(*place)]
         if not here or gang.failed:
             continue
+        nodes = tuple(node_id for node_id, _ in here)
         failure = Failure(
             FailureCause.NODE,
             FailureClass.NODE,
             gone[here[0]],
             node_id=here[0][0],
-            avoid_nodes=tuple(node_id for node_id, _ in here) if avoid else (),
+            avoid_nodes=nodes if avoid else (),
+            blamed_nodes=nodes if blame else (),
         )
         decisions += failed(state, job_id, gang, failure, now, limits)
     return decisions
@@ -178,7 +184,7 @@ def fail_settled(
     settle_s: float,
     quiet: Collection[str],
     decided: Collection[str],
-    limits: RestartLimits,
+    limits: FaultLimits,
 ) -> list[Decision]:
     """Give up waiting for a better explanation. `quiet` nodes were not heard lately.
 
@@ -207,6 +213,7 @@ def fail_settled(
                 node_id=silent[0],
                 exited=noted.exited,
                 avoid_nodes=silent,
+                blamed_nodes=silent,
             )
         decisions += failed(state, job_id, gang, failure, now, limits)
     return decisions
@@ -227,7 +234,7 @@ def failed(
     gang: Gang,
     failure: Failure,
     now: datetime,
-    limits: RestartLimits,
+    limits: FaultLimits,
 ) -> list[Decision]:
     """The one gang.failed of an attempt, and what it means for incidents."""
     exited, history = failure.exited, state.histories.get(job_id, JobHistory())
@@ -249,6 +256,7 @@ def failed(
         exit_code=None if exited is None else exited.exit_code,
         signal=None if exited is None else death_signal(exited),
         avoid_nodes=failure.avoid_nodes,
+        blamed_nodes=failure.blamed_nodes,
         restarts_used=verdict.restarts_used,
         restarts_max=gang.restart.max,
         failed_at=now,
@@ -266,7 +274,30 @@ def failed(
     decisions.append(Decision(job_id, event))
     if event.action == "fail":
         decisions.append(incidents.close_failed(event))
-    return decisions
+    return [*decisions, *_distrust(state, event, limits)]
+
+
+def _distrust(state: FaultState, failure: GangFailed, limits: FaultLimits) -> list[Decision]:
+    """Nodes that this failure shows to be lemons; at most one at a time."""
+    now = failure.failed_at
+    blame = Blame(failure.job_id, failure.failure_class, now)
+    for node_id in failure.blamed_nodes:
+        node, blames = state.nodes.get(node_id), state.blames.get(node_id, ())
+        known = with_blame(blames, blame)
+        if node is None or known == blames or not is_lemon(known, now, limits):
+            continue
+        if not may_distrust(state.distrusted, len(state.nodes), now, limits):
+            continue
+        distrusted = NodeDistrusted(
+            node_id=node_id,
+            incarnation=node.incarnation,
+            failures=len(known),
+            jobs=len({item.job_id for item in known}),
+            since=known[0].at,
+            distrusted_at=now,
+        )
+        return [Decision(node_id, distrusted)]
+    return []
 
 
 def _work_lost_s(
@@ -291,7 +322,7 @@ def _explain(
     gang: Gang,
     exits: list[WorkerExited],
     now: datetime,
-    limits: RestartLimits,
+    limits: FaultLimits,
 ) -> list[Decision]:
     if gang.failed:
         return []
@@ -312,6 +343,7 @@ def _failure(rule: Rule, exited: WorkerExited) -> Failure:
         node_id=exited.node_id,
         exited=exited,
         avoid_nodes=(exited.node_id,) if rule.avoid_node else (),
+        blamed_nodes=(exited.node_id,) if rule.avoid_node else (),
     )
 
 

@@ -75,6 +75,16 @@ class Failure:
     node_id: str | None = None
     exited: WorkerExited | None = None
     avoid_nodes: tuple[str, ...] = ()
+    blamed_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A failure that a node is to blame for."""
+
+    job_id: str
+    failure_class: FailureClass
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 from gangline_faults.model import (
+    Blame,
     Gang,
     Health,
     JobHistory,
@@ -16,6 +17,7 @@ from gangline_faults.model import (
     NotedExit,
     OpenIncident,
 )
+from gangline_faults.policy.distrust import with_blame
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -26,6 +28,7 @@ from gangline_schemas.events.faults import (
     GangWatched,
     IncidentClosed,
     JobProgressed,
+    NodeDistrusted,
     NodeFailed,
     NodeRecovered,
     NodeSuspected,
@@ -42,8 +45,9 @@ class FaultState:
     """`listening` is soft: no part of the log, and none of the fingerprint.
 
     `early` are failed exits of attempts that this service has not been told of yet. `histories`
-    are of jobs that failed or committed, `incidents` of those that have not recovered. `ended` is a
-    bounded memory of finished jobs, so that a late duplicate brings none back.
+    are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
+    the newest failures of each node, `distrusted` when it was last kept from new gangs. `ended` is
+    a bounded memory of finished jobs, so that a late duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -51,13 +55,15 @@ class FaultState:
     attempts: dict[str, int] = field(default_factory=dict)
     histories: dict[str, JobHistory] = field(default_factory=dict)
     incidents: dict[str, OpenIncident] = field(default_factory=dict)
+    blames: dict[str, tuple[Blame, ...]] = field(default_factory=dict)
+    distrusted: dict[str, datetime] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
 
 
-def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901 - one case a type
+def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901, PLR0912 - a case a type
     """Change the state by one event of the own log, decided `at` this time."""
     match event:
         case NodeWatched():
@@ -69,6 +75,9 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901 
             state.nodes[event.node_id].health = Health.LEFT if left else Health.FAILED
         case NodeRecovered():
             state.nodes[event.node_id].health = Health.HEALTHY
+        case NodeDistrusted():
+            state.distrusted[event.node_id] = event.distrusted_at
+            state.blames.pop(event.node_id, None)
         case GangWatched():
             _watch_gang(state, event)
         case GangUnwatched():
@@ -175,6 +184,9 @@ def _fail_gang(state: FaultState, event: GangFailed) -> None:
         furthest_step=max((step for step in known if step is not None), default=None),
         advanced=False,
     )
+    for node_id in event.blamed_nodes:
+        blame = Blame(job_id, event.failure_class, event.failed_at)
+        state.blames[node_id] = with_blame(state.blames.get(node_id, ()), blame)
     if event.action == "restart":
         state.incidents[job_id] = OpenIncident(event)
 
@@ -223,6 +235,11 @@ def fingerprint(state: FaultState) -> str:
         },
         "attempts": state.attempts,
         "histories": {job_id: asdict(history) for job_id, history in state.histories.items()},
+        "blames": {
+            node_id: [[blame.job_id, blame.failure_class, str(blame.at)] for blame in blames]
+            for node_id, blames in state.blames.items()
+        },
+        "distrusted": {node_id: str(at) for node_id, at in state.distrusted.items()},
         "incidents": {
             job_id: [
                 incident.failed.data(),

@@ -46,7 +46,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
     IntervalAdvised,
 )
-from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import GangFailed, NodeDistrusted, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -213,6 +213,8 @@ def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case f
             nodes.failed(plan, event)
         case NodeRecovered():
             nodes.recovered(plan, event)
+        case NodeDistrusted():
+            nodes.distrusted(plan, event)
         case DrainAdmitted():
             nodes.drain(plan, event.node_id, on=event.drain, move_jobs=event.move_jobs)
         case TeamConfigured():

@@ -7,7 +7,7 @@ from typing import Literal
 from gangline_scheduler import jobs
 from gangline_scheduler.model import Node
 from gangline_scheduler.plan import Plan
-from gangline_schemas.events.faults import NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import NodeDistrusted, NodeFailed, NodeRecovered
 from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
 from gangline_schemas.events.workers import NodeInfo, NodeLeaving
 
@@ -70,6 +70,13 @@ def recovered(plan: Plan, event: NodeRecovered) -> None:
         plan.add(event.node_id, NodeAdmitted(node=node.info))
         if node.drained:
             _drain(plan, node, event.incarnation)
+
+
+def distrusted(plan: Plan, event: NodeDistrusted) -> None:
+    """Keep new gangs off a node that failed too often, as a drain without moving its jobs does."""
+    node = _current(plan, event.node_id, event.incarnation)
+    if node is not None and not node.drained:
+        _cordon(plan, event.node_id, event.incarnation, "drain")
 
 
 def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None:

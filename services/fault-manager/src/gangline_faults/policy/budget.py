@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gangline_faults.model import Failure, JobHistory
+from gangline_faults.policy.limits import FaultLimits
 from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.job import RestartCause, RestartPolicy
 
@@ -26,14 +27,6 @@ RESTART_CLASS: dict[FailureCause, RestartCause | None] = {
     FailureCause.HANG: RestartCause.HANG,
 }
 """Which class of `restart.on` a cause belongs to; None: never restarted."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestartLimits:
-    """What holds for all jobs; 0 turns either off."""
-
-    refill_commits: int = 6
-    idle_max: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ def judge(
     policy: RestartPolicy,
     history: JobHistory,
     attempt: Attempt,
-    limits: RestartLimits,
+    limits: FaultLimits,
 ) -> Verdict:
     """Restart within what the job names and may use; else fail and say what was in the way."""
     used, idle = history.restarts_used, idle_restarts(history, attempt)
@@ -78,7 +71,7 @@ def _against(
     policy: RestartPolicy,
     history: JobHistory,
     idle: int,
-    limits: RestartLimits,
+    limits: FaultLimits,
 ) -> str | None:
     """What is against a restart, as the beginning of the message; None: nothing."""
     restart_class = RESTART_CLASS[failure.cause]
@@ -110,7 +103,7 @@ def idle_restarts(history: JobHistory, attempt: Attempt) -> int:
     return 0 if last > furthest else history.restarts_idle + 1
 
 
-def used_after_commit(history: JobHistory, limits: RestartLimits) -> int:
+def used_after_commit(history: JobHistory, limits: FaultLimits) -> int:
     """Restarts that count as used once the job has committed another checkpoint."""
     used = history.restarts_used
     if used and limits.refill_commits and history.commits + 1 >= limits.refill_commits:
