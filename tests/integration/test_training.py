@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+from agent_fixture import AgentEnd
 from gang_fixture import EXIT_CHECKPOINT, EXIT_SETTINGS, LATE_COPY_ENV, Gang, Run, train
+from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
 
@@ -141,6 +144,32 @@ def test_a_broken_checkpoint_is_refused_by_all_ranks(
     assert run.codes == (EXIT_CHECKPOINT, EXIT_CHECKPOINT), run.text
     assert f"corrupt checkpoint: {victim}" in run.outputs[1]
     assert "step 7/" not in run.text
+
+
+def test_a_damaged_copy_is_replaced_by_the_agent_and_the_run_goes_on(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    sound = at_step(undisturbed, 6)
+    folder = tmp_path / "attempt-0001" / sound.name
+    shutil.copytree(sound, folder)
+    raw = bytearray((folder / "rank-00001.bin").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / "rank-00001.bin").write_bytes(raw)
+    agent = AgentEnd(tmp_path)
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k"}
+    gang = Gang(tmp_path / "run", 2, (f"steps={STEPS}",), resume_from=folder, extra_env=env)
+
+    def damaged(said: list[FromRank]) -> list[CopyDamaged]:
+        return [message for message in said if isinstance(message, CopyDamaged)]
+
+    [asked] = damaged(agent.wait_for(lambda said: bool(damaged(said))))
+    assert asked.file == "rank-00001.bin"
+    shutil.copy(sound / asked.file, folder / asked.file)
+    agent.ask(CopyReplaced(file=asked.file, sound=True))
+    run = gang.wait()
+    agent.hang_up()
+    assert run.codes == (0, 0), run.text
+    assert run.losses() == {s: v for s, v in undisturbed.losses().items() if s > 6}
 
 
 def test_an_uncommitted_checkpoint_does_not_count(undisturbed: Run, tmp_path: Path) -> None:
