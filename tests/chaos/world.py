@@ -136,25 +136,35 @@ def problem_of(attack: Attack, undisturbed: dict[int, set[float]]) -> str:
 
 def _lost_checkpoint(attack: Attack) -> str:
     """A committed checkpoint that nobody deleted or called corrupt, and that is not whole."""
-    watch, job = attack.watch, attack.job
-    gone = {
+    for seen in attack.watch.of("checkpoint.committed", attack.job):
+        ref = seen.data.checkpoint
+        problem = _not_whole(attack.stored_files(ref))
+        if problem:
+            attack.watch.settle()  # it is deleted only after the log says so
+            if (ref.attempt, ref.step) not in _given_up(attack):
+                return f"the committed checkpoint of step {ref.step}: {problem}"
+    return ""
+
+
+def _not_whole(folder: Path) -> str:
+    """What its commit record promises and is not there; "" for a whole checkpoint."""
+    try:
+        record = CommitRecord.decode((folder / "COMMIT.json").read_bytes())
+        for item in (*record.manifests, *record.shards):
+            if digest_file(folder / Path(item.key).name) != item.xxh3:
+                return f"{item.key} is corrupt, and nobody has noticed"
+    except OSError as error:
+        return f"{error}"
+    return ""
+
+
+def _given_up(attack: Attack) -> set[tuple[int, int]]:
+    """(attempt, step) of the checkpoints that count no more, and of whom that is known."""
+    return {
         (seen.data.attempt, seen.data.step)
         for kind in ("checkpoint.deleted", "checkpoint.corrupted")
-        for seen in watch.of(kind, job)
+        for seen in attack.watch.of(kind, attack.job)
     }
-    for seen in watch.of("checkpoint.committed", job):
-        ref = seen.data.checkpoint
-        if (ref.attempt, ref.step) in gone:
-            continue
-        folder = attack.stored_files(ref)
-        try:
-            record = CommitRecord.decode((folder / "COMMIT.json").read_bytes())
-            for item in (*record.manifests, *record.shards):
-                if digest_file(folder / Path(item.key).name) != item.xxh3:
-                    return f"step {ref.step}: {item.key} is corrupt, and nobody has noticed"
-        except OSError as error:
-            return f"the committed checkpoint of step {ref.step} is lost: {error}"
-    return ""
 
 
 def summary(attack: Attack, fault: str, strategy: str, problem: str) -> Outcome:
