@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from typing import Never
 
 import psutil
 import pytest
@@ -128,3 +130,12 @@ def test_a_dump_that_takes_too_long_is_given_up():
     (found,) = take_stacks(lambda _: start(never), {RANK: os.getpid()}, [], limit_s=0.1)
     assert found.text == ""
     assert "py-spy took too long" in (found.missing or "")
+
+
+def test_a_machine_that_starts_no_process_any_more_tells_the_state_alone():
+    def refuse(_: Sequence[str]) -> Never:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    (found,) = take_stacks(refuse, {RANK: os.getpid()}, [])
+    assert (found.text, found.pid) == ("", os.getpid())
+    assert "py-spy cannot be started: Resource temporarily unavailable" in (found.missing or "")

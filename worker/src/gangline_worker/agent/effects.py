@@ -225,12 +225,9 @@ class Effects:
         """Into the ranks' logs, too, before anything may end them."""
         found = take_stacks(self.launcher.beside, action.pids, ground.redacted)
         for item in found:
-            if (logs := self._logs.get(item.rank)) is not None:
-                logs.note(f"no rank gets on; this one is {item.state}, its stacks:")
-                for line in item.text.splitlines():
-                    logs.note(line)
-                if item.missing is not None:
-                    logs.note(item.missing)
+            self._note(item.rank, f"no rank gets on; this one is {item.state}, its stacks:")
+            for line in [*item.text.splitlines(), *filter(None, [item.missing])]:
+                self._note(item.rank, line)
         self._inbox.put(StacksTaken(action.gang, found))
 
     def _close(self, action: CloseGang) -> None:

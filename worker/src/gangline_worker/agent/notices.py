@@ -90,7 +90,7 @@ class _Service:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.headers, ""
-        except (OSError, http.client.HTTPException, UnicodeDecodeError) as error:
+        except (OSError, http.client.HTTPException, ValueError) as error:
             raise NoticesUnavailableError(f"{self._url}{path}: {error}") from None
 
     def text(self, path: str, headers: Mapping[str, str]) -> str:

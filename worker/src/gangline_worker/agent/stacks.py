@@ -76,15 +76,22 @@ def take_stacks(
     family = _families(frozenset(pids.values()))
     with ExitStack() as running:
         dumps = {
-            rank: [
-                (one, _state(one), running.enter_context(start(_command(one))))
-                for one in family[pid]
-            ]
-            for rank, pid in pids.items()
+            rank: [_begin(start, one, running) for one in family[pid]] for rank, pid in pids.items()
         }
         return tuple(
-            _of_rank(rank, [_seen(*dump, ends_s) for dump in dumps[rank]], known) for rank in pids
+            _of_rank(rank, [finish(ends_s) for finish in dumps[rank]], known) for rank in pids
         )
+
+
+def _begin(start: Start, pid: int, running: ExitStack) -> Callable[[float], _Seen]:
+    """Start to read a process; what is returned waits for it."""
+    state = _state(pid)
+    try:
+        dump = running.enter_context(start(_command(pid)))
+    except OSError as error:
+        missing = f"py-spy cannot be started: {error.strerror}"
+        return lambda _: _Seen(pid, state, missing=missing)
+    return lambda ends_s: _seen(pid, state, dump, ends_s)
 
 
 def _families(sessions: frozenset[int]) -> dict[int, list[int]]:
