@@ -53,6 +53,8 @@ class Matrix:
             problem = problem_of(attack, undisturbed)
         except AssertionError as error:
             problem = str(error).splitlines()[0]
+        except ProcessLookupError:
+            problem = "the job was over before the fault could be done"
         outcome = summary(attack, fault.name, strategy, problem)
         if not outcome.problem:
             outcome = _as_expected(fault, outcome)

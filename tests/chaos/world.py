@@ -17,8 +17,8 @@ from gangline_storage.digest import digest_file
 from log_watch import LogWatch, Seen
 from platform_fixture import RunningPlatform
 
-STEPS = 160
-SAVE_EVERY = 20
+STEPS = 600
+SAVE_EVERY = 50
 HYPERPARAMETERS = {"steps": STEPS, "checkpoint_every_steps": SAVE_EVERY, "seed": 17}
 CHECKPOINT = {"interval_minutes": 60, "keep": {"latest": 3}}
 RESTARTS = 10
