@@ -161,14 +161,11 @@ def test_a_gang_on_an_incarnation_that_is_already_gone_fails_at_once() -> None:
     assert gang.node_id == "n1"
 
 
-def test_a_leaving_node_takes_its_gangs_along_and_is_not_missed() -> None:
+def test_a_leaving_node_is_not_missed_and_its_gangs_have_not_failed() -> None:
     run = cluster("n1", "n2")
     run.feed(allocated())
     leaving = NodeLeaving(node_id="n1", incarnation="a", reason="maintenance")
-    left, gang = run.feed(leaving)
-    assert left == NodeFailed(node_id="n1", incarnation="a", reason="left")
-    assert isinstance(gang, GangFailed)
-    assert gang.avoid_nodes == ("n1",)
+    assert run.feed(leaving) == [NodeFailed(node_id="n1", incarnation="a", reason="left")]
     assert run.feed(leaving) == []
     run.signal(beat("n1"))
     assert live_through(run, 100, "n2") == []

@@ -169,7 +169,7 @@ class FaultDecider:
                 node = event.node
                 return _watch_node(state, node.node_id, node.incarnation, now, self.limits)
             case NodeLeaving():
-                return _leave(state, event, now, self.limits)
+                return _leave(state, event)
             case (
                 GangAllocated()
                 | GangReleased()
@@ -201,13 +201,10 @@ def _watch_node(
     return [*decisions, *failed, watched]
 
 
-def _leave(
-    state: FaultState, event: NodeLeaving, now: datetime, limits: FaultLimits
-) -> list[Decision]:
+def _leave(state: FaultState, event: NodeLeaving) -> list[Decision]:
+    """It is not missed any more. Its gangs have not failed: the scheduler lets them save."""
     node = state.nodes.get(event.node_id)
     if node is None or node.incarnation != event.incarnation or node.health is Health.LEFT:
         return []
     left = NodeFailed(node_id=event.node_id, incarnation=event.incarnation, reason="left")
-    gone = {(event.node_id, event.incarnation): f"node {event.node_id} left: {event.reason}"}
-    failed = gangs.fail_gangs_on(state, gone, now, limits, avoid=True)
-    return [Decision(event.node_id, left), *failed]
+    return [Decision(event.node_id, left)]
