@@ -280,7 +280,8 @@ def _refresh(state: CheckpointState, job_id: str) -> None:
     if job.verifying is not None:
         key = verify_key(job_id, job.verifying, job.verify_tries)
         wanted[key] = old.get(key) or _verify(job_id, job, job.verifying)
-    for step_id, tries in sorted(job.deleting.items()):
+    if job.deleting:  # one at a time: a slow store must not keep verifications waiting for many
+        step_id, tries = min(job.deleting.items())
         wanted[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
     if wanted:
         state.effects[job_id] = wanted
