@@ -1,0 +1,121 @@
+"""GET /v1/incidents: whose failures a caller sees, what is asked, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gangline_gateway.app import routes
+from gangline_gateway.gate import Gate
+from gangline_gateway.incidents import IncidentFilter, IncidentPage, IncidentRow, Share, Totals
+from gangline_gateway.past import Past, Questions
+from gangline_service.tokens import Principal, Role
+
+AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
+ADMIN = Principal(name="ada", role=Role.ADMIN, teams=frozenset())
+MEMBER = Principal(name="ann", role=Role.MEMBER, teams=frozenset({"nlp", "vision"}))
+ROW = IncidentRow(
+    team="nlp", job_id="a", attempt=1, outcome="open", failure_class="node", cause="node",
+    action="restart", message="node n1 was silent for 60 s", first_rank=None, node_id="n1",
+    avoid_nodes=["n1"], review=False, failures=1, world_size=8, last_step=None,
+    committed_step=None, resume_step=None, failed_at=AT, next_attempt=None, allocated_at=None,
+    running_at=None, first_step_at=None, closed_at=None, recover_s=None, work_lost_s=1.5,
+    down_s=0.0, lost_gpu_s=12.0,
+)  # fmt: skip
+
+
+class Asked:
+    """Stands for ClickHouse: one incident, whatever is asked, and what was."""
+
+    def __init__(self) -> None:
+        self.filters: list[IncidentFilter] = []
+        self.pages: list[tuple[int, str | None]] = []
+
+    def page(
+        self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None
+    ) -> IncidentPage:
+        self.filters.append(wanted)
+        self.pages.append((limit, cursor))
+        return IncidentPage([ROW], "more")
+
+    def totals(self, wanted: IncidentFilter) -> Totals:
+        assert wanted == self.filters[-1]
+        return Totals(7, 0, None, None, 84.0, [Share("node", 7, 84.0)], [Share("n1", 7, 84.0)])
+
+
+def get(asked: Asked, caller: Principal, **params: Any) -> httpx.Response:
+    away: Any = None
+    source: Any = asked
+    past = Past(lambda: Questions(away, away, away, source))
+    app = routes(Gate(away, away, past, away, away))
+
+    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["principal"] = caller
+        await app(scope, receive, send)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(as_caller)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            return await client.get("/v1/incidents", params=params)
+
+    return asyncio.run(ask())
+
+
+def test_a_page_has_its_incidents_and_the_totals_of_all() -> None:
+    asked = Asked()
+    answer = get(asked, ADMIN, limit=20, cursor="1.a.1").json()
+    (found,) = answer["incidents"]
+    assert (found["job_id"], found["message"], found["failed_at"]) == (
+        "a",
+        ROW.message,
+        "2026-11-21T10:00:00Z",
+    )
+    assert answer["totals"]["by_class"] == [{"name": "node", "incidents": 7, "lost_gpu_s": 84.0}]
+    assert answer["cursor"] == "more"
+    assert asked.filters == [IncidentFilter()]
+    assert asked.pages == [(20, "1.a.1")]
+
+
+@pytest.mark.parametrize(
+    ("caller", "team", "teams"),
+    [
+        (ADMIN, None, None),
+        (ADMIN, ["nlp"], {"nlp"}),
+        (MEMBER, None, {"nlp", "vision"}),
+        (MEMBER, ["nlp", "theirs"], {"nlp"}),
+        (MEMBER, ["theirs"], set()),
+    ],
+)
+def test_a_caller_sees_its_own_teams(
+    caller: Principal, team: list[str] | None, teams: set[str] | None
+) -> None:
+    asked = Asked()
+    params = {} if team is None else {"team": team}
+    assert get(asked, caller, **params).status_code == 200
+    assert asked.filters[0].teams == teams
+
+
+def test_what_is_asked_for_is_what_is_looked_for() -> None:
+    asked = Asked()
+    get(asked, ADMIN, job="a", node="n1", failure_class=["node", "data"], since=AT.isoformat())
+    wanted = IncidentFilter(job_id="a", node_id="n1", classes=("node", "data"), since=AT)
+    assert asked.filters == [wanted]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"since": "2026-11-21T10:00:00"},
+        {"failure_class": "gremlins"},
+        {"job": "A' OR 1"},
+        {"limit": 0},
+        {"limit": 201},
+    ],
+)
+def test_what_cannot_be_is_refused(params: dict[str, Any]) -> None:
+    assert get(Asked(), ADMIN, **params).status_code == 422
