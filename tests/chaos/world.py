@@ -115,7 +115,8 @@ def losses(watch: LogWatch, job: str) -> dict[int, set[float]]:
     for seen in watch.of("worker.step"):
         if seen.data.run_id == job and seen.data.rank == 0 and "loss" in seen.data.metrics:
             for step, loss in zip(seen.data.step, seen.data.metrics["loss"], strict=True):
-                found.setdefault(step, set()).add(loss)
+                if loss is not None:  # another metric of that step alone
+                    found.setdefault(step, set()).add(loss)
     return found
 
 
