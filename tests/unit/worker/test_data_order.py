@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline_worker.data.errors import DataError
@@ -50,6 +50,7 @@ def test_any_cut_of_the_stream_is_the_same_stream(n: int, seed: int, batch: int,
     assert all(sorted(epoch) == list(range(n)) for epoch in epochs)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     shares=st.lists(
         st.tuples(st.integers(1, 8), st.integers(1, 3), st.integers(1, 5)), min_size=1, max_size=12
