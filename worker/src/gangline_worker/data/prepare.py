@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from gangline_schemas.base import Model
-from gangline_storage import Digest, digest_bytes
+from gangline_storage import digest_bytes
 from gangline_storage.durable import replace_file
 from gangline_storage.keys import TEMPORARY_PREFIX
 from gangline_worker.data.errors import DataError
@@ -230,19 +230,17 @@ class _Writer:
     def _write(self, following: Cursor) -> None:
         index, size = self.shards, self._sources.block_bytes
         data = self._buffer[: self._filled].data.cast("B")
-        blocks = [bytes(data[start : start + size]) for start in range(0, len(data), size)]
-        whole = Digest()
-        for block in blocks:
-            whole.update(block)
         offsets = np.array(self._starts, dtype="<u8").tobytes()
-        replace_file(self._out / shard_name(index), blocks)
+        replace_file(self._out / shard_name(index), [bytes(data)])
         replace_file(self._out / index_name(index), [offsets])
         shard = Shard(
             name=shard_name(index),
             tokens=self._filled,
             size_bytes=len(data),
-            xxh3=whole.hexdigest(),
-            blocks=tuple(digest_bytes(block) for block in blocks),
+            xxh3=digest_bytes(data),
+            blocks=tuple(
+                digest_bytes(data[start : start + size]) for start in range(0, len(data), size)
+            ),
             documents=DocumentIndex(
                 name=index_name(index), count=len(self._starts), xxh3=digest_bytes(offsets)
             ),

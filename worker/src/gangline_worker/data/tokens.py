@@ -10,6 +10,7 @@ move.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,19 @@ Complain = Callable[[str], None]
 
 class DamagedBlock(Exception):
     """A range of tokens touches a block that is quarantined."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges of `count` tokens: where they begin, in what shard, and what blocks they touch."""
+
+    count: int
+    starts: list[int]
+    shards: list[int]
+    offsets: list[int]
+    first_block: NDArray[np.int64]
+    last_block: NDArray[np.int64]
+    simple: NDArray[np.bool_]
 
 
 class TokenReader:
@@ -67,21 +81,30 @@ class TokenReader:
             into[done : done + take] = self.source.tokens[shard][offset : offset + take]
             done += take
 
-    def ready(self, starts: NDArray[np.int64], count: int) -> bool:
-        """Whether `rows` may be used: all is verified, and each range within one shard."""
-        first, last = starts // self._block_tokens, (starts + count - 1) // self._block_tokens
-        verified = self.source.verified
-        return bool(
-            count <= self._block_tokens  # so there is no block between the first and the last
-            and (verified[first] & verified[last]).all()
-            and (starts % self._shard_tokens + count <= self._shard_tokens).all()
+    def locate(self, starts: NDArray[np.int64], count: int) -> Ranges:
+        """Where the ranges of `count` tokens from each start lie."""
+        shards, offsets = np.divmod(starts, self._shard_tokens)
+        return Ranges(
+            count,
+            starts.tolist(),
+            shards.tolist(),
+            offsets.tolist(),
+            first_block=starts // self._block_tokens,
+            last_block=(starts + count - 1) // self._block_tokens,
+            # Within one shard, and with no block between the first and the last.
+            simple=(offsets + count <= self._shard_tokens) & (count <= self._block_tokens),
         )
 
-    def rows(self, starts: NDArray[np.int64], into: NDArray[np.int64]) -> None:
-        """Fill each row of `into`, shape (starts, count), with the tokens from its start on."""
-        count, tokens = into.shape[1], self.source.tokens
-        shards, offsets = np.divmod(starts, self._shard_tokens)
-        for row, shard, at in zip(into, shards.tolist(), offsets.tolist(), strict=True):
+    def ready(self, ranges: Ranges, which: slice) -> bool:
+        """Whether `rows` may be used for these: all is simple and verified."""
+        verified = self.source.verified
+        first, last = verified[ranges.first_block[which]], verified[ranges.last_block[which]]
+        return bool((first & last & ranges.simple[which]).all())
+
+    def rows(self, ranges: Ranges, which: slice, into: NDArray[np.int64]) -> None:
+        """Fill each row of `into`, shape (ranges, count), with the tokens of its range."""
+        count, tokens = ranges.count, self.source.tokens
+        for row, shard, at in zip(into, ranges.shards[which], ranges.offsets[which], strict=True):
             row[:] = tokens[shard][at : at + count]
 
     def _verify(self, start: int, count: int) -> None:
@@ -121,7 +144,7 @@ class TokenData:
         self.order = SampleOrder((reader.manifest.tokens - 1) // seq_len, seed)
         self.vocab_size = reader.manifest.tokenizer.vocab_size
         self._replaced = 0
-        self._listed_from, self._listed = 0, np.empty(0, dtype=np.int64)
+        self._ahead_from, self._ahead = 0, reader.locate(np.empty(0, dtype=np.int64), seq_len + 1)
 
     def digest(self) -> str:
         """The digest in the snapshot's name."""
@@ -144,23 +167,24 @@ class TokenData:
             DataError, StoreError: the cache cannot be written; the store does not answer.
         """
         share = rank_share(size, world_size)
-        starts = self._windows(position + rank * share, share) * self.seq_len
+        ranges, which = self._listed(position + rank * share, share)
         rows = np.empty((share, self.seq_len + 1), dtype=np.int64)
-        if self.reader.ready(starts, self.seq_len + 1):
-            self.reader.rows(starts, rows)
+        if self.reader.ready(ranges, which):
+            self.reader.rows(ranges, which, rows)
         else:
-            for row, start in zip(rows, starts.tolist(), strict=True):
+            for row, start in zip(rows, ranges.starts[which], strict=True):
                 self._fill(row, start)
         return Batch(inputs=rows[:, :-1], targets=rows[:, 1:])
 
-    def _windows(self, position: int, count: int) -> NDArray[np.int64]:
-        """The order at some positions; listed ahead, as a few cost as much as a thousand."""
-        at = position - self._listed_from
-        if at < 0 or at + count > len(self._listed):
-            self._listed_from, at = position, 0
-            listed = self.order.at(position, max(count, _LISTED_AHEAD))
-            self._listed = listed.astype(np.int64)
-        return self._listed[at : at + count]
+    def _listed(self, position: int, count: int) -> tuple[Ranges, slice]:
+        """The windows at some positions; listed ahead, as a few cost as much as a thousand."""
+        at = position - self._ahead_from
+        if at < 0 or at + count > len(self._ahead.starts):
+            windows = self.order.at(position, max(count, _LISTED_AHEAD))
+            starts = windows.astype(np.int64) * self.seq_len
+            self._ahead = self.reader.locate(starts, self.seq_len + 1)
+            self._ahead_from, at = position, 0
+        return self._ahead, slice(at, at + count)
 
     def _fill(self, row: Row, start: int) -> None:
         try:
