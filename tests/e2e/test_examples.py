@@ -39,8 +39,8 @@ def said(client: Gangline, job: Job) -> list[tuple[int, str]]:
 def test_every_example_is_run_here() -> None:
     found = {path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml")}
     assert found == {
-        "train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "shell.yaml",
-        "torchrun-script/job.yaml", "metrics-script/job.yaml",
+        "train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "train-parallel.yaml",
+        "shell.yaml", "torchrun-script/job.yaml", "metrics-script/job.yaml",
     }  # fmt: skip
 
 
@@ -61,7 +61,10 @@ def test_an_unmodified_torchrun_script(client: Gangline) -> None:
     assert losses[-1] < losses[0] / 10
 
 
-@pytest.mark.parametrize("file", ["train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml"])
+@pytest.mark.parametrize(
+    "file",
+    ["train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "train-parallel.yaml"],
+)
 def test_training(client: Gangline, file: str) -> None:
     job = run(client, file)
     assert job.step == job.total_steps == 30

@@ -7,6 +7,7 @@ factor. Checkpoints of one layout load into any other, bit for bit.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import held
 
 STEPS = 8
-TOLERANCE = 1e-5
+TOLERANCE = 5e-6
 EXPERTS = ("experts=4", "experts_per_token=2")
 LAYOUTS = {
     "ddp": (2, ("parallel={replicas: 2}",)),
@@ -152,6 +153,21 @@ def test_training_goes_on_under_another_layout(alone: Run, tmp_path: Path) -> No
     assert list(run.losses()) == list(range(5, STEPS + 1))
     for step, loss in run.losses().items():
         assert loss == pytest.approx(alone.losses()[step], abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize("name", ["tensor", "pipeline"])
+def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
+    ranks, layout = LAYOUTS[name]
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=4", *layout)
+    whole = train(tmp_path / "whole", ranks, *settings)
+    dead = Gang(tmp_path / "killed", ranks, settings, killed=(1, 6)).wait()
+    assert dead.codes == (1, -signal.SIGKILL), dead.text
+    [found] = committed(tmp_path / "killed" / "checkpoints")
+    gang = Gang(tmp_path / "killed", ranks, settings, attempt=2, resume_from=found)
+    run = gang.wait()
+    assert set(run.codes) == {0}, run.text
+    assert run.losses() == whole.losses()
+    assert run.by_step("grad_norm") == whole.by_step("grad_norm")
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp-tensor", "pipeline"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
 
 from gangline_worker.training.agreement import StepNews, summarize
 from gangline_worker.training.config import ConfigError, TrainConfig, read_settings
+from gangline_worker.training.flops import flops_per_token
 from gangline_worker.training.saving import CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
+from gangline_worker.training.shapes import hidden_width
 
 
 def test_the_later_source_wins(tmp_path: Path) -> None:
@@ -76,6 +79,21 @@ def test_a_save_is_due_by_time_on_rank_0_alone(monkeypatch: pytest.MonkeyPatch) 
     assert schedule.wanted(4, rank=1), "and until it is met"
     schedule.saved()
     assert not schedule.wanted(5, rank=1)
+
+
+def test_the_loss_is_of_ranks_where_the_model_ends() -> None:
+    earlier = StepNews(0.0, 0.2, has_loss=False)
+    assert summarize([earlier, earlier, StepNews(2.0, 0.1), StepNews(4.0, 0.1)]).loss == 3.0
+    assert math.isnan(summarize([earlier, StepNews(math.nan, 0.1)]).loss)
+
+
+def test_of_experts_those_count_that_a_token_goes_to() -> None:
+    config = TrainConfig(experts=4, experts_per_token=1)
+    each = 6.0 * config.layers * 3 * config.dim * hidden_width(config.dim)
+    router = 6.0 * config.layers * 4 * config.dim
+    assert flops_per_token(config) == flops_per_token(TrainConfig()) + router
+    two = config.model_copy(update={"experts_per_token": 2})
+    assert flops_per_token(two) == flops_per_token(config) + each
 
 
 def test_one_rank_is_enough_to_stop_all() -> None:
