@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.export import (
@@ -19,6 +24,7 @@ from gangline_worker.checkpoint.export import (
 )
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 
 MADE = torch.Generator().manual_seed(3)
@@ -150,3 +156,30 @@ def test_the_command_exports_and_says_what_is_wrong(
     assert json.loads(capsys.readouterr().out)["tensors"] == len(WEIGHTS)
     assert main(arguments) == 1
     assert "name an empty folder" in capsys.readouterr().err
+
+
+@pytest.fixture(params=range(2))
+def mesh(request: pytest.FixtureRequest) -> Iterator[DeviceMesh]:
+    """Two ranks, seen from each of them."""
+    dist.init_process_group("fake", rank=request.param, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_sharded_model_takes_its_own_part(
+    checkpoint: Checkpoint, tmp_path: Path, mesh: DeviceMesh, dim: int
+) -> None:
+    out = tmp_path / "out"
+    export_weights(checkpoint, out, file_bytes=1)
+    rank, whole = dist.get_rank(), WEIGHTS["embedding.weight"]
+    mine = whole.chunk(2, dim)[rank]
+
+    def empty() -> DTensor:
+        return DTensor.from_local(torch.zeros(mine.shape), mesh, [Shard(dim)], run_check=False)
+
+    from_file, from_checkpoint = empty(), empty()
+    load_weights(out, {"embedding.weight": from_file})
+    checkpoint.fill(holdings({"model.embedding.weight": from_checkpoint}, rank, 2))
+    assert torch.equal(from_file.to_local(), mine)
+    assert torch.equal(from_checkpoint.to_local(), mine), "three ranks saved it, cut otherwise"
