@@ -172,6 +172,10 @@ def test_it_is_advised_from_the_second_save_on_and_again_only_when_it_is_news() 
     assert told.busy_s == 12.0
     assert told.mtbf_s == pytest.approx(7.9 * 1024 / 2 * 3600, rel=1e-6)
     assert told.risk == ""
+    assert told.reason == (
+        "a save costs training 1.01 s, and a failure is expected every 4,045 h: "
+        "longer would do, but 10 min are the most"
+    )
     for step in range(30, 100, 10):
         assert save(run, step) == []
 
@@ -184,7 +188,7 @@ def test_a_slow_store_makes_it_longer_and_the_risk_is_named() -> None:
     assert [event.limited_by for event in told] == ["storage"]
     assert told[0].interval_s > CEILING_S
     assert "the store is slow" in told[0].risk
-    assert "above the 10 minutes" in told[0].risk
+    assert "further apart than the 10 min" in told[0].risk
 
 
 def test_the_next_attempt_is_told_at_once_and_failures_make_it_shorter() -> None:

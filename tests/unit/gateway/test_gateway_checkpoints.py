@@ -98,6 +98,7 @@ def test_what_was_read_again_and_what_was_found_wrong() -> None:
         CheckpointCorrupted(job_id="a", attempt=1, step=20, key="x/y.bin", reason="is missing"),
         CheckpointScrubbed(job_id="a", attempt=7, step=10, size_bytes=9),
         CheckpointScrubbed(job_id="other", attempt=1, step=10, size_bytes=9),
+        CheckpointDeleted(job_id="a", attempt=1, step=20, reason="it is corrupted"),
     )
     bad, good = present.checkpoints(details(live))
     assert (bad.status, bad.reason, bad.kept) == ("corrupted", "x/y.bin: is missing", [])

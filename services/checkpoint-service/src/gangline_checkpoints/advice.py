@@ -73,19 +73,19 @@ def _told(job_id: str, attempt: int, found: Advice, seen: Failures) -> Decision:
 
 def _reason(found: Advice) -> str:
     facts = (
-        f"a save costs training {found.cost_s:.3g} s, and a failure is expected every "
-        f"{found.mtbf_s / 3600:.3g} h"
+        f"a save costs training {_time(found.cost_s)}, and a failure is expected every "
+        f"{_time(found.mtbf_s)}"
     )
     match found.limited_by:
         case "optimum":
             return f"{facts}: least is lost at this interval"
         case "ceiling":
-            return f"{facts}: longer would do, but {CEILING_S / 60:.0f} minutes are the most"
+            return f"{facts}: longer would do, but {_time(CEILING_S)} are the most"
         case "floor":
             return f"{facts}: shorter would do, but each save is kept in a log"
         case "storage":
             return (
-                f"a save keeps the store busy for {found.busy_s:.3g} s, which is to be at most "
+                f"a save keeps the store busy for {_time(found.busy_s)}, which is to be at most "
                 f"{STORE_SHARE:.0%} of the time"
             )
 
@@ -93,8 +93,19 @@ def _reason(found: Advice) -> str:
 def _risk(found: Advice) -> str:
     if found.limited_by != "storage":
         return ""
-    more = f", above the {CEILING_S / 60:.0f} minutes that hold otherwise"
-    return (
-        f"the store is slow: a failure is expected to cost {found.lost_s / 60:.3g} minutes of "
-        f"work{more if found.interval_s > CEILING_S else ''}"
-    )
+    lost = f"the store is slow: a failure is expected to cost {_time(found.lost_s)} of work"
+    if found.interval_s <= CEILING_S:
+        return lost
+    return f"{lost}, as saves are further apart than the {_time(CEILING_S)} that hold otherwise"
+
+
+def _time(seconds: float) -> str:
+    """Three digits in a unit of their size: 2.53 ms, 30 s, 10 min, 1,350 h."""
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 300:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.3g} min"
+    hours = seconds / 3600
+    return f"{hours:.3g} h" if hours < 100 else f"{hours:,.0f} h"

@@ -28,6 +28,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import WorkerExited
 
+_REPLACED = "newer checkpoints replace it"
+_CORRUPTED = "it is corrupted, and a newer one is healthy"
 _FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
 
@@ -143,6 +145,7 @@ def deletions(
     held = state.held(but_for=but_for).get(job_id, set())
     if held_now is not None and held_now.job_id == job_id:
         held.add(StepId(held_now.attempt, held_now.step))
+    damaged = {item.id for item in kept if not item.healthy}
     return [
         Decision(
             job_id,
@@ -150,7 +153,7 @@ def deletions(
                 job_id=job_id,
                 attempt=step_id.attempt,
                 step=step_id.step,
-                reason="newer checkpoints replace it",
+                reason=_CORRUPTED if step_id in damaged else _REPLACED,
             ),
         )
         for step_id in surplus(kept, keep, held)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import singledispatchmethod
@@ -415,27 +415,33 @@ class Live:
         others = _without(self._checkpoints.get(event.job_id, ()), ref.attempt, ref.step)
         self._checkpoints.put(event.job_id, (*others, row)[-CHECKPOINTS_OF_A_JOB:])
 
-    @_on.register(CheckpointCorrupted)
-    @_on.register(CheckpointDeleted)
-    def _(self, event: CheckpointCorrupted | CheckpointDeleted, at: datetime) -> None:
-        status, reason = event.type.removeprefix("checkpoint."), event.reason
-        if isinstance(event, CheckpointCorrupted):
-            reason = f"{event.key}: {event.reason}"
-        self._change_checkpoint(event, status=status, reason=reason)
+    @_on.register
+    def _(self, event: CheckpointCorrupted, at: datetime) -> None:
+        reason = f"{event.key}: {event.reason}"
+        self._change_row(event, lambda row: replace(row, status="corrupted", reason=reason))
+
+    @_on.register
+    def _(self, event: CheckpointDeleted, at: datetime) -> None:
+        def deleted(row: Checkpoint) -> Checkpoint:
+            if row.status == "corrupted":  # that is what is to be known of it
+                return row
+            return replace(row, status="deleted", reason=event.reason)
+
+        self._change_row(event, deleted)
 
     @_on.register
     def _(self, event: CheckpointScrubbed, at: datetime) -> None:
-        self._change_checkpoint(event, scrubbed_at=at)
+        self._change_row(event, lambda row: replace(row, scrubbed_at=at))
 
-    def _change_checkpoint(
-        self, event: CheckpointCorrupted | CheckpointDeleted | CheckpointScrubbed, **fields: object
+    def _change_row(
+        self,
+        event: CheckpointCorrupted | CheckpointDeleted | CheckpointScrubbed,
+        change: Callable[[Checkpoint], Checkpoint],
     ) -> None:
         known = self._checkpoints.get(event.job_id)
         if known is not None:
             self._checkpoints[event.job_id] = tuple(
-                replace(row, **fields)  # type: ignore[arg-type]
-                if (row.attempt, row.step) == (event.attempt, event.step)
-                else row
+                change(row) if (row.attempt, row.step) == (event.attempt, event.step) else row
                 for row in known
             )
 

@@ -1,0 +1,100 @@
+"""What becomes of checkpoints while nobody looks, on the real platform: read again, and advised."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli_run import runner
+from gangline.local.platform import Client
+from gangline_schemas.events.requests import JobCancelRequested
+from log_watch import LogWatch
+from platform_fixture import start_platform
+
+SCRUBS_AT_ONCE = {"GANGLINE_SCRUB_PERIOD_HOURS": "0.002", "GANGLINE_SCRUB_GAP_S": "0.2"}
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path]]:
+    """A platform of one node whose checkpoints are read again after some seconds."""
+    data_dir = tmp_path_factory.mktemp("upkeep")
+    running, _ = start_platform(data_dir, nodes=1, live_view=False, environment=SCRUBS_AT_ONCE)
+    with running:
+        yield running.start(), data_dir
+
+
+@pytest.fixture
+def watch(started: tuple[Client, Path]) -> Iterator[LogWatch]:
+    with LogWatch(started[0].bootstrap_servers) as watch:
+        yield watch
+
+
+def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
+    started: tuple[Client, Path],
+    watch: LogWatch,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, data_dir = started
+    keep = {"latest": 2, "every": 20}
+    job = watch.submit(
+        "kept",
+        hyperparameters={"steps": 1_000_000},
+        checkpoint={"interval_minutes": 0.05, "adapt_interval": True, "keep": keep},
+    )
+    first = watch.wait_for(lambda s: s.type == "checkpoint.scrubbed" and s.data.job_id == job)
+    advised = watch.wait_for(
+        lambda s: s.type == "checkpoint.interval.advised" and s.data.job_id == job
+    ).data
+    assert advised.interval_s >= 60.0
+
+    os.kill(watch.of("worker.started", job)[0].data.pid, signal.SIGKILL)
+    again = watch.wait_for(
+        lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
+    )
+    told = [s for s in watch.of("job.interval.changed", job) if s.offset < again.offset]
+    assert again.data.checkpoint_interval_s == told[-1].data.interval_s
+    watch.wait_for(
+        lambda s: s.type == "checkpoint.interval.advised" and s.data.attempt == 2
+    )  # told at once, before it has saved
+    watch.wait_step(job, 1, attempt=2)
+    watch.publish(JobCancelRequested(job_id=job), job)
+    watch.wait_state(job, "cancelled")
+
+    watch.settle()
+    gone = {(s.data.attempt, s.data.step) for s in watch.of("checkpoint.deleted", job)}
+    kept = [s.data.checkpoint for s in watch.of("checkpoint.committed", job)]
+    oldest = next(ref for ref in kept if (ref.attempt, ref.step) not in gone)
+    assert oldest.step >= 20, "the first of its twenty steps"
+    shard = data_dir / "store" / oldest.commit_key.replace("COMMIT.json", "rank-00001.bin")
+    raw = bytearray(shard.read_bytes())
+    raw[len(raw) // 3] ^= 4
+    shard.write_bytes(raw)
+    rotten = watch.wait_for(
+        lambda s: s.type == "checkpoint.corrupted" and s.data.job_id == job
+    ).data
+    assert (rotten.attempt, rotten.step) == (oldest.attempt, oldest.step)
+    assert rotten.key.endswith("rank-00001.bin")
+    assert "xxh3-128 differs" in rotten.reason
+    watch.wait_for(lambda s: s.type == "checkpoint.objects.deleted" and s.data.step == oldest.step)
+    assert not shard.exists()
+
+    monkeypatch.setenv("GANGLINE_URL", client.url)
+    monkeypatch.setenv("GANGLINE_TOKEN", client.token)
+    shown = runner(capsys)("checkpoints", job)
+    assert shown.code == 0, shown.err
+    assert max(len(line) for line in shown.out.splitlines()) <= 80
+    assert f"step {oldest.step} of attempt {oldest.attempt} is corrupted:" in shown.out
+    assert "advised:" in shown.out
+    listed = runner(capsys)("checkpoints", job, "--json").json["checkpoints"]
+    health = {(item["attempt"], item["step"]): item for item in listed}
+    assert health[oldest.attempt, oldest.step]["status"] == "corrupted"
+    assert health[first.data.attempt, first.data.step]["scrubbed_at"] is not None
+    standing = [item for item in listed if item["status"] == "committed"]
+    assert standing
+    assert all(item["kept"] for item in standing)
+    watch.assert_sound()
