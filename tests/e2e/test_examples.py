@@ -41,6 +41,7 @@ def test_every_example_is_run_here() -> None:
     assert found == {
         "train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "train-parallel.yaml",
         "shell.yaml", "torchrun-script/job.yaml", "metrics-script/job.yaml",
+        "fsdp-script/job.yaml",
     }  # fmt: skip
 
 
@@ -88,3 +89,20 @@ def test_metrics_script_and_going_on_from_it(client: Gangline) -> None:
     assert "resumed after step 10" in texts
     steps = [step.step for step in client.metrics(second.job_id, ["loss"], follow=True)]
     assert sorted(set(steps)) == [*range(11, 21)]
+
+
+def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None:
+    first = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 20})
+    assert client.checkpoints(first.job_id)[0].step == 20
+    others = {"resume_from": first.job_id, "resources.gpus": 1, "hyperparameters.steps": 30}
+    second = run(client, "fsdp-script/job.yaml", **others)
+    assert (0, "resumed after step 20") in said(client, second)
+    whole = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 30})
+    losses = [
+        {step.step: step.metrics["loss"] for step in client.metrics(
+            job.job_id, ["loss"], follow=True)}
+        for job in (second, whole)
+    ]  # fmt: skip
+    assert sorted(losses[0]) == [*range(21, 31)]
+    for step, loss in losses[0].items():
+        assert loss == pytest.approx(losses[1][step], abs=1e-5)

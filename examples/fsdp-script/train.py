@@ -1,0 +1,94 @@
+"""FSDP2 in a script of your own: reports, stops in good order, checkpoints at any number of GPUs.
+
+Outside of Gangline (torchrun --nproc-per-node 2 train.py) it trains alike and saves nothing.
+"""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from gangline_worker import (
+    doing,
+    hyperparameters,
+    report,
+    restore,
+    save,
+    should_checkpoint,
+    should_stop,
+)
+
+
+def batch(step: int, size: int, rank: int, ranks: int) -> torch.Tensor:
+    """This rank's part of the samples of a step: the same samples however many ranks there are."""
+    whole = torch.rand(size, 8, generator=torch.Generator().manual_seed(step))
+    return whole.chunk(ranks)[rank]
+
+
+def any_rank(heard_here: object, device: torch.device) -> bool:
+    """Ranks hear a request at different moments; so all do what any of them has heard."""
+    heard = torch.tensor(int(bool(heard_here)), device=device)
+    dist.all_reduce(heard, op=dist.ReduceOp.MAX)
+    return bool(heard.item())
+
+
+def main() -> None:
+    settings = {"steps": 40, "batch": 64, "save_every": 10} | hyperparameters()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.GELU(), torch.nn.Linear(64, 1))
+    fully_shard(model.to(device), mesh=init_device_mesh(device.type, (ranks,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    first = 1
+    if "GANGLINE_RESUME_FROM" in os.environ:
+        weights, moments = get_state_dict(model, optimizer)  # this rank's shards, to be filled
+        restored = restore(into={"model": weights, "optimizer": moments})
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=restored.state["model"],
+            optim_state_dict=restored.state["optimizer"],
+        )
+        first = restored.step + 1
+        if rank == 0:
+            print(f"resumed after step {restored.step}", flush=True)
+
+    doing("training")
+    for step in range(first, settings["steps"] + 1):
+        x = batch(step, settings["batch"], rank, ranks).to(device)
+        loss = torch.mean((model(x) - x.sin().sum(1, keepdim=True)) ** 2)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        mean = mean.item() / ranks
+        if rank == 0:
+            report({"loss": mean}, step)
+
+        stop = any_rank(should_stop(), device)
+        due = any_rank(should_checkpoint(), device) or step % settings["save_every"] == 0
+        last = step == settings["steps"]
+        if due or stop or last:  # every rank, at one step
+            weights, moments = get_state_dict(model, optimizer)
+            save({"model": weights, "optimizer": moments}, step, {"loss": mean})
+        if stop:
+            break
+    if rank == 0:
+        print(f"loss {mean:.6f} after step {step}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
