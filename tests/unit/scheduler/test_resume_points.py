@@ -16,6 +16,7 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.job import CheckpointPolicy, Retention
 
 
 @pytest.fixture
@@ -85,6 +86,15 @@ def test_a_restore_stops_the_gang_and_starts_from_that_step(cluster: Cluster) ->
     resume = only(ended, GangAllocated).resume
     assert resume is not None
     assert resume.step == 10
+
+
+def test_a_restore_reaches_what_is_kept_for_good() -> None:
+    cluster = Cluster(node())
+    cluster.run("a", checkpoint=CheckpointPolicy(keep=Retention(latest=1, every=10)))
+    for step in range(10, 1000, 10):
+        cluster.commit("a", step)
+
+    assert only(cluster.restore("a", 10), GangPreempting).reason is StopReason.RESTORE
 
 
 def test_a_restore_to_an_unknown_step_changes_nothing(cluster: Cluster) -> None:

@@ -56,6 +56,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.job import JobState
 
 CHECKPOINTS_KEPT = 64
+EVERY_KTH_KEPT = 1000
 ENDED_CHECKPOINTS_KEPT = 8
 PAST_INCARNATIONS_KEPT = 16
 RUNTIMES_KEPT = 64
@@ -237,7 +238,9 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
     elif point is not None and not _leads_further(point, kept) and point in kept:
         kept = kept[: kept.index(point) + 1]
     elif point is not None:
-        kept = (*kept, point)[-max(CHECKPOINTS_KEPT, job.spec.checkpoint.keep.latest) :]
+        keep = job.spec.checkpoint.keep
+        most = max(CHECKPOINTS_KEPT, keep.latest) if keep.every is None else EVERY_KTH_KEPT
+        kept = (*kept, point)[-most:]
     saved = point is not None and point.job_id == job.job_id and not event.restored
     _put_job(
         state,
