@@ -72,6 +72,18 @@ def test_from_a_store_it_learns_the_same(undisturbed: Run, snapshot: Path, tmp_p
     assert cached == sorted(path.name for path in snapshot.glob("*.tok"))
 
 
+def test_a_shuffle_in_parts_goes_on_at_another_world_size(
+    undisturbed: Run, snapshot: Path, tmp_path: Path
+) -> None:
+    settings = (f"data={snapshot}", f"steps={STEPS}", "data_shuffle_gb=0.00004", *LONG)
+    whole = train(tmp_path / "whole", 2, *settings, "checkpoint_every_steps=5")
+    assert whole.losses() != undisturbed.losses()
+    resumed = train(tmp_path / "on", 1, *settings, resume_from=middle(whole))
+    assert list(resumed.losses()) == list(range(6, STEPS + 1))
+    for step, loss in resumed.losses().items():
+        assert loss == pytest.approx(whole.losses()[step], abs=1e-5)
+
+
 def damaged_copy(snapshot: Path, folder: Path, blocks: int) -> Path:
     folder.mkdir()
     for path in snapshot.iterdir():

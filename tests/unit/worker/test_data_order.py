@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline_worker.data.errors import DataError
-from gangline_worker.data.order import BatchError, SampleOrder, permute
+from gangline_worker.data.order import BatchError, GroupedOrder, SampleOrder, permute
 from gangline_worker.data.text import TextData, load_text
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -57,12 +57,13 @@ def test_any_cut_of_the_stream_is_the_same_stream(n: int, seed: int, batch: int,
     ),
     n=st.integers(1, 200),
     seed=SEEDS,
+    groups=st.none() | st.tuples(st.integers(1, 40), st.integers(1, 6)),
 )
 def test_whatever_the_world_sizes_no_sample_is_missed_or_doubled(
-    shares: list[tuple[int, int, int]], n: int, seed: int
+    shares: list[tuple[int, int, int]], n: int, seed: int, groups: tuple[int, int] | None
 ) -> None:
     """A run that stops and goes on at other world sizes and batches; its state is the position."""
-    order = SampleOrder(n, seed)
+    order = SampleOrder(n, seed) if groups is None else GroupedOrder(n, seed, *groups)
     position, seen = 0, []
     while position < 2 * n:
         for world, share, steps in shares:
@@ -74,6 +75,45 @@ def test_whatever_the_world_sizes_no_sample_is_missed_or_doubled(
     assert len(seen) == position
     for first in range(0, position - n + 1, n):
         assert sorted(seen[first : first + n]) == list(range(n))
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 400),
+    group=st.integers(1, 50),
+    together=st.integers(1, 6),
+    seed=SEEDS,
+    epoch=st.integers(0, 5),
+)
+def test_a_grouped_epoch_stays_in_few_groups_at_a_time(
+    n: int, group: int, together: int, seed: int, epoch: int
+) -> None:
+    order = GroupedOrder(n, seed, group, together)
+    windows = order.at(epoch * n, n).tolist()
+    assert sorted(windows) == list(range(n))
+    whole = n // group * group
+    for start in range(0, whole, group * together):
+        part = windows[start : min(whole, start + group * together)]
+        assert len({window // group for window in part}) * group == len(part)
+    assert sorted(windows[whole:]) == list(range(whole, n))
+    cut = n // 3
+    assert order.at(epoch * n + cut, n - cut).tolist() == windows[cut:]
+
+
+def test_groups_and_their_windows_are_shuffled() -> None:
+    order = GroupedOrder(1200, 7, group=100, together=3)
+    epochs = [order.at(epoch * 1200, 1200).tolist() for epoch in range(3)]
+    assert len({tuple(windows) for windows in epochs}) == 3
+    for windows in epochs:
+        for start in range(0, 1200, 300):
+            part = windows[start : start + 300]
+            falls = sum(a > b for a, b in itertools.pairwise(part))
+            assert 110 < falls < 190
+            assert len({window // 100 for window in part[:50]}) == 3
+        first = [sorted({window // 100 for window in windows[i : i + 300]}) for i in (0, 300)]
+        assert first != [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(ValueError, match="at least 1"):
+        GroupedOrder(10, 1, group=0, together=1)
 
 
 def test_seeds_and_epochs_shuffle_differently() -> None:

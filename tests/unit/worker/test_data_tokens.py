@@ -313,6 +313,24 @@ def test_the_cache_keeps_its_limit_and_two_readers_agree(
     assert all(reader.quarantined == {} for reader in readers)
 
 
+@pytest.mark.parametrize(("shuffle_bytes", "fetched"), [(2 * 65536, (32, 40)), (0, (300, 900))])
+def test_a_shuffle_in_parts_fetches_each_block_about_once(
+    large: tuple[Path, Manifest, bytes],
+    tmp_path: Path,
+    shuffle_bytes: int,
+    fetched: tuple[int, int],
+) -> None:
+    """Eight shards of four blocks, and a cache of four shards."""
+    out, _, text = large
+    store = CountingStore(out)
+    reader = store_reader(store, tmp_path / "cache", limit_bytes=4 * 65536)
+    data = TokenData(reader, seq_len=256, seed=3, shuffle_bytes=shuffle_bytes)
+    rows = data.batch(0, data.order.n, 0, 1).inputs.tolist()
+    seen = sorted(bytes(row) for row in rows)
+    assert seen == sorted(text[i * 256 : i * 256 + 256] for i in range(data.order.n))
+    assert fetched[0] <= len(store.asked) <= fetched[1]
+
+
 def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path, limit_bytes=20_000)
     for age, name in enumerate(("newest", "kept", "old", "oldest")):

@@ -21,11 +21,15 @@ DEFAULT_CACHE_GB = 50.0
 
 @dataclass(frozen=True)
 class TokenSettings:
-    """How a snapshot is read. `cache`: None is `GANGLINE_DATA_CACHE`, else below the home."""
+    """How a snapshot is read. `cache`: None is `GANGLINE_DATA_CACHE`, else below the home.
+
+    `shuffle_gb`: among how much of the data windows are shuffled at a time; 0 is all of it.
+    """
 
     cache: Path | None = None
     cache_gb: float = DEFAULT_CACHE_GB
     max_damaged_blocks: int = 8
+    shuffle_gb: float = 0.0
 
     def cache_folder(self) -> CacheFolder:
         """The node's cache."""
@@ -54,6 +58,7 @@ def open_samples(
         StoreUnavailable: the store does not answer.
     """
     settings = tokens or TokenSettings()
+    shuffle_bytes = int(settings.shuffle_gb * 1e9)
     if "://" in source:
         try:
             reader = open_store_snapshot(
@@ -66,11 +71,11 @@ def open_samples(
             raise
         except StoreError as error:
             raise DataError(f"data: {error}") from error
-        return TokenData(reader, seq_len=seq_len, seed=seed)
+        return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
     if Path(source, MANIFEST_FILE).is_file():
         reader = open_folder(
             Path(source), max_damaged=settings.max_damaged_blocks, complain=complain
         )
-        return TokenData(reader, seq_len=seq_len, seed=seed)
+        return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
     text = load_text(source, suffix=suffix, max_bytes=max_bytes)
     return TextData.of(text, seq_len=seq_len, seed=seed)

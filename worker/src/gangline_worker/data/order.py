@@ -75,8 +75,12 @@ class SampleOrder:
         result = np.empty_like(within)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            result[here] = permute(within[here], self.n, seed=self.seed, epoch=int(epoch))
+            result[here] = self._shuffled(within[here], int(epoch))
         return result
+
+    def _shuffled(self, within: Indices, epoch: int) -> Indices:
+        """Windows at places within one epoch; a bijection on [0, n)."""
+        return permute(within, self.n, seed=self.seed, epoch=epoch)
 
     def of_rank(self, position: int, batch: int, rank: int, world_size: int) -> Indices:
         """The part of one rank in the global batch of `batch` samples at `position`.
@@ -85,6 +89,45 @@ class SampleOrder:
         """
         share = rank_share(batch, world_size)
         return self.at(position + rank * share, share)
+
+
+@dataclass(frozen=True)
+class GroupedOrder(SampleOrder):
+    """A shuffle that stays in a few places at a time, for data that is larger than its cache.
+
+    Windows that lie side by side form groups of `group`. In an epoch the groups come in a shuffled
+    order, `together` at a time, and their windows are shuffled among them. What is left behind the
+    last whole group comes last.
+    """
+
+    group: int
+    together: int
+
+    def __post_init__(self) -> None:
+        """Raises DataError when there is nothing to order, ValueError for no groups."""
+        super().__post_init__()
+        if self.group < 1 or self.together < 1:
+            raise ValueError("group and together must be at least 1")
+
+    def _shuffled(self, within: Indices, epoch: int) -> Indices:
+        groups, span = self.n // self.group, self.group * self.together
+        rest = self.n - groups * self.group
+        buffers = within // np.uint64(span)
+        last = within >= np.uint64(self.n - rest)
+        result = np.empty_like(within)
+        if last.any():
+            begin = np.uint64(self.n - rest)
+            result[last] = begin + permute(within[last] - begin, rest, seed=self.seed, epoch=epoch)
+        for buffer in np.unique(buffers[~last]).tolist():
+            here = ~last & (buffers == np.uint64(buffer))
+            first = buffer * self.together
+            size = min(self.together, groups - first) * self.group
+            own = self.seed ^ ((buffer + 1) * _GOLDEN & _MASK64)  # each is shuffled its own way
+            mixed = permute(within[here] - np.uint64(buffer * span), size, seed=own, epoch=epoch)
+            slots, offsets = np.divmod(mixed, np.uint64(self.group))
+            chosen = permute(np.uint64(first) + slots, groups, seed=self.seed, epoch=epoch)
+            result[here] = chosen * np.uint64(self.group) + offsets
+        return result
 
 
 class BatchError(ValueError):

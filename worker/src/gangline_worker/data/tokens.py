@@ -20,7 +20,7 @@ from gangline_storage import NotFound, ObjectStore
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.manifest import MANIFEST_FILE, Manifest, read_manifest
-from gangline_worker.data.order import SampleOrder, permute, rank_share
+from gangline_worker.data.order import GroupedOrder, SampleOrder, permute, rank_share
 from gangline_worker.data.samples import Batch
 from gangline_worker.data.source import FolderSource, Source, StoreSource
 
@@ -135,13 +135,24 @@ class TokenReader:
 
 
 class TokenData:
-    """Windows over a snapshot. Its state is one position."""
+    """Windows over a snapshot. Its state is one position.
 
-    def __init__(self, reader: TokenReader, *, seq_len: int, seed: int) -> None:
+    With `shuffle_bytes` windows are shuffled among so much of the data at a time, in whole shards;
+    with 0 among all of it.
+    """
+
+    def __init__(
+        self, reader: TokenReader, *, seq_len: int, seed: int, shuffle_bytes: int = 0
+    ) -> None:
         self.reader = reader
         self.seq_len = seq_len
         self.seed = seed
-        self.order = SampleOrder((reader.manifest.tokens - 1) // seq_len, seed)
+        manifest = reader.manifest
+        self.order = SampleOrder((manifest.tokens - 1) // seq_len, seed)
+        if shuffle_bytes:
+            group = max(1, manifest.shard_tokens // seq_len)
+            together = shuffle_bytes // (manifest.shard_tokens * manifest.token_type.itemsize)
+            self.order = GroupedOrder(self.order.n, seed, group, max(1, together))
         self.vocab_size = reader.manifest.tokenizer.vocab_size
         self._replaced = 0
         self._ahead_from, self._ahead = 0, reader.locate(np.empty(0, dtype=np.int64), seq_len + 1)

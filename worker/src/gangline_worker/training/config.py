@@ -43,6 +43,9 @@ class TrainConfig(BaseModel):
         default="", description="Folder for what a URL has; else GANGLINE_DATA_CACHE, ~/.cache."
     )
     data_cache_gb: float = Field(default=DEFAULT_CACHE_GB, gt=0)
+    data_shuffle_gb: float = Field(
+        default=0.0, ge=0, description="Shuffled among so much at a time; less than data_cache_gb."
+    )
     data_max_damaged_blocks: int = Field(
         default=8, ge=0, description="Of one rank, left out; with more the run ends with code 66."
     )

@@ -238,6 +238,7 @@ class Trainer:
             tokens=TokenSettings(
                 cache=Path(config.data_cache) if config.data_cache else None,
                 cache_gb=config.data_cache_gb,
+                shuffle_gb=config.data_shuffle_gb,
                 max_damaged_blocks=config.data_max_damaged_blocks if alone else 0,
             ),
             suffix=config.data_suffix,
