@@ -10,6 +10,7 @@ from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.model import Away, Corrupt, Scrubbed, StepId
 from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.scrubbing import AWAY_S, Scrubbing
+from gangline_checkpoints.snapshot import codec
 from gangline_checkpoints.state import CheckpointState, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
@@ -150,6 +151,22 @@ def test_a_takeover_reads_the_same_one_again() -> None:
     run.done(key(10), RIGHT)
     run.take_over()
     assert begun(run.tick(10.0)) == [20]
+
+
+def test_a_snapshot_remembers_what_is_being_read_and_what_was_measured() -> None:
+    run = with_checkpoints(10, 20)
+    run.feed(released())
+    run.feed(allocated(2, keep=Retention(latest=10)))
+    run.tick(DAY_S)
+    states = codec()
+    held = states.copy(run.state)
+    before, effects = fingerprint(run.state), run.effects()
+    run.done(key(10), RIGHT)
+    restored = states.load(b"".join(states.dump(held)).splitlines(keepends=True))
+    assert fingerprint(restored) == before != fingerprint(run.state)
+    assert restored.wanted() == effects
+    assert restored.failures.count == 1
+    assert len(restored.jobs[JOB].saves) == 2
 
 
 def test_a_node_that_finds_the_damage_first_ends_the_reading() -> None:
