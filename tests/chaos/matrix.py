@@ -18,7 +18,7 @@ STRATEGIES = ("ddp", "fsdp")
 def platform_to_break(folder: Path) -> Iterator[RunningPlatform]:
     """Three nodes of two slots, quick to notice what is wrong."""
     running, _ = start_platform(
-        folder, nodes=3, heartbeat_timeout_s=12.0, heartbeat_interval_s=0.5, hang_min_s=5.0
+        folder, nodes=3, heartbeat_timeout_s=24.0, heartbeat_interval_s=0.5, hang_min_s=5.0
     )
     with running:
         yield RunningPlatform(running, running.start(), folder)
