@@ -15,7 +15,7 @@ from mmap import PAGESIZE
 import numpy as np
 import xxhash
 
-DIRECT_BYTES = 16 << 20  # a write; the disk has the next one while this one is waited for
+DIRECT_BYTES = 32 << 20  # a write; the disk has the next one while this one is waited for
 WORTH_IT_BYTES = 1 << 20  # below, a plain write is as quick
 
 
