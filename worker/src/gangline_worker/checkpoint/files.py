@@ -14,7 +14,6 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_worker.checkpoint.direct import write_pages
 
 CHUNK_BYTES = 4 << 20
-READ_AHEAD_BYTES = 32 << 20
 READ_CHUNK_BYTES = 512 << 10  # what was read is hashed while it is in the CPU's cache
 
 
@@ -124,13 +123,11 @@ class _HashingReader:
         self.position = 0
         self._path = path
         self._source = source
-        self._asked = 0
 
     def fill(self, view: memoryview) -> None:
         """Read the next bytes into all of `view`."""
         for start in range(0, len(view), READ_CHUNK_BYTES):
             part = rest = view[start : start + READ_CHUNK_BYTES]
-            self._ask_ahead()
             while rest:
                 count = self._source.readinto(rest)
                 if not count:
@@ -138,14 +135,6 @@ class _HashingReader:
                 rest = rest[count:]
             self.digest.update(part)
             self.position += len(part)
-
-    def _ask_ahead(self) -> None:
-        """Let the disk work while bytes are copied and hashed."""
-        if self.position + READ_AHEAD_BYTES > self._asked:
-            os.posix_fadvise(
-                self._source.fileno(), self._asked, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED
-            )
-            self._asked += READ_AHEAD_BYTES
 
 
 def _read_hashing(
