@@ -25,6 +25,7 @@ from gangline_gateway.doors import Doors, Names
 from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
 from gangline_gateway.history import LogPage, RunPage
+from gangline_gateway.incidents import IncidentPage, Totals
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
@@ -90,6 +91,12 @@ class NoHistory:
 
     def facts(self, period: Period) -> Facts:
         return Facts(period)
+
+    def page(self, *_: object, **__: object) -> IncidentPage:
+        return IncidentPage([], None)
+
+    def totals(self, *_: object) -> Totals:
+        return Totals(0, 0, None, None, 0.0, [], [])
 
 
 def no_history() -> Questions:

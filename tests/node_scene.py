@@ -84,6 +84,7 @@ class NodeScene:
             "GANGLINE_STORE_URL": f"file://{self.store}",
             "GANGLINE_SLOTS": "2",
             "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
+            "GANGLINE_WARM_START": "false",  # a zygote costs 4 s of CPU; see `start_agent`
             "AGENT_ONLY_VARIABLE": "of the agent alone",
             **settings,
         }
@@ -112,17 +113,16 @@ class NodeScene:
             stdout=self._log,
         )
 
-    def start_agent(self) -> NodeInfo:
-        """Start the agent and wait until it has joined."""
+    def start_agent(self, *, warm: bool = False) -> NodeInfo:
+        """Start the agent and wait until it has joined; `warm`: until ranks would start warm."""
+        self._environment["GANGLINE_WARM_START"] = str(warm).lower()
         joined = len(self.of(NodeJoined))
         self.launch_agent()
         self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
+        if warm:
+            log = self.folder / "agent.log"
+            self.wait(lambda: "zygote.ready" in log.read_text(), "the zygote was never ready")
         return self.of(NodeJoined)[-1].node
-
-    def wait_warm(self) -> None:
-        """Until a rank would start warm."""
-        log = self.folder / "agent.log"
-        self.wait(lambda: "zygote.ready" in log.read_text(), "the zygote was never ready")
 
     def kill_agent(self) -> None:
         assert self.agent is not None

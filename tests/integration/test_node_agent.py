@@ -219,7 +219,6 @@ def grandchildren(scene: NodeScene, *, warm: bool) -> list[str]:
     """A command whose ranks leave processes behind, by exec or, forked by the zygote, by fork."""
     if not warm:
         return python(GRANDCHILDREN)
-    scene.wait_warm()
     script = scene.folder / "grandchildren.py"
     script.write_text(dedent(FORKED_GRANDCHILDREN))
     return ["python", str(script)]
@@ -237,7 +236,7 @@ def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
 def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
     scene: NodeScene, *, warm: bool
 ):
-    first = scene.start_agent()
+    first = scene.start_agent(warm=warm)
     scene.allocate(first, command=grandchildren(scene, warm=warm))
     started = pids(scene)
 
@@ -254,7 +253,7 @@ def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
 def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(
     scene: NodeScene, *, warm: bool
 ):
-    node = scene.start_agent()
+    node = scene.start_agent(warm=warm)
     scene.allocate(node, command=grandchildren(scene, warm=warm))
     started = pids(scene)
     assert scene.agent is not None
@@ -320,12 +319,10 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene
     (scene.secrets / TEAM).mkdir(parents=True)
     (scene.secrets / TEAM / "PASSWORD").write_text(value)
     (scene.secrets / TEAM / "PASSWORD").chmod(0o600)
-    node = scene.start_agent()
+    node = scene.start_agent(warm=warm)
     script = scene.folder / "program" / "hanging.py"
     script.parent.mkdir()
     script.write_text(dedent(HANGING))
-    if warm:
-        scene.wait_warm()
     command = ["python", str(script)] if warm else python(HANGING)
     gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
     scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warm}"] for rank in (0, 1)))
