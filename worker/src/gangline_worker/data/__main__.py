@@ -82,12 +82,11 @@ def _prepare(options: argparse.Namespace) -> int:
             )
         info = info.model_copy(update={"end_of_document": options.end_of_document})
         tokenizer.info = info
-    width = 2 if info.dtype == "uint16" else 4
     sources = Sources(
         corpus=corpus,
         tokenizer=info,
         field=options.field,
-        shard_tokens=(options.shard_mb << 20) // width,
+        shard_tokens=(options.shard_mb << 20) // info.token_type.itemsize,
         block_bytes=BLOCK_BYTES,
         inputs=find_inputs(options.inputs, out=options.out),
     )

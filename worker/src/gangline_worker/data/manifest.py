@@ -26,12 +26,13 @@ from gangline_storage import digest_bytes
 from gangline_worker.data.errors import DataError
 
 MANIFEST_FILE = "manifest.json"
-OFFSET_BYTES = 8  # of one document's offset in an index
+OFFSET_TYPE = np.dtype("<u8")  # of one document's offset in an index
 
 Xxh3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 CORPUS_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 Corpus = Annotated[str, StringConstraints(pattern=CORPUS_PATTERN)]
 Dtype = Literal["uint16", "uint32"]
+TokenType = np.dtype[np.uint16] | np.dtype[np.uint32]
 
 
 def shard_name(index: int) -> str:
@@ -56,6 +57,11 @@ class TokenizerInfo(Model):
     def dtype(self) -> Dtype:
         """The smallest that holds every token."""
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
+
+    @property
+    def token_type(self) -> TokenType:
+        """The type of a token on disk."""
+        return np.dtype("<u2") if self.dtype == "uint16" else np.dtype("<u4")
 
     @model_validator(mode="after")
     def _knows_its_end(self) -> Self:
@@ -100,9 +106,9 @@ class Manifest(Model):
     shards: tuple[Shard, ...]
 
     @property
-    def token_type(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+    def token_type(self) -> TokenType:
         """The type of a token on disk."""
-        return np.dtype("<u2") if self.dtype == "uint16" else np.dtype("<u4")
+        return self.tokenizer.token_type
 
     @property
     def corpus(self) -> str:

@@ -35,6 +35,7 @@ from gangline_worker.data.errors import DataError
 from gangline_worker.data.inputs import START, Document, Input, Place, read_documents
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
+    OFFSET_TYPE,
     DocumentIndex,
     Manifest,
     Shard,
@@ -157,8 +158,8 @@ def _finished(out: Path, sources: Sources) -> list[Record]:
     records: list[Record] = []
     while (path := _record_path(out, len(records))).exists():
         record = Record.decode(path.read_bytes())
-        shard = record.shard
-        sizes = {shard.name: shard.size_bytes, shard.documents.name: 8 * shard.documents.count}
+        shard, index = record.shard, record.shard.documents
+        sizes = {shard.name: shard.size_bytes, index.name: index.count * OFFSET_TYPE.itemsize}
         try:
             if any((out / name).stat().st_size != size for name, size in sizes.items()):
                 break
@@ -181,9 +182,7 @@ class _Writer:
     def __init__(self, out: Path, sources: Sources, records: list[Record]) -> None:
         self._out, self._sources = out, sources
         self._records = records
-        info = sources.tokenizer
-        token_type = np.dtype("<u2") if info.dtype == "uint16" else np.dtype("<u4")
-        self._buffer = np.empty(sources.shard_tokens, dtype=token_type)
+        self._buffer = np.empty(sources.shard_tokens, dtype=sources.tokenizer.token_type)
         self._filled = 0
         self._starts = array("Q")
         self.cursor = records[-1].next if records else Cursor()
@@ -230,7 +229,7 @@ class _Writer:
     def _write(self, following: Cursor) -> None:
         index, size = self.shards, self._sources.block_bytes
         data = self._buffer[: self._filled].data.cast("B")
-        offsets = np.array(self._starts, dtype="<u8").tobytes()
+        offsets = np.array(self._starts, dtype=OFFSET_TYPE).tobytes()
         replace_file(self._out / shard_name(index), [bytes(data)])
         replace_file(self._out / index_name(index), [offsets])
         shard = Shard(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gangline_storage import Digest, NotFound, ObjectStore, digest_bytes
-from gangline_worker.data.manifest import Manifest, Shard
+from gangline_worker.data.manifest import OFFSET_TYPE, Manifest, Shard
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _documents(store: ObjectStore, shard: Shard) -> list[Damage]:
         return [Damage(index.name, None, "is missing")]
     if digest_bytes(raw) != index.xxh3:
         return [Damage(index.name, None, "holds other bytes")]
-    offsets = np.frombuffer(raw, dtype="<u8").astype(np.int64)
+    offsets = np.frombuffer(raw, dtype=OFFSET_TYPE).astype(np.int64)
     risen = bool((np.diff(offsets) > 0).all())
     if len(offsets) != index.count or not risen or (offsets >= shard.tokens).any():
         return [Damage(index.name, None, "its offsets do not rise, or leave the shard")]
