@@ -26,19 +26,10 @@ from gangline_schemas.events.scheduling import (
     GangReleased,
     ReleaseReason,
 )
-from gangline_schemas.events.workers import (
-    ExitReason,
-    NodeInfo,
-    NodeJoined,
-    NodeLeaving,
-    WorkerExited,
-    WorkerHeartbeat,
-    WorkerStacks,
-    WorkerStarted,
-    WorkerStep,
-)
+from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
 from gangline_schemas.rank_protocol import Doing, Hello, Report, ShardReady
 
+from . import announce
 from .model import (
     EXIT_CONFIG,
     MESSAGE_LIMIT,
@@ -150,7 +141,7 @@ class AgentCore:
         self._acked_mono_s = self._ticked_s = at.mono_s
         self._joined = True
         self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
-        return [self._join(), self._heartbeat(at)]
+        return [announce.joined(self._node), self._heartbeat(at)]
 
     def handle(self, item: Input, at: Moment) -> list[Action]:
         """What follows from an input. Inputs that come twice or too late lead to nothing."""
@@ -291,7 +282,7 @@ class AgentCore:
         for rank in gang.ranks.values():
             if rank.phase is Phase.WAITING:
                 rank.phase = Phase.GONE
-                exited = self._exit_event(gang, rank, ExitReason.STOPPED)
+                exited = announce.exit_of(self._node, gang, rank, ExitReason.STOPPED)
                 out += self._report_exit(
                     rank, exited.model_copy(update={"message": "it was stopped before it started"})
                 )
@@ -332,19 +323,8 @@ class AgentCore:
         out: list[Action] = []
         for found in item.found:
             _, rank = self._find(found.rank)
-            event = WorkerStacks(
-                job_id=item.gang.job_id,
-                attempt=item.gang.attempt,
-                rank=found.rank.rank,
-                node_id=self._node.node_id,
-                pid=found.pid,
-                state=found.state,
-                last_step=rank.step if rank is not None else None,
-                stacks=found.text,
-                missing=found.missing,
-            )
-            identity = (self._node.node_id, item.gang.job_id, item.gang.attempt, found.rank.rank)
-            out.append(Publish(item.gang.job_id, event, identity))
+            last_step = rank.step if rank is not None else None
+            out.append(announce.stacks(self._node, item.gang, found, last_step))
         gang = self._gangs.get(item.gang)
         if gang is not None:
             gang.stacks_by_s = None
@@ -393,7 +373,7 @@ class AgentCore:
     ) -> list[Action]:
         rank.phase = Phase.GONE
         reason = rank.ending or ExitReason.LAUNCH_FAILED
-        event = self._exit_event(gang, rank, reason)
+        event = announce.exit_of(self._node, gang, rank, reason)
         return self._report_exit(
             rank,
             event.model_copy(
@@ -422,20 +402,7 @@ class AgentCore:
             return []
         rank.phase = Phase.RUNNING
         rank.pid = item.pid
-        out: list[Action] = [
-            Publish(
-                item.rank.gang.job_id,
-                WorkerStarted(
-                    job_id=item.rank.gang.job_id,
-                    attempt=item.rank.gang.attempt,
-                    rank=item.rank.rank,
-                    node_id=self._node.node_id,
-                    incarnation=gang.incarnation,
-                    pid=item.pid,
-                ),
-                self._identity(gang, rank),
-            )
-        ]
+        out: list[Action] = [announce.started(self._node, gang, rank)]
         if rank.killed_at_s is not None:
             out += self._kill(rank, at)
         elif gang.stop is not None:
@@ -465,7 +432,8 @@ class AgentCore:
             case Report() as report if report.step:
                 rank.step = max(report.step[-1], rank.step or 0)
                 rank.pace.stepped(report.time_ms, at.mono_s)
-                return [self._steps(gang, rank, report)]
+                self._reports += 1
+                return [announce.steps(gang, rank, report, self._reports)]
             case Doing() as doing:
                 rank.pace.said(doing.activity, at.mono_s)
                 return []
@@ -478,22 +446,6 @@ class AgentCore:
             case _:
                 return []
 
-    def _steps(self, gang: Gang, rank: Rank, report: Report) -> Publish:
-        self._reports += 1
-        return Publish(
-            gang.key.job_id,
-            WorkerStep(
-                run_id=gang.key.job_id,
-                team=gang.allocation.team,
-                attempt=gang.key.attempt,
-                rank=rank.key.rank,
-                step=report.step,
-                time_ms=report.time_ms,
-                metrics=report.metrics,
-            ),
-            (*self._identity(gang, rank), self._reports),
-        )
-
     def _on_upload(self, item: Uploaded | UploadFailed) -> list[Action]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None:
@@ -502,7 +454,7 @@ class AgentCore:
         if isinstance(item, Uploaded):
             step = item.written.step
             if not gang.over and step in rank.uploads:
-                identity = (*self._identity(gang, rank), step)
+                identity = (*announce.identity(gang, rank), step)
                 out.append(Publish(gang.key.job_id, item.written, identity))
         else:
             step = item.step
@@ -521,7 +473,7 @@ class AgentCore:
         reason = rank.ending or ExitReason.FAILED
         if item.code == 0:  # also when it was to be killed: who was told to stop has not finished
             reason = ExitReason.STOPPED if gang.stop is not None else ExitReason.FINISHED
-        event = self._exit_event(gang, rank, reason).model_copy(
+        event = announce.exit_of(self._node, gang, rank, reason).model_copy(
             update={
                 "exit_code": item.code,
                 "signal": item.signal,
@@ -534,22 +486,10 @@ class AgentCore:
             return []
         return self._report_exit(rank, event)
 
-    def _exit_event(self, gang: Gang, rank: Rank, reason: ExitReason) -> WorkerExited:
-        return WorkerExited(
-            job_id=gang.key.job_id,
-            attempt=gang.key.attempt,
-            rank=rank.key.rank,
-            node_id=self._node.node_id,
-            incarnation=gang.incarnation,
-            reason=reason,
-            last_step=rank.step,
-        )
-
-    def _report_exit(self, rank: Rank, event: WorkerExited) -> list[Action]:
+    @staticmethod
+    def _report_exit(rank: Rank, event: WorkerExited) -> list[Action]:
         rank.held_exit = None
-        key = rank.key
-        identity = (event.incarnation, key.gang.job_id, key.gang.attempt, key.rank)
-        return [Publish(key.gang.job_id, event, identity)]
+        return [announce.exited(event)]
 
     # Time, lease, leaving.
 
@@ -595,17 +535,14 @@ class AgentCore:
         if self._joined or not fresh or busy or self._leaving is not None:
             return []
         self._joined = True
-        return [self._join()]
+        return [announce.joined(self._node)]
 
     def _on_leave(self, item: Leave, at: Moment) -> list[Action]:
         """A second one can only shorten the time that ranks have."""
         out: list[Action] = []
         if self._leaving is None:
             self._leaving = item.reason
-            event = NodeLeaving(
-                node_id=self._node.node_id, incarnation=self._node.incarnation, reason=item.reason
-            )
-            out.append(Publish(self._node.node_id, event, (self._node.incarnation,)))
+            out.append(announce.leaving(self._node, item.reason))
         for gang in self.gangs:
             out += self._stop(gang, "drain", item.grace_s, at)
         return out
@@ -627,25 +564,10 @@ class AgentCore:
                         out.append(Spawn(rank.key, rank.local_rank))
         return out
 
-    def _join(self) -> Publish:
-        return Publish(self._node.node_id, NodeJoined(node=self._node), (self._node.incarnation,))
-
     def _heartbeat(self, at: Moment) -> SendHeartbeat:
         self._heartbeats += 1
-        gangs = tuple(gang.status(at.mono_s) for gang in self.gangs if gang.alive)
-        return SendHeartbeat(
-            WorkerHeartbeat(
-                node_id=self._node.node_id,
-                incarnation=self._node.incarnation,
-                sequence=self._heartbeats,
-                sent_at=at.utc,
-                gangs=gangs,
-            )
-        )
+        return announce.heartbeat(self._node, self.gangs, self._heartbeats, at)
 
     def _find(self, key: RankKey) -> tuple[Gang | None, Rank | None]:
         gang = self._gangs.get(key.gang)
         return gang, gang.ranks.get(key.rank) if gang is not None else None
-
-    def _identity(self, gang: Gang, rank: Rank) -> tuple[str | int, ...]:
-        return (gang.incarnation, gang.key.job_id, gang.key.attempt, rank.key.rank)

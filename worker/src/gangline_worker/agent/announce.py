@@ -1,0 +1,111 @@
+"""What the agent says of its node, gangs and ranks: the actions that publish it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gangline_schemas.events.workers import (
+    ExitReason,
+    NodeInfo,
+    NodeJoined,
+    NodeLeaving,
+    WorkerExited,
+    WorkerHeartbeat,
+    WorkerStacks,
+    WorkerStarted,
+    WorkerStep,
+)
+from gangline_schemas.rank_protocol import Report
+
+from .model import Gang, GangKey, Moment, Publish, Rank, RankStacks, SendHeartbeat
+
+
+def identity(gang: Gang, rank: Rank) -> tuple[str | int, ...]:
+    """Of one rank in one life of its node."""
+    return (gang.incarnation, gang.key.job_id, gang.key.attempt, rank.key.rank)
+
+
+def joined(node: NodeInfo) -> Publish:
+    """The node offers its GPUs as this incarnation."""
+    return Publish(node.node_id, NodeJoined(node=node), (node.incarnation,))
+
+
+def leaving(node: NodeInfo, reason: str) -> Publish:
+    """The node takes nothing more, and will be gone."""
+    event = NodeLeaving(node_id=node.node_id, incarnation=node.incarnation, reason=reason)
+    return Publish(node.node_id, event, (node.incarnation,))
+
+
+def heartbeat(node: NodeInfo, gangs: Iterable[Gang], number: int, at: Moment) -> SendHeartbeat:
+    """The node is alive at this moment, and so are the ranks of these gangs."""
+    return SendHeartbeat(
+        WorkerHeartbeat(
+            node_id=node.node_id,
+            incarnation=node.incarnation,
+            sequence=number,
+            sent_at=at.utc,
+            gangs=tuple(gang.status(at.mono_s) for gang in gangs if gang.alive),
+        )
+    )
+
+
+def started(node: NodeInfo, gang: Gang, rank: Rank) -> Publish:
+    """The rank's process runs."""
+    event = WorkerStarted(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        rank=rank.key.rank,
+        node_id=node.node_id,
+        incarnation=gang.incarnation,
+        pid=rank.pid,
+    )
+    return Publish(gang.key.job_id, event, identity(gang, rank))
+
+
+def steps(gang: Gang, rank: Rank, report: Report, number: int) -> Publish:
+    """The steps of a report, the agent's `number`th."""
+    event = WorkerStep(
+        run_id=gang.key.job_id,
+        team=gang.allocation.team,
+        attempt=gang.key.attempt,
+        rank=rank.key.rank,
+        step=report.step,
+        time_ms=report.time_ms,
+        metrics=report.metrics,
+    )
+    return Publish(gang.key.job_id, event, (*identity(gang, rank), number))
+
+
+def stacks(node: NodeInfo, key: GangKey, found: RankStacks, last_step: int | None) -> Publish:
+    """What a hanging rank was doing."""
+    event = WorkerStacks(
+        job_id=key.job_id,
+        attempt=key.attempt,
+        rank=found.rank.rank,
+        node_id=node.node_id,
+        pid=found.pid,
+        state=found.state,
+        last_step=last_step,
+        stacks=found.text,
+        missing=found.missing,
+    )
+    return Publish(key.job_id, event, (node.node_id, key.job_id, key.attempt, found.rank.rank))
+
+
+def exit_of(node: NodeInfo, gang: Gang, rank: Rank, reason: ExitReason) -> WorkerExited:
+    """The end of a rank, as far as the agent knows it without its process."""
+    return WorkerExited(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        rank=rank.key.rank,
+        node_id=node.node_id,
+        incarnation=gang.incarnation,
+        reason=reason,
+        last_step=rank.step,
+    )
+
+
+def exited(event: WorkerExited) -> Publish:
+    """The rank is over."""
+    once = (event.incarnation, event.job_id, event.attempt, event.rank)
+    return Publish(event.job_id, event, once)
