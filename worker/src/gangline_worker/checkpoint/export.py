@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gangline_schemas.checkpoint import TensorSlice
 from gangline_storage.digest import digest_file
-from gangline_worker.checkpoint.files import CorruptCheckpoint, sync_file, sync_folder, write_synced
+from gangline_worker.checkpoint.files import CorruptCheckpoint, sync, write_synced
 from gangline_worker.checkpoint.layout import ITEM_BYTES
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import Held, holdings
@@ -81,17 +81,16 @@ def export_weights(
     for number, group in enumerate(groups, start=1):
         several = f"-{number:05d}-of-{len(groups):05d}" if len(groups) > 1 else ""
         file = f"{WEIGHTS}{several}.safetensors"
-        whole = {piece.name: _whole(piece) for piece in group}
-        checkpoint.fill(holdings(whole, 0, 1))
+        whole = checkpoint.read_whole(group)
         named = {name.removeprefix(prefix): tensor for name, tensor in whole.items()}
         about = {"format": "pt", "step": str(checkpoint.step), "job_id": checkpoint.record.job_id}
         save_file(named, output / file, metadata=about)
-        sync_file(output / file)
+        sync(output / file)
         weight_map |= dict.fromkeys(named, file)
         digests[file] = digest_file(output / file)
     total = sum(_size_bytes(piece) for piece in found.values())
     index = Index(metadata=IndexMetadata(total_size=total, xxh3_128=digests), weight_map=weight_map)
-    sync_folder(output)
+    sync(output)
     write_synced(output / INDEX_FILE, memoryview(index.model_dump_json().encode()), INDEX_FILE)
     return index
 
@@ -151,10 +150,6 @@ def _grouped(pieces: Iterable[TensorSlice], file_bytes: int) -> Iterator[list[Te
 
 def _size_bytes(piece: TensorSlice) -> int:
     return math.prod(piece.global_shape) * ITEM_BYTES[piece.dtype]
-
-
-def _whole(piece: TensorSlice) -> Tensor:
-    return torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
 
 
 def _files_of(source: Path, names: Iterable[str]) -> dict[Path, list[str]]:

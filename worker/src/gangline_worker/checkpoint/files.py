@@ -11,6 +11,7 @@ from pathlib import Path
 import xxhash
 
 from gangline_schemas.events.workers import ObjectDigest
+from gangline_storage.durable import write_all
 from gangline_worker.checkpoint.direct import write_pages
 
 CHUNK_BYTES = 4 << 20
@@ -45,9 +46,7 @@ def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
         try:
             for part in _chunks(data[write_pages(target, data, digest) :]):
                 digest.update(part)
-                rest = part
-                while rest:
-                    rest = rest[os.write(target, rest) :]
+                write_all(target, part)
             os.fsync(target)
         finally:
             os.close(target)
@@ -55,22 +54,13 @@ def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
     return ObjectDigest(key=key, size_bytes=len(data), xxh3=digest.hexdigest())
 
 
-def sync_file(path: Path) -> None:
-    """Make the bytes of a file survive a loss of power."""
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, survive a loss of power."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:

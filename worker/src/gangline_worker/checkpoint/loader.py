@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,13 +11,14 @@ from typing import TypeVar
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from gangline_schemas.base import Model
 from gangline_schemas.checkpoint import CommitRecord, RankManifest, TensorSlice
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
 from gangline_worker.checkpoint.layout import Overlap, overlap
-from gangline_worker.checkpoint.local import Held
+from gangline_worker.checkpoint.local import Held, holdings
 
 COMMIT_FILE = "COMMIT.json"
 
@@ -114,6 +115,15 @@ class Checkpoint:
                     f"{self.folder} holds {elements[name]} of the {math.prod(target.block.shape)} "
                     f"elements of {name} that this rank needs; it is of another model"
                 )
+
+    def read_whole(self, pieces: Iterable[TensorSlice]) -> dict[str, Tensor]:
+        """The tensors of which these are slices, whole, in CPU memory. Raises as `fill` does."""
+        whole = {
+            piece.name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
+            for piece in pieces
+        }
+        self.fill(holdings(whole, 0, 1))
+        return whole
 
     def _again(self, read: Callable[[], R]) -> R:
         """What `read` gives, from another copy if the first is damaged and there is one."""

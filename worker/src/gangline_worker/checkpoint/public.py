@@ -17,7 +17,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
-from gangline_worker.checkpoint.local import Held, holdings
+from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
 from gangline_worker.reporting import flush, reporter
@@ -142,14 +142,7 @@ def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
         checkpoint.fill(holdings(tensors, rank, world_size))
     else:
         tensors = {}
-    missing = {
-        name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
-        for name, piece in checkpoint.tensors().items()
-        if name not in tensors
-    }
-    checkpoint.fill({name: _whole(name, tensor) for name, tensor in missing.items()})
+    missing = checkpoint.read_whole(
+        piece for name, piece in checkpoint.tensors().items() if name not in tensors
+    )
     return Restored(checkpoint.step, rebuild(skeleton, {**missing, **tensors}))
-
-
-def _whole(name: str, tensor: torch.Tensor) -> Held:
-    return holdings({name: tensor}, 0, 1)[name]
