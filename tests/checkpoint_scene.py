@@ -85,6 +85,11 @@ def released(
     )
 
 
+def resumes(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChanged:
+    """The scheduler has heard of this checkpoint: the job's next attempt starts from it."""
+    return ResumePointChanged(job_id=job_id, checkpoint=ref(attempt, step, job_id=job_id))
+
+
 def restored(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChanged:
     """A user lets the job's next attempt start from this checkpoint."""
     point = ref(attempt, step, job_id=job_id)
@@ -191,11 +196,15 @@ def commit(
     attempt: int = 1,
     job_id: str = JOB,
     metrics: dict[str, float] | None = None,
+    heard: bool = True,
 ) -> list[Event]:
-    """All ranks write, the verification is fine, what is to be deleted is deleted."""
+    """All ranks write, the verification is fine, the scheduler has `heard` of the commit."""
     for rank in (0, 1):
         run.feed(part(rank, step, attempt=attempt, job_id=job_id, metrics=metrics))
-    return run.done(f"verify:{job_id}:{attempt}:{step}:0", Verified(100, 5, 0.1))
+    events = run.done(f"verify:{job_id}:{attempt}:{step}:0", Verified(100, 5, 0.1))
+    if not heard:
+        return events
+    return [*events, *run.feed(resumes(attempt, step, job_id=job_id))]
 
 
 def _digest(key: str, data: bytes) -> ObjectDigest:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, rows_of, write_part
+from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes, rows_of, write_part
 from decider_run import START, DeciderRun
 from gangline_checkpoints.model import (
     Away,
@@ -203,6 +203,9 @@ def test_retention_deletes_the_objects_of_what_fell_out_and_no_others(scene: Sce
         for rank in (0, 1):
             scene.run.feed(write_part(scene.store, rank, step))
         scene.settle()
+        assert f"{STEP}/COMMIT.json" in {info.key for info in scene.store.list(PREFIX)}
+    scene.run.feed(resumes(1, 80))
+    scene.settle()
     left = {info.key.split("/")[-2] for info in scene.store.list(PREFIX)}
     assert left == {"step-0000000040", "step-0000000060", "step-0000000080"}
 

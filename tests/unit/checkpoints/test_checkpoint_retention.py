@@ -14,12 +14,19 @@ from checkpoint_scene import (
     ref,
     released,
     restored,
+    resumes,
 )
 from decider_run import DeciderRun
+from gangline_checkpoints.invariants import log_violations
 from gangline_checkpoints.model import Kept, Removed, StepId
 from gangline_checkpoints.policy.retention import surplus
 from gangline_checkpoints.state import CheckpointState
-from gangline_schemas.events.checkpoints import CheckpointDeleted, RestoreNoted
+from gangline_schemas.events.checkpoints import (
+    CheckpointCorrupted,
+    CheckpointDeleted,
+    RestoreNoted,
+    ResumeNoted,
+)
 from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
 from gangline_schemas.job import BestCheckpoint, Retention
 
@@ -83,6 +90,67 @@ def test_what_an_attempt_started_from_is_kept_until_it_has_its_own() -> None:
     assert steps(run) == [20]
     commit(run, 30, attempt=2)
     assert steps(run) == [30]
+
+
+def test_what_the_scheduler_may_start_from_is_kept_however_far_behind_it_is() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    for step in (20, 30, 40):
+        commit(run, step, heard=False)
+    assert steps(run) == [10, 20, 30, 40]
+    run.feed(resumes(1, 20))
+    assert steps(run) == [20, 30, 40]
+    assert run.feed(resumes(1, 20)) == []
+    run.feed(allocated(2, keep=Retention(latest=1), resume=ref(1, 20)))
+    commit(run, 25, attempt=2, heard=False)
+    assert steps(run) == [20, 30, 40, 25]
+    run.feed(resumes(2, 25))
+    assert steps(run) == [25]
+
+
+def test_the_end_of_a_job_deletes_nothing_that_another_may_begin_from() -> None:
+    run = running(Retention(latest=1))
+    commit(run, 10)
+    commit(run, 20, heard=False)
+    run.feed(released(reason=ReleaseReason.SUCCEEDED))
+    assert steps(run) == [10, 20]
+    run.feed(resumes(1, 20))
+    assert steps(run) == [20]
+
+
+def test_what_the_scheduler_falls_back_to_is_kept_with_all_that_is_newer() -> None:
+    run = running(Retention(latest=2))
+    for step in (10, 20):
+        commit(run, step)
+    run.feed(resumes(1, 10))
+    commit(run, 30, heard=False)
+    commit(run, 40, heard=False)
+    assert steps(run) == [10, 20, 30, 40]
+    run.feed(resumes(1, 40))
+    assert steps(run) == [30, 40]
+
+
+def test_a_point_that_is_gone_or_of_another_job_changes_nothing() -> None:
+    run = running(Retention(latest=1))
+    for step in (10, 20):
+        commit(run, step)
+    assert run.feed(resumes(1, 10)) == []
+    assert run.feed(ResumePointChanged(job_id=JOB, checkpoint=None)) == []
+    run.feed(allocated(job_id="job-2"))
+    assert run.feed(ResumePointChanged(job_id="job-2", checkpoint=ref(1, 20))) == []
+    assert run.feed(resumes(1, 20, job_id="nobody")) == []
+
+
+def test_a_log_that_deletes_what_the_scheduler_may_start_from_is_told() -> None:
+    log = [
+        ResumeNoted(job_id=JOB, checkpoint=ref(1, 10)),
+        CheckpointDeleted(job_id=JOB, attempt=1, step=9, reason=""),
+        CheckpointDeleted(job_id=JOB, attempt=1, step=10, reason=""),
+    ]
+    told = "('job-1', 1, 10) was deleted, and the scheduler knows only StepId(attempt=1, step=10)"
+    assert log_violations(log) == [told]
+    damaged = CheckpointCorrupted(job_id=JOB, attempt=1, step=10, key="k", reason="flipped")
+    assert log_violations([damaged, *log]) == []
 
 
 def test_another_job_holds_the_checkpoint_that_it_started_from() -> None:
@@ -193,9 +261,9 @@ def test_an_unhealthy_checkpoint_never_stands_in_for_a_healthy_one() -> None:
         Kept(StepId(1, 20), 2, {}, healthy=False),
         Kept(StepId(1, 30), 2, {}, healthy=False),
     ]
-    assert surplus(kept, Retention(latest=1), ()) == []
+    assert surplus(kept, Retention(latest=1), (), known=StepId(1, 30)) == []
     kept.append(Kept(StepId(1, 40), 2, {}))
-    assert surplus(kept, Retention(latest=1), ()) == [
+    assert surplus(kept, Retention(latest=1), (), known=StepId(1, 40)) == [
         StepId(1, 10),
         StepId(1, 20),
         StepId(1, 30),
@@ -210,6 +278,7 @@ def test_an_unhealthy_checkpoint_never_stands_in_for_a_healthy_one() -> None:
     st.sampled_from(["min", "max", None]),
     st.sampled_from([None, 1, 7, 20]),
     st.sets(st.integers(0, 50)),
+    st.none() | st.integers(0, 51),
 )
 @settings(deadline=None)
 def test_what_a_rule_keeps_is_never_surplus_and_the_rest_of_the_old_is(
@@ -218,6 +287,7 @@ def test_what_a_rule_keeps_is_never_surplus_and_the_rest_of_the_old_is(
     mode: str | None,
     every: int | None,
     held_steps: set[int],
+    known_step: int | None,
 ) -> None:
     best = None if mode is None else BestCheckpoint(metric="loss", mode=mode)
     kept = [
@@ -225,8 +295,12 @@ def test_what_a_rule_keeps_is_never_surplus_and_the_rest_of_the_old_is(
         for step, healthy, loss in sorted(items)
     ]
     held = {StepId(1, step) for step in held_steps}
-    gone = set(surplus(kept, Retention(latest=latest, best=best, every=every), held))
+    keep = Retention(latest=latest, best=best, every=every)
+    known = None if known_step is None else StepId(1, known_step)
+    gone = set(surplus(kept, keep, held, known=known))
     healthy = [item.id for item in kept if item.healthy]
+    unheard = {step_id for step_id in healthy if known is None or step_id >= known}
+    assert not gone & unheard
     assert not gone & set(healthy[-latest:])
     assert not gone & held
     if healthy and best is not None:
@@ -244,7 +318,7 @@ def test_what_a_rule_keeps_is_never_surplus_and_the_rest_of_the_old_is(
         assert healthy[-1] not in gone
         best_one = 0 if best is None else 1
         assert len([item for item in healthy if item not in gone]) <= (
-            latest + best_one + len(firsts) + len(held)
+            latest + best_one + len(firsts) + len(held) + len(unheard)
         )
 
 

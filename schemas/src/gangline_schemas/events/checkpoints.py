@@ -50,6 +50,17 @@ class RestoreNoted(Event):
     checkpoint: CheckpointRef = Field(description="Kept until the job's next attempt or its end.")
 
 
+class ResumeNoted(Event):
+    """The scheduler lets the job's next attempt start from this checkpoint of its own.
+
+    It knows of none that is newer, as far as this service has heard.
+    """
+
+    type: ClassVar[str] = "resume.noted"
+    job_id: Identifier
+    checkpoint: CheckpointRef = Field(description="It and all newer ones are kept.")
+
+
 class ShardRecorded(Event):
     """One rank's part of an open checkpoint is known."""
 

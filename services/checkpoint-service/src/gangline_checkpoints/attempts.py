@@ -18,6 +18,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointDeleted,
     RestoreNoted,
+    ResumeNoted,
 )
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -73,14 +74,28 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
     return decisions
 
 
-def restore(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
-    """Keep what a user restores: the gang that stops for it may save, and so push it out."""
-    job, point = state.jobs.get(event.job_id), event.checkpoint
-    if job is None or job.final or point is None or point == job.restored:
+def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
+    """The scheduler names the checkpoint that it starts from next: what is older may go now.
+
+    What a user restores is held as well: the gang that stops for it may save, and so push it out.
+    """
+    job_id, point = event.job_id, event.checkpoint
+    job = state.jobs.get(job_id)
+    if job is None or point is None or point.job_id != job_id:
         return []
-    if point.job_id != event.job_id or not job.keeps(StepId(point.attempt, point.step)):
+    step_id = StepId(point.attempt, point.step)
+    if not job.keeps(step_id):
         return []
-    return [Decision(event.job_id, RestoreNoted(job_id=event.job_id, checkpoint=point))]
+    if event.restored:
+        if job.final or point == job.restored:
+            return []
+        return [Decision(job_id, RestoreNoted(job_id=job_id, checkpoint=point))]
+    if step_id == job.known:
+        return []
+    return [
+        Decision(job_id, ResumeNoted(job_id=job_id, checkpoint=point)),
+        *deletions(state, job_id, job.kept, but_for="", known=step_id),
+    ]
 
 
 def release(state: CheckpointState, event: GangReleased, at: datetime) -> list[Decision]:
@@ -139,9 +154,13 @@ def deletions(
     *,
     but_for: str,
     held_now: CheckpointRef | None = None,
+    known: StepId | None = None,
 ) -> list[Decision]:
-    """What of `kept` falls out of the job's retention, when `but_for` holds `held_now` alone."""
-    keep = state.jobs[job_id].keep
+    """What of `kept` falls out of the job's retention, when `but_for` holds `held_now` alone.
+
+    `known` is what the scheduler names now, None: the same as before.
+    """
+    job = state.jobs[job_id]
     held = state.held(but_for=but_for).get(job_id, set())
     if held_now is not None and held_now.job_id == job_id:
         held.add(StepId(held_now.attempt, held_now.step))
@@ -156,7 +175,7 @@ def deletions(
                 reason=_CORRUPTED if step_id in damaged else _REPLACED,
             ),
         )
-        for step_id in surplus(kept, keep, held)
+        for step_id in surplus(kept, job.keep, held, known=known or job.known)
     ]
 
 

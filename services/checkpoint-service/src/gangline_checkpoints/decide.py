@@ -5,7 +5,8 @@
 3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
 4. Anything else about its bytes: abandoned. The store away: tried again.
 5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
-6. job.resume.changed by a user's restore: that checkpoint is kept for the next attempt.
+6. job.resume.changed: what is older may go by the retention, what is newer not yet. By a user's
+   restore: that checkpoint is kept for the next attempt.
 7. A commit, and an attempt of a job that has saved before: the interval that follows from the
    costs and failures so far is advised, when it is news.
 8. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
@@ -98,8 +99,8 @@ def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> lis
     match event:
         case GangAllocated():
             return attempts.note(state, event, at)
-        case ResumePointChanged(restored=True):
-            return attempts.restore(state, event)
+        case ResumePointChanged():
+            return attempts.follow(state, event)
         case GangReleased():
             return attempts.release(state, event, at)
         case JobStateChanged() if event.state.terminal:

@@ -11,8 +11,10 @@ from gangline_schemas.events.checkpoints import (
     AttemptEnded,
     AttemptNoted,
     CheckpointCommitted,
+    CheckpointCorrupted,
     CheckpointDeleted,
     RestoreNoted,
+    ResumeNoted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
@@ -41,10 +43,11 @@ def log_violations(events: Iterable[Event]) -> list[str]:
     """What a whole log must never show.
 
     Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
-    is not deleted, nor one that a job starts from until it has its own or ends.
+    is not deleted, nor one that a job starts from until it has its own or ends, nor a healthy one
+    that the scheduler may still start from.
     """
     log = list(events)
-    return [*_commit_violations(log), *_start_violations(log)]
+    return [*_commit_violations(log), *_start_violations(log), *_known_violations(log)]
 
 
 def _commit_violations(log: list[Event]) -> list[str]:
@@ -92,6 +95,27 @@ def _start_violations(log: list[Event]) -> list[str]:
                     for job_id, point in (*starts.items(), *restored.items())
                     if point is not None and (point.job_id, point.attempt, point.step) == place
                 ]
+    return found
+
+
+def _known_violations(log: list[Event]) -> list[str]:
+    known: dict[str, StepId] = {}
+    damaged: set[tuple[str, int, int]] = set()
+    found = []
+    for event in log:
+        match event:
+            case (
+                ResumeNoted(job_id=job_id, checkpoint=point)
+                | RestoreNoted(job_id=job_id, checkpoint=point)
+            ):
+                known[job_id] = StepId(point.attempt, point.step)
+            case CheckpointCorrupted():
+                damaged.add((event.job_id, event.attempt, event.step))
+            case CheckpointDeleted():
+                place = (event.job_id, event.attempt, event.step)
+                named = known.get(event.job_id)
+                if named is not None and place not in damaged and place[1:] >= named:
+                    found.append(f"{place} was deleted, and the scheduler knows only {named}")
     return found
 
 

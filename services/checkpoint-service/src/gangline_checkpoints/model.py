@@ -59,6 +59,8 @@ class Job:
     - `resume` is what the newest attempt started from, until it has a checkpoint of its own or
       the job ends: after an early failure the next attempt starts there again.
     - `restored` is where a user lets the next attempt start.
+    - `known` is the checkpoint of its own that the scheduler named last; None: none yet. It may
+      start an attempt from this one as long as it names no other.
     - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
@@ -73,6 +75,7 @@ class Job:
     keep: Retention = field(default_factory=Retention)
     resume: CheckpointRef | None = None
     restored: CheckpointRef | None = None
+    known: StepId | None = None
     live: bool = False
     final: bool = False
     ended_at: datetime | None = None

@@ -35,9 +35,11 @@ from gangline_schemas.events.checkpoints import (
     IntervalAdvised,
     ObjectsDeleted,
     RestoreNoted,
+    ResumeNoted,
     ScrubBegun,
     ShardRecorded,
 )
+from gangline_schemas.events.scheduling import CheckpointRef
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
@@ -106,8 +108,12 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             _end_attempt(state, event, at)
             job_id = event.job_id
         case RestoreNoted():
-            state.jobs[event.job_id].restored = event.checkpoint
+            job = state.jobs[event.job_id]
+            job.restored, job.known = event.checkpoint, _place(event.checkpoint)
             job_id = event.job_id
+        case ResumeNoted():
+            state.jobs[event.job_id].known = _place(event.checkpoint)
+            return
         case ShardRecorded():
             _record(state, event, at)
             job_id = event.shard.job_id
@@ -146,6 +152,8 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job.allocated_at, job.advised_s = event.allocated_at, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.live, job.restored = True, None
+    if event.resume is not None and event.resume.job_id == event.job_id:
+        job.known = _place(event.resume)
     state.active[event.job_id] = None
 
 
@@ -158,6 +166,10 @@ def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> N
     if event.final:
         job.final, job.resume, job.restored = True, None, None
         state.ending[event.job_id] = at
+
+
+def _place(point: CheckpointRef) -> StepId:
+    return StepId(point.attempt, point.step)
 
 
 def _record(state: CheckpointState, event: ShardRecorded, at: datetime) -> None:
@@ -340,7 +352,7 @@ def _job(job: Job) -> list[object]:
     return [
         [job.attempt, job.world_size, job.prefix, job.live, job.final, job.keep.data()],
         None if job.resume is None else job.resume.data(),
-        None if job.restored is None else job.restored.data(),
+        [None if job.restored is None else job.restored.data(), job.known],
         [_iso(job.ended_at), _iso(job.allocated_at)],
         [job.saves, job.failures.count, job.failures.gpu_hours, job.advised_s],
         [
