@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
 from gangline_worker.agent.launcher import Launch, Launcher, become_subreaper
 from gangline_worker.agent.log_lines import LogBatcher
 from gangline_worker.agent.model import GangKey, RankExited, RankKey
-from gangline_worker.agent.zygote import TOKEN_CHARS
-from gangline_worker.agent.zygote_host import ZygoteHost, warm_arguments
+from gangline_worker.agent.zygote import TOKEN_CHARS, ZygoteRequest
+from gangline_worker.agent.zygote_host import ForkedRank, ZygoteHost, warm_arguments
 from node_scene import alive, until
 
 PROBE = """
@@ -72,7 +77,7 @@ class Ranks:
             lambda: time.time_ns() // 1_000_000,
         )
         found = {
-            "PATH": f"{Path(os.sys.executable).parent}:/usr/bin:/bin",  # type: ignore[attr-defined]
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(self.folder),
             "LANG": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
@@ -184,11 +189,26 @@ def test_it_ends_as_a_fresh_one(ranks: Ranks, body: str, code: int, words: str) 
     ], "the same frames are shown"
 
 
-def test_a_missing_program_fails_as_a_fresh_one_does(ranks: Ranks) -> None:
-    for rank, command in enumerate((["python", "-m", "nowhere"], ["python", "nowhere.py"])):
-        ranks.start(rank, command)
-        assert ranks.end(rank).code in {1, 2}
-        assert "nowhere" in ranks.end(rank).last_words
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["nowhere.py"], 2),
+        (["job"], 1),
+        (["-m", "nowhere"], 1),
+        (["-m", "job.nowhere"], 1),
+        (["-m", "job"], 1),
+        (["-m", "job.bad", "x"], 1),
+    ],
+)
+def test_what_cannot_run_fails_in_the_words_of_a_fresh_one(
+    ranks: Ranks, arguments: list[str], code: int
+) -> None:
+    write(ranks.folder, {"job/__init__.py": "", "job/bad.py": "import sys; int(sys.argv[1])"})
+    for rank, warm in enumerate((True, False)):
+        ranks.start(rank, ["python", *arguments], warm=warm)
+        assert ranks.end(rank).code == code
+    assert ranks.lines[0] == ranks.lines[1]
+    assert len(ranks.lines[0]) >= 1
 
 
 @pytest.mark.parametrize(
@@ -255,6 +275,60 @@ def tokens(rank: int) -> set[int]:
         except OSError:
             continue
     return found
+
+
+FORKS_FAIL_TWICE = """
+    import os, sys
+    from gangline_worker.agent import zygote
+    real, parent, asked = os.fork, os.getpid(), 0
+    def fork():
+        global asked
+        asked += os.getpid() == parent
+        if asked == 1 or (asked == 2 and os.getpid() != parent):
+            raise BlockingIOError(11, "no more processes")
+        return real()
+    os.fork = fork
+    zygote.main()
+"""
+
+
+def test_a_fork_that_fails_is_refused_and_the_next_one_is_made(tmp_path: Path) -> None:
+    """The first request fails at its first fork, the second one in the process between."""
+    become_subreaper()
+    ours, theirs = socket.socketpair()
+    program = [sys.executable, "-c", dedent(FORKS_FAIL_TWICE), str(theirs.fileno())]
+    request = ZygoteRequest(("-m", "this"), {}, str(tmp_path)).encode()
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    handed = (theirs.fileno(),)
+    with ours, subprocess.Popen(program, pass_fds=handed, env=one_thread) as zygote:
+        theirs.close()
+        try:
+            assert answer(ours) == {"ready": True}
+            for why in ("no more processes", "the process between"):
+                assert why in ask(ours, request)["refused"]
+            pid = ask(ours, request)["pid"]
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1, "its gate was closed"
+        finally:
+            zygote.kill()
+
+
+def answer(control: socket.socket) -> dict[str, Any]:
+    """The next line: it comes alone, so whole."""
+    found: dict[str, Any] = json.loads(control.recv(4096))
+    return found
+
+
+def ask(control: socket.socket, request: bytes) -> dict[str, Any]:
+    """Request a rank whose gate is closed for ever."""
+    with Path(os.devnull).open("rb") as nothing:
+        passed = array.array("i", [nothing.fileno()] * 3)
+        control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    return answer(control)
+
+
+def test_no_rank_is_the_group_of_the_agent_itself() -> None:
+    with Path(os.devnull).open("rb") as nothing, pytest.raises(ValueError, match="0 is no process"):
+        ForkedRank(0, nothing, nothing, -1)
 
 
 def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import rank_exec
 from .log_lines import LogBatcher, Stream
 from .model import RankExited, RankKey
+from .rank_exec import tied_command
 from .sweep import kill_rank, reap_orphans
 from .zygote_host import ForkedRank, ZygoteHost, warm_arguments
 
@@ -197,14 +196,7 @@ class Launcher:
     @staticmethod
     def _start_cold(launch: Launch) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                str(rank_exec.__file__),
-                str(os.getpid()),
-                *launch.command,
-            ],
+            tied_command(*launch.command),
             cwd=launch.folder,
             env=dict(launch.environment),
             stdin=subprocess.DEVNULL,
@@ -223,7 +215,7 @@ class Launcher:
         """
         with self._lock:  # else `reap` might collect it
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(rank_exec.__file__), str(os.getpid()), *command],
+                tied_command(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

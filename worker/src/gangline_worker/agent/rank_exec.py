@@ -1,4 +1,4 @@
-"""Becomes the rank: run as a script by the launcher, with the agent's pid and the command.
+"""Becomes the rank: run as a script, with the agent's pid and the command (`tied_command`).
 
 It stands between fork and exec because the agent has threads, after whose fork no Python code is
 safe in the child. Imports the standard library alone.
@@ -12,18 +12,27 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    """Die with the agent, then run the command; 127 when there is no such command, else 126."""
-    agent, command = int(sys.argv[1]), sys.argv[2:]
+def tied_command(*command: str) -> list[str]:
+    """The command line of a process that is tied to this one and then runs `command`."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
+def tie_to(agent: int) -> None:
+    """Make this process die with its parent, the agent, and before it when memory runs out."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != agent:  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
-    # A rank, not the agent, is what the kernel should choose when memory runs out.
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123
             file.write("500")
     except OSError:
         pass
+
+
+def main() -> None:
+    """Run the command, tied to the agent; 127 when there is no such command, else 126."""
+    agent, command = int(sys.argv[1]), sys.argv[2:]
+    tie_to(agent)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:

@@ -33,9 +33,9 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-_PR_SET_PDEATHSIG = 1
+from .rank_exec import tie_to
+
 TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
 TOKEN_CHARS = 32
 COLD_VARIABLES = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "KMP_", "TORCH_", "GLIBC_")
@@ -74,7 +74,7 @@ def main() -> None:
     """Serve until the agent goes; in a forked rank this returns when its program has ended."""
     control = socket.socket(fileno=int(sys.argv[1]))
     agent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    tie_to(agent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     loaded = _warm_up()
@@ -86,14 +86,18 @@ def main() -> None:
         request, descriptors = received
         refused = _refusal(request, loaded)
         if refused is None:
-            born, pid = _fork_twice()
-            if born:
-                control.close()
-                _become(request, descriptors, agent)
-                _run(request.arguments)
-                return
-            _answer(control, pid=pid)
-        else:
+            try:
+                pid = _fork_twice()
+            except OSError as error:
+                refused = f"it cannot fork: {error}"
+            else:
+                if pid == 0:
+                    control.close()
+                    _become(request, descriptors, agent)
+                    _run(request.arguments)
+                    return
+                _answer(control, pid=pid)
+        if refused is not None:
             _answer(control, refused=refused)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -133,7 +137,10 @@ def _refusal(request: ZygoteRequest, loaded: frozenset[str]) -> str | None:
         return f"{name} is read by a fresh interpreter only"
     first = Path(request.folder)
     if request.arguments[0] != "-m":
-        first = (first / request.arguments[0]).parent
+        script = first / request.arguments[0]
+        if not script.is_file():
+            return f"{script} is not a file"
+        first = script.parent
     with contextlib.suppress(OSError):
         for entry in first.iterdir():
             if entry.name.partition(".")[0] in loaded and _can_be_imported(entry):
@@ -145,33 +152,38 @@ def _can_be_imported(entry: Path) -> bool:
     return entry.suffix in {".py", ".so", ".pyc"} or (entry.is_dir() and entry.suffix == "")
 
 
-def _fork_twice() -> tuple[bool, int]:
-    """(True, 0) in the rank, (False, its pid) in the zygote, once the agent is its parent."""
+def _fork_twice() -> int:
+    """0 in the rank, its pid in the zygote, once the agent is its parent.
+
+    Raises OSError, in the zygote, when there is no rank.
+    """
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        pid = os.fork()
-        if pid == 0:
-            os.close(reading)
-            os.close(writing)
-            return True, 0
-        os.write(writing, pid.to_bytes(4, "big"))
-        os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    pid = int.from_bytes(os.read(reading, 4), "big")
-    os.close(reading)
-    return False, pid
+    with os.fdopen(reading, "rb") as told, os.fdopen(writing, "wb", 0) as telling:
+        child = os.fork()
+        if child == 0:
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    return 0
+                os.write(writing, pid.to_bytes(4, "big"))
+            except OSError:
+                os._exit(1)
+            os._exit(0)
+        telling.close()
+        os.waitpid(child, 0)
+        pid = int.from_bytes(told.read(4), "big")
+    if pid == 0:
+        raise ChildProcessError("the process between could not")
+    return pid
 
 
 def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
     """Wait for the gate, then be what a fresh process with this request would be."""
     os.setsid()
     stdout, stderr, gate = descriptors
-    opened = os.read(gate, 1)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not opened or os.getppid() != agent:
+    if not os.read(gate, 1):
         os._exit(1)
+    tie_to(agent)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     os.closerange(3, max(descriptors) + 1)
@@ -180,9 +192,6 @@ def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o077)
     os.chdir(request.folder)
-    # A rank, not the agent, is what the kernel should choose when memory runs out.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     _mark(request.environment[TOKEN_VARIABLE])
     os.environ.clear()
     os.environ.update(request.environment)
@@ -209,14 +218,21 @@ def _mark(token: str) -> None:
 
 def _run(arguments: tuple[str, ...]) -> None:
     """Run the program as `python ARGUMENTS` would. Raises SystemExit."""
+    program = types.ModuleType("__main__")
+    sys.modules["__main__"] = program
     try:
         if arguments[0] == "-m":
             sys.argv = ["-m", *arguments[2:]]
             sys.path[0] = str(Path.cwd())
-            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+            # What the interpreter calls itself: `run_module` fails in other words.
+            runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined] # noqa: SLF001
         else:
+            path = Path(arguments[0]).absolute()
             sys.argv = list(arguments)
-            _run_script(Path(arguments[0]).absolute())
+            sys.path[0] = str(path.parent)
+            program.__file__ = str(path)
+            code = compile(path.read_bytes(), path, "exec")
+            exec(code, vars(program))  # noqa: S102 -- the job's own
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 -- what the interpreter would print
@@ -224,30 +240,16 @@ def _run(arguments: tuple[str, ...]) -> None:
         raise SystemExit(1) from None
 
 
-def _run_script(path: Path) -> None:
-    sys.path[0] = str(path.parent)
-    if not path.is_file():
-        sys.exit(f"{sys.executable}: can't open file '{path}': no such file")
-    program = types.ModuleType("__main__")
-    program.__file__ = str(path)
-    sys.modules["__main__"] = program
-    exec(compile(path.read_bytes(), path, "exec"), vars(program))  # noqa: S102 -- the job's own
-
-
 def _report(error: BaseException) -> None:
     """Print it without our own frames, by the hook that the program may have set."""
     frames = error.__traceback__
-    while frames is not None and _is_ours(frames):
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     hook = sys.excepthook
     try:
         hook(type(error), error.with_traceback(frames), frames)
     except Exception:  # noqa: BLE001 -- a broken hook
         traceback.print_exception(error)
-
-
-def _is_ours(frame: TracebackType) -> bool:
-    return frame.tb_frame.f_code.co_filename in {__file__, runpy.run_module.__code__.co_filename}
 
 
 def _answer(control: socket.socket, **values: object) -> None:

@@ -40,6 +40,8 @@ class ForkedRank:
     """A rank that a zygote forked and that waits at its gate; else as `subprocess.Popen`."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes], gate: int) -> None:
+        if pid < 1:  # as the number of a group it would be the agent's own
+            raise ValueError(f"{pid} is no process")
         self.pid = pid
         self.stdout = stdout
         self.stderr = stderr
