@@ -14,7 +14,9 @@ from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
 from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartition
+from gangline_checkpoints import perform as checkpoints_perform
 from gangline_checkpoints import state as checkpoints_state
+from gangline_checkpoints.model import Open
 from gangline_checkpoints.perform import StorePerformer
 from gangline_faults.policy import silence
 from gangline_quota import decide as quota_decide
@@ -23,6 +25,7 @@ from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangline_worker.agent.model import Gang
+from gangsim import effects
 from gangsim.bus import SimBroker
 from gangsim.parts import HEARTBEAT_S, Parts
 
@@ -201,9 +204,27 @@ ABLATIONS: dict[str, Ablation] = {
         _patched((checkpoints_state, "_note_attempt", _note_any_attempt)),
         ("late", "agent.crash"),
     ),
+    "all-ranks": Ablation(
+        "a checkpoint is committed when every rank has written its part (the first phase)",
+        _patched(
+            (Open, "complete", lambda self, world_size: True),
+            (checkpoints_perform, "coverage_problem", lambda manifests: None),
+        ),
+        ("late", "rank.crash"),
+    ),
+    "commit-record": Ablation(
+        "the record is in the store before the commit is in the log (the second phase)",
+        _patched((StorePerformer, "_put_record", lambda self, effect: None)),
+        ("store.away", "crash"),
+    ),
     "verification": Ablation(
         "a checkpoint's bytes are read before it counts",
         _patched((StorePerformer, "_check_bytes", lambda self, digest: None)),
         ("store.damage",),
+    ),
+    "verification-on-read": Ablation(
+        "a checkpoint's bytes are compared when an attempt starts from it",
+        _patched((effects, "intact", lambda data, digest: True)),
+        ("store.damage", "rank.crash"),
     ),
 }

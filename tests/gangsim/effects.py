@@ -12,7 +12,7 @@ from gangline_schemas.checkpoint import (
     shard_name,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
-from gangline_schemas.events.workers import CheckpointShardWritten
+from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import FromRank, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from gangsim.node import AgentProcess
 
 _STORE_TRIES = 3
+
+
+class Damaged(Exception):
+    """An object of a committed checkpoint is missing or holds other bytes; `key` names it."""
+
+    def __init__(self, key: str, *, missing: bool) -> None:
+        super().__init__(f"{key} is {'missing' if missing else 'not what was committed'}")
+        self.key = key
+        self.missing = missing
 
 
 class NodeEffects:
@@ -84,10 +93,13 @@ class NodeEffects:
         try:
             if allocation.resume is not None:
                 self._fetch(allocation.resume, allocation.team)
-        except NotFound as error:
-            self._world.resume_missing(allocation, since_s)
-            message = f"not found: {error}"
-            self._process.give(agent.PrepareFailed(gang, user_fault=False, message=message))
+        except Damaged as error:
+            if error.missing:
+                self._world.resume_missing(allocation, since_s)
+            failed = agent.PrepareFailed(
+                gang, user_fault=False, message=str(error), damaged_object=error.key
+            )
+            self._process.give(failed)
         except StoreError as error:
             if tries > 1:
                 self._process.later(
@@ -100,12 +112,20 @@ class NodeEffects:
             self._process.give(agent.Prepared(gang))
 
     def _fetch(self, resume: CheckpointRef, team: str) -> None:
-        record = CommitRecord.decode(self._world.store.get(resume.commit_key))
         if not resume.commit_key.startswith(f"teams/{team}/"):
             raise StoreError("of another team")
+        record = CommitRecord.decode(self._read(resume.commit_key))
         for digest in (*record.manifests, *record.shards):
-            if digest_bytes(self._world.store.get(digest.key)) != digest.xxh3:
-                raise StoreError(f"{digest.key} is damaged")
+            data = self._read(digest.key)
+            if not intact(data, digest):
+                raise Damaged(digest.key, missing=False)
+            self._world.check_restored(resume, digest.key, data)
+
+    def _read(self, key: str) -> bytes:
+        try:
+            return self._world.store.get(key)
+        except NotFound:
+            raise Damaged(key, missing=True) from None
 
     def _spawn(self, key: RankKey, local: int) -> None:
         self._pids += 1
@@ -165,6 +185,7 @@ class NodeEffects:
         )
         shard_key = f"{prefix}/{shard_name(key.rank)}"
         manifest_key = f"{prefix}/{manifest_name(key.rank)}"
+        self._world.saved |= {shard_key: saved[0], manifest_key: saved[1]}
         try:
             self._world.store.put(shard_key, saved[0])
             self._world.store.put(manifest_key, saved[1])
@@ -182,3 +203,8 @@ class NodeEffects:
             shards=(ready.shard.model_copy(update={"key": shard_key}),),
         )
         self._process.give(agent.Uploaded(key, written))
+
+
+def intact(data: bytes, digest: ObjectDigest) -> bool:
+    """Whether these are the bytes that were committed."""
+    return digest_bytes(data) == digest.xxh3

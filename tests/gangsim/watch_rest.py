@@ -24,6 +24,7 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_storage.digest import digest_bytes
+from gangline_worker.agent.model import GangKey
 from gangsim.engine import Violation
 from gangsim.parts import HEARTBEAT_S, TIMEOUT_S
 
@@ -142,6 +143,9 @@ class CheckpointsWatch:
             raise Violation(f"{event.job_id}: {point.attempt}/{point.step} after {known[-1]}")
         known.append((point.attempt, point.step))
         self.count += 1
+        training = self.world.trainings.get(GangKey(event.job_id, point.attempt))
+        if training is None or point.world_size != training.world_size:
+            raise Violation(f"{event.job_id}: step {point.step} is committed with other ranks")
         parts = self.parts.get((event.job_id, point.attempt, point.step), {})
         if sorted(parts) != list(range(point.world_size)):
             raise Violation(f"{event.job_id}: step {point.step} is committed with {sorted(parts)}")

@@ -28,7 +28,7 @@ from gangline_quota import state as quota_state
 from gangline_scheduler import invariants
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler import state as scheduler_state
-from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_worker.agent.model import GangKey
 from gangsim import ending
 from gangsim.engine import Engine, Violation
@@ -82,6 +82,7 @@ class World:
         self.machines = Machines(self.engine)
         self.trainings: dict[GangKey, Training] = {}
         self.completed: dict[GangKey, int] = {}
+        self.saved: dict[str, bytes] = {}
         self.heard: dict[str, float] = {}
         self.unread: dict[str, None] = {}
         self.silences: list[Fault] = []
@@ -196,6 +197,12 @@ class World:
             point.job_id, point.attempt, point.step
         ):
             raise Violation(f"{allocation.job_id} resumes from {point}, which was not committed")
+
+    def check_restored(self, resume: CheckpointRef, key: str, data: bytes) -> None:
+        """4: what an attempt starts from is what a rank has saved."""
+        self.engine.count("restored")
+        if self.saved.get(key) != data:
+            raise Violation(f"{resume.job_id} starts from {key}, which is not what was saved")
 
     def resume_missing(self, allocation: GangAllocated, allocated_s: float) -> None:
         """An agent was told to resume from a checkpoint and it is not in the store.
