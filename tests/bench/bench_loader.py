@@ -78,7 +78,9 @@ def run(context: Context) -> list[Result]:
         replace_file(whole, [shard.read_bytes() for shard in sorted(out.glob("*.tok"))])
         plain = np.memmap(whole, dtype="<u2", mode="r")
         data = TokenData(
-            open_folder(out, max_damaged=0, complain=context.say), seq_len=SEQ_LEN, seed=1
+            open_folder(out, max_damaged=0, complain=lambda found: context.say(str(found))),
+            seq_len=SEQ_LEN,
+            seed=1,
         )
         batches = data.order.n // BATCH
         mtokens = batches * BATCH * SEQ_LEN / 1e6

@@ -10,11 +10,12 @@ import pytest
 from data_scene import small_sources, text_bytes
 from gangline_storage import StoreUnavailable
 from gangline_storage.s3 import S3Store
+from gangline_worker.data.blocks import DamagedBlock
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.prepare import prepare
 from gangline_worker.data.tokenizer import ByteTokenizer
-from gangline_worker.data.tokens import DamagedBlock, TokenReader, open_store_snapshot
+from gangline_worker.data.tokens import TokenReader, open_store_snapshot
 from gangline_worker.data.verify import verify
 from s3_server import NO_WAIT, BreakingProxy, S3Server, s3_server
 
@@ -90,7 +91,7 @@ def test_lost_answers_are_asked_for_again_and_a_server_that_is_away_is_told(
     network.lose_answers(1000)
     with pytest.raises(StoreUnavailable):
         tokens_of(reader, 50_000, 10)
-    assert reader.quarantined == {}  # a store that is away is not damage
+    assert reader.blocks.quarantined == {}  # a store that is away is not damage
     network.lose_answers(0)
     assert tokens_of(reader, 0, TOKENS) == text
     network.close()

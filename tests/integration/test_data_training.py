@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agent_fixture import AgentEnd
 from data_scene import flip, small_sources
 from gang_fixture import EXIT_SETTINGS, Gang, Run, train
+from gangline_schemas.rank_protocol import DataDamaged, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.data.errors import EXIT_DATA_SHARD
+from gangline_worker.data.manifest import read_manifest
 from gangline_worker.data.prepare import prepare
 from gangline_worker.data.text import STDLIB, load_text
 from gangline_worker.data.tokenizer import ByteTokenizer
@@ -108,6 +111,33 @@ def test_a_damaged_block_is_left_out_alike_at_every_world_size(
         assert one[step] == pytest.approx(two[step], abs=1e-5)
     again = train(tmp_path / "again", 2, *settings, resume_from=middle(runs[1]))
     assert again.losses() == {step: loss for step, loss in two.items() if step > 5}
+
+
+def test_damage_in_the_store_is_left_out_alike_again_and_each_block_is_told(
+    undisturbed: Run, snapshot: Path, tmp_path: Path
+) -> None:
+    """Two ranks, a store with two flipped bits, and a fresh cache for each of two runs."""
+    store, name = damaged_copy(snapshot, tmp_path / "store", 2), read_manifest(snapshot).name
+
+    def told(said: list[FromRank]) -> set[tuple[str, str, int]]:
+        found = [message for message in said if isinstance(message, DataDamaged)]
+        return {(message.snapshot, message.shard, message.block) for message in found}
+
+    losses: list[dict[int, float]] = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        agent = AgentEnd(tmp_path / str(number))
+        env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k"}
+        cache = f"data_cache={tmp_path}/{number}/cache"
+        settings = (f"data=file://{store}", cache, f"steps={STEPS}", *LONG)
+        run = Gang(tmp_path / f"{number}/run", 2, settings, extra_env=env).wait()
+        assert run.codes == (0, 0), run.text
+        said = told(agent.wait_for(lambda said: len(told(said)) == 2))
+        agent.hang_up()
+        assert said == {(name, "shard-000002.tok", 0), (name, "shard-000002.tok", 1)}
+        losses.append(run.losses())
+    assert losses[0] == losses[1] != undisturbed.losses()
+    assert list(losses[0]) == list(range(1, STEPS + 1))
 
 
 def test_too_much_damage_ends_the_run_with_its_own_code(snapshot: Path, tmp_path: Path) -> None:

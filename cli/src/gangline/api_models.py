@@ -75,6 +75,19 @@ class FieldProblem(Answer):
     message: str
 
 
+class Flag(Answer):
+    """A block of data that a job goes on without: a person shall look at it."""
+
+    attempt: int
+    rank: int
+    node_id: str
+    snapshot: str
+    shard: str
+    block: int
+    reason: str
+    flagged_at: datetime
+
+
 class JobSummary(Answer):
     """One job as lists show it."""
 
@@ -126,6 +139,7 @@ class Job(JobSummary):
     nodes: list[Placed] = Field(default_factory=list)
     stopping: Stopping | None = None
     errors: list[FieldProblem] = Field(default_factory=list)
+    review: list[Flag] = Field(default_factory=list)
     spec: dict[str, Any] | None = None
 
 

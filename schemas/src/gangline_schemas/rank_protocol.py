@@ -1,8 +1,9 @@
 """What a rank and its agent say to each other over a Unix socket: one JSON object a line.
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
-checks the peer's credentials. The rank sends `Report`, `Doing`, `ShardReady`; the agent sends
-`Control` whenever what it says changes. Neither waits for the other; a torn last line is ignored.
+checks the peer's credentials. The rank sends `Report`, `Doing`, `ShardReady`, `DataDamaged`; the
+agent sends `Control` whenever what it says changes. Neither waits for the other; a torn last line
+is ignored.
 Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
 """
 
@@ -74,6 +75,16 @@ class CopyDamaged(Model):
     reason: str = Field(max_length=1000)
 
 
+class DataDamaged(Model):
+    """A block of a data shard stays damaged, so it is left out."""
+
+    kind: Literal["data_damaged"] = "data_damaged"
+    snapshot: str = Field(max_length=128)
+    shard: str = Field(max_length=512)
+    block: int = Field(ge=0)
+    reason: str = Field(max_length=1000)
+
+
 class CopyReplaced(Model):
     """The answer to `CopyDamaged`: whether a sound copy lies under that name now."""
 
@@ -82,7 +93,9 @@ class CopyReplaced(Model):
     sound: bool
 
 
-FromRank = Annotated[Hello | Report | Doing | ShardReady | CopyDamaged, Field(discriminator="kind")]
+FromRank = Annotated[
+    Hello | Report | Doing | ShardReady | CopyDamaged | DataDamaged, Field(discriminator="kind")
+]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)
 
 FromAgent = Annotated[Control | CopyReplaced, Field(discriminator="kind")]

@@ -22,6 +22,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
+    DataBlockDamaged,
     ExitReason,
     GpuInfo,
     NodeInfo,
@@ -36,9 +37,10 @@ from gangline_schemas.events.workers import (
     WorkerStep,
 )
 from gangline_schemas.job import JobSpec
-from gangline_schemas.rank_protocol import Control, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import Control, DataDamaged, Doing, Hello, Report, ShardReady
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangline_worker.agent.model import (
+    DAMAGE_LIMIT,
     STACKS_WAIT_S,
     Action,
     CloseGang,
@@ -439,6 +441,28 @@ def test_equal_reports_get_ids_of_their_own(node: Node):
     assert isinstance(first, Publish)
     assert isinstance(second, Publish)
     assert first.identity != second.identity
+
+
+def test_a_damaged_block_of_data_is_published_and_no_flood_of_them(node: Node):
+    rank, _ = node.running()
+
+    def said(block: int) -> DataDamaged:
+        return DataDamaged(snapshot="corpus@xxh3-0", shard="a.tok", block=block, reason="other")
+
+    [published] = node.do(RankMessage(rank, said(7)))
+    assert isinstance(published, Publish)
+    assert published.event == DataBlockDamaged(
+        job_id="job",
+        attempt=1,
+        rank=rank.rank,
+        node_id="node-0",
+        snapshot="corpus@xxh3-0",
+        shard="a.tok",
+        block=7,
+        reason="other",
+    )
+    more = [node.do(RankMessage(rank, said(block))) for block in range(DAMAGE_LIMIT)]
+    assert [len(actions) for actions in more] == [1] * (DAMAGE_LIMIT - 1) + [0]
 
 
 def test_a_shard_is_uploaded_once_and_announced(node: Node):

@@ -145,6 +145,17 @@ def test_lists_are_read_page_by_page(gangline: Runner, stub: Stub) -> None:
     assert (first["limit"], second["limit"], second["cursor"]) == (["3"], ["1"], ["next"])
 
 
+def test_show_names_the_data_that_a_job_trains_without(gangline: Runner, stub: Stub) -> None:
+    flag = {
+        "attempt": 1, "rank": 3, "node_id": "node-a", "snapshot": "corpus@xxh3-0f",
+        "shard": "shard-000002.tok", "block": 17, "reason": "holds other bytes", "flagged_at": NOW,
+    }  # fmt: skip
+    stub.on("GET", ONE, job(review=[flag]))
+    shown = gangline("show", JOB)
+    assert "for review" in shown.out
+    assert "shard-000002.tok block 17: holds other bytes" in shown.out
+
+
 def test_show_of_an_unknown_job(gangline: Runner, stub: Stub) -> None:
     stub.on("GET", ONE, problem(404, "not-found", "there is no such job, or it is not your team's"))
     shown = gangline("show", JOB)

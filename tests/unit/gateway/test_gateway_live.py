@@ -14,7 +14,13 @@ from gangline_gateway.live_model import JobDetails
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
-from gangline_schemas.events.faults import FailureCause, GangFailed, NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import (
+    FailureCause,
+    GangFailed,
+    JobFlagged,
+    NodeFailed,
+    NodeRecovered,
+)
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     JobAdmitted,
@@ -331,3 +337,31 @@ def test_the_queue_is_in_fair_share_order() -> None:
     assert [(entry.job_id, entry.position) for entry in late.queue] == [("low", 2)]
     assert late.queue[0].score == 40
     assert (late.pending_jobs, late.pending_gpus) == (2, 4)
+
+
+def test_a_job_that_trains_without_damaged_data_says_so() -> None:
+    flags = [
+        JobFlagged(
+            job_id="a",
+            attempt=1,
+            rank=block,
+            node_id="n0",
+            snapshot="corpus@xxh3-0",
+            shard="shard-000002.tok",
+            block=block,
+            reason="holds other bytes",
+            flagged_at=NOW,
+        )
+        for block in (3, 4)
+    ]
+    live = fold([*flags, queued(), moved(RUNNING), flags[0]])
+    found = live.details("a")
+    assert found is not None
+    shown = present.job(found, NOW, None).review
+    assert [(flag.shard, flag.block, flag.rank) for flag in shown] == [
+        ("shard-000002.tok", 3, 3),
+        ("shard-000002.tok", 4, 4),
+    ]
+    again = Live.of(live.facts()).details("a")
+    assert again is not None
+    assert again.flags == found.flags

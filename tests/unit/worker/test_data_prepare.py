@@ -30,7 +30,7 @@ def quiet(_: Progress) -> None:
 
 
 def all_tokens(out: Path, manifest: Manifest) -> list[int]:
-    parts = [np.fromfile(out / shard.name, dtype=manifest.token_type) for shard in manifest.shards]
+    parts = [np.fromfile(out / shard.name, dtype=manifest.item_type) for shard in manifest.shards]
     return [int(token) for token in np.concatenate(parts)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from data_scene import (
     text_bytes,
 )
 from gangline_storage import LocalStore, NotFound
+from gangline_worker.data.blocks import Complain, LeftOut
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.manifest import Manifest
@@ -59,9 +59,7 @@ class CountingStore:
         return data
 
 
-def folder_reader(
-    out: Path, max_damaged: int = 8, complain: Callable[[str], None] = str
-) -> TokenReader:
+def folder_reader(out: Path, max_damaged: int = 8, complain: Complain = str) -> TokenReader:
     return open_folder(out, max_damaged=max_damaged, complain=complain)
 
 
@@ -115,7 +113,7 @@ def test_a_block_is_verified_before_its_first_use_and_only_then(tmp_path: Path) 
     assert tokens_of(reader, 0, 10) == text[:10]
     flip(out / "shard-000000.tok", 0)  # verified already: what the map shows is what is used
     assert tokens_of(reader, 0, 10) != text[:10]
-    assert reader.quarantined == {}
+    assert reader.blocks.quarantined == {}
     with pytest.raises(DataShardError, match="block 0"):
         tokens_of(folder_reader(out, max_damaged=0), 0, 10)
 
@@ -128,7 +126,7 @@ def window_of(block: int, seq_len: int) -> int:
 def test_a_damaged_block_is_left_out_and_told(tmp_path: Path) -> None:
     out, _, text = small_snapshot(tmp_path)
     flip(out / "shard-000001.tok", BLOCK_BYTES + 3)
-    said: list[str] = []
+    said: list[LeftOut] = []
     data = TokenData(folder_reader(out, complain=said.append), seq_len=16, seed=3)
     epoch = data.order.n
     batch = data.batch(0, epoch, 0, 1)
@@ -151,7 +149,8 @@ def test_a_damaged_block_is_left_out_and_told(tmp_path: Path) -> None:
         "data_refetched_blocks": 1.0,
     }
     [told] = said
-    assert "shard-000001.tok block 1 of corpus@xxh3-" in told
+    assert (told.shard, told.block) == ("shard-000001.tok", 1)
+    assert f"shard-000001.tok block 1 of {data.reader.manifest.name} is left out" in str(told)
 
 
 @pytest.mark.parametrize("worlds", [(1, 2), (2, 4), (4, 1)])
@@ -199,7 +198,7 @@ def test_nothing_left_to_stand_in_ends_it(tmp_path: Path) -> None:
     for block in range(len(manifest.shards[0].blocks)):
         flip(out / "shard-000000.tok", block * BLOCK_BYTES)
     data = TokenData(folder_reader(out, max_damaged=99), seq_len=16, seed=3)
-    with pytest.raises(DataShardError, match="other windows in a row are damaged too"):
+    with pytest.raises(DataShardError, match="other samples in a row are damaged too"):
         data.batch(0, 1, 0, 1)
 
 
@@ -251,7 +250,7 @@ def test_a_cache_that_was_damaged_is_healed(
     assert tokens_of(reader, 0, len(text)) == text
     assert len(store.asked) - asked == 1 + 4 + 4 + 4
     assert reader.source.refetched == 1
-    assert reader.quarantined == {}
+    assert reader.blocks.quarantined == {}
 
 
 @pytest.mark.parametrize(("spoilt", "left_out"), [(1, 0), (2, 1)])
@@ -263,7 +262,7 @@ def test_a_bad_answer_is_asked_for_once_more(
     store.spoil_next = spoilt
     data = TokenData(store_reader(store, tmp_path), seq_len=16, seed=3)
     batch = data.batch(0, 4, 0, 1)
-    assert len(data.reader.quarantined) == left_out
+    assert len(data.reader.blocks.quarantined) == left_out
     assert data.reader.source.refetched == 1
     windows = data.order.at(0, 4).tolist()
     right = [
@@ -310,7 +309,7 @@ def test_the_cache_keeps_its_limit_and_two_readers_agree(
             assert tokens_of(reader, start, 1000) == text[start : start + 1000]
             assert disk_bytes(cache) <= limit + 2 * (limit // 16 + 16384)
     assert len(store.asked) > 40  # it does not fit, so pieces came again
-    assert all(reader.quarantined == {} for reader in readers)
+    assert all(reader.blocks.quarantined == {} for reader in readers)
 
 
 @pytest.mark.parametrize(("shuffle_bytes", "fetched"), [(2 * 65536, (32, 40)), (0, (300, 900))])

@@ -17,6 +17,7 @@ from gangline_schemas.rank_protocol import (
     Control,
     CopyDamaged,
     CopyReplaced,
+    DataDamaged,
     Doing,
     Hello,
     Report,
@@ -188,6 +189,14 @@ def test_a_forked_child_does_not_speak_on_the_ranks_line(agent: AgentEnd) -> Non
     said = agent.wait_for(lambda said: len(reports(said)) == 2)
     assert [message.step for message in reports(said)] == [(1,), (2,)]
     assert [message for message in said if isinstance(message, Hello)] == [Hello(rank=5, token="t")]
+
+
+def test_a_block_of_data_that_is_left_out_is_told_at_once(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    found = DataDamaged(snapshot="corpus@xxh3-0", shard="a.tok", block=7, reason="other bytes")
+    reporter.data_damaged(found)
+    agent.wait_for(lambda said: found in said)
+    Reporter(None).data_damaged(found)
 
 
 def test_a_damaged_file_is_told_and_the_answer_waited_for(agent: AgentEnd) -> None:

@@ -41,6 +41,7 @@ from gangline_schemas.rank_protocol import (
     FROM_AGENT,
     CopyDamaged,
     CopyReplaced,
+    DataDamaged,
     Doing,
     Hello,
     Report,
@@ -116,7 +117,7 @@ class Reporter:
         self._shards: deque[ShardReady] = deque()
         self._doings: deque[Doing] = deque(maxlen=DOINGS_LIMIT)
         self._activity: RankActivity | None = None
-        self._damaged: deque[CopyDamaged] = deque()
+        self._damaged: deque[CopyDamaged | DataDamaged] = deque()
         self._replaced: dict[str, bool] = {}
         self._answered = threading.Condition()
         self._period_s = flush_period_s
@@ -189,6 +190,12 @@ class Reporter:
         with self._answered:
             self._answered.wait_for(lambda: self._lost or file in self._replaced, timeout_s)
             return self._replaced.pop(file, False)
+
+    def data_damaged(self, message: DataDamaged) -> None:
+        """Tell the agent of a block of data that is left out. Never shed: each is told once."""
+        if self.connected:
+            self._damaged.append(message)
+            self._wake()
 
     def should_stop(self) -> str | None:
         """Why to save and leave, or None. Once set it stays, and it is free to ask."""

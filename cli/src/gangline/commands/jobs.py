@@ -98,6 +98,12 @@ def description(job: Job, now: datetime) -> str:
         lines.append(f"  stopping: {job.stopping.reason}; saves for up to {render.duration(until)}")
     if job.failure is not None:
         lines += ["  newest failure:", *failure_lines(job.job_id, job.failure)]
+    if job.review:
+        lines.append("  for review: it trains without damaged data, see docs/runbooks/data.md")
+        lines += [
+            render.wrap(f"{flag.shard} block {flag.block}: {render.plain(flag.reason)}", "    ")
+            for flag in job.review
+        ]
     lines += [f"  {item.field}: {render.plain(item.message)}" for item in job.errors]
     return "\n".join(lines)
 

@@ -175,6 +175,21 @@ class GangFailed(Event):
     )
 
 
+class JobFlagged(Event):
+    """A person shall look at the job: it goes on without a block of its data. Once a block."""
+
+    type: ClassVar[str] = "job.flagged"
+    job_id: Identifier
+    attempt: int = Field(ge=1, description="Whose rank said it first.")
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    snapshot: str
+    shard: str
+    block: int = Field(ge=0)
+    reason: str
+    flagged_at: Timestamp
+
+
 class IncidentClosed(Event):
     """One failure from its beginning to its end, for people. Times are those of its parts."""
 

@@ -123,6 +123,20 @@ class WorkerStacks(Event):
     )
 
 
+class DataBlockDamaged(Event):
+    """A rank leaves a block of its data out: it is not what the manifest says, read again too."""
+
+    type: ClassVar[str] = "data.block.damaged"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    snapshot: str = Field(max_length=128, description="Its name, such as corpus@xxh3-9f....")
+    shard: str = Field(max_length=512, description="The shard's file.")
+    block: int = Field(ge=0, description="Counted from 0 in the shard.")
+    reason: str = Field(max_length=1000)
+
+
 class ObjectDigest(Model):
     """One object in the store and what it must hold."""
 

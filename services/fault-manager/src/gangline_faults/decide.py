@@ -6,6 +6,7 @@
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
 - checkpoint.committed: how far the job got, which its restart budget follows.
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
+- data.block.damaged: the job is flagged for review, once a block (flags.py).
 - A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail, and one
   incident.closed when its job has recovered or ended (incidents.py).
 """
@@ -18,7 +19,7 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_faults import gangs, incidents, invariants
+from gangline_faults import flags, gangs, incidents, invariants
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
@@ -41,7 +42,13 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     NodeAdmitted,
 )
-from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerHeartbeat
+from gangline_schemas.events.workers import (
+    DataBlockDamaged,
+    NodeJoined,
+    NodeLeaving,
+    WorkerExited,
+    WorkerHeartbeat,
+)
 
 EARLY_EXIT_S = 600.0
 """An exit of an attempt that nobody told us of is forgotten after this long."""
@@ -170,6 +177,8 @@ class FaultDecider:
                 return _watch_node(state, node.node_id, node.incarnation, now, self.limits)
             case NodeLeaving():
                 return _leave(state, event)
+            case DataBlockDamaged():
+                return flags.flagged(state, event, now)
             case (
                 GangAllocated()
                 | GangReleased()

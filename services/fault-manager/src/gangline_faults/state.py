@@ -27,6 +27,7 @@ from gangline_schemas.events.faults import (
     GangUnwatched,
     GangWatched,
     IncidentClosed,
+    JobFlagged,
     JobProgressed,
     NodeDistrusted,
     NodeFailed,
@@ -34,10 +35,13 @@ from gangline_schemas.events.faults import (
     NodeSuspected,
     NodeWatched,
 )
+from gangline_schemas.events.workers import DataBlockDamaged
 
 PAST_INCARNATIONS = 32
 ENDED_JOBS = 1000
 EARLY_EXITS = 8
+FLAGS_OF_A_JOB = 64
+FLAGGED_JOBS = 1000
 
 
 @dataclass(slots=True)
@@ -46,8 +50,9 @@ class FaultState:
 
     `early` are failed exits of attempts that this service has not been told of yet. `histories`
     are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
-    the newest failures of each node, `distrusted` when it was last kept from new gangs. `ended` is
-    a bounded memory of finished jobs, so that a late duplicate brings none back.
+    the newest failures of each node, `distrusted` when it was last kept from new gangs. `flags` are
+    the blocks of data that each of the newest flagged jobs goes without. `ended` is a bounded
+    memory of finished jobs, so that a late duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -57,6 +62,7 @@ class FaultState:
     incidents: dict[str, OpenIncident] = field(default_factory=dict)
     blames: dict[str, tuple[Blame, ...]] = field(default_factory=dict)
     distrusted: dict[str, datetime] = field(default_factory=dict)
+    flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
@@ -93,6 +99,8 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
             _progress(state, event)
         case IncidentClosed():
             _close(state, event)
+        case JobFlagged():
+            _flag(state, event)
         case _:
             pass  # a type of a later version: it changes nothing here
 
@@ -214,6 +222,18 @@ def _close(state: FaultState, event: IncidentClosed) -> None:
     gang.since = recovered_at
 
 
+def flag_of(event: DataBlockDamaged | JobFlagged) -> str:
+    """What tells one damaged block from another."""
+    return f"{event.snapshot}/{event.shard}/{event.block}"
+
+
+def _flag(state: FaultState, event: JobFlagged) -> None:
+    known = state.flags.pop(event.job_id, ())
+    state.flags[event.job_id] = (*known, flag_of(event))
+    while len(state.flags) > FLAGGED_JOBS:
+        del state.flags[next(iter(state.flags))]
+
+
 def fingerprint(state: FaultState) -> str:
     """sha256 over the hard state: equal for a replay of the same log."""
     content = {
@@ -239,6 +259,7 @@ def fingerprint(state: FaultState) -> str:
             node_id: [[blame.job_id, blame.failure_class, str(blame.at)] for blame in blames]
             for node_id, blames in state.blames.items()
         },
+        "flags": {job_id: list(flags) for job_id, flags in state.flags.items()},
         "distrusted": {node_id: str(at) for node_id, at in state.distrusted.items()},
         "incidents": {
             job_id: [

@@ -22,6 +22,7 @@ from gangline_gateway.live_model import (
     Advice,
     Checkpoint,
     Failure,
+    Flag,
     JobDetails,
     LiveFacts,
     LiveJob,
@@ -43,7 +44,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointScrubbed,
     IntervalAdvised,
 )
-from gangline_schemas.events.faults import GangFailed, NodeFailed, NodeRecovered, NodeSuspected
+from gangline_schemas.events.faults import (
+    GangFailed,
+    JobFlagged,
+    NodeFailed,
+    NodeRecovered,
+    NodeSuspected,
+)
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -116,6 +123,7 @@ class Live:
         self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
         self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
         self._advice: Recent[Advice] = Recent(_OTHERS_KEPT)
+        self._flags: Recent[tuple[Flag, ...]] = Recent(_OTHERS_KEPT)
 
     @classmethod
     def of(cls, facts: LiveFacts) -> Live:
@@ -131,6 +139,7 @@ class Live:
         found._failures.update(facts.failures)
         found._checkpoints.update(facts.checkpoints)
         found._advice.update(facts.advice)
+        found._flags.update(facts.flags)
         return found
 
     def facts(self) -> LiveFacts:
@@ -149,6 +158,7 @@ class Live:
             failures=dict(self._failures),
             checkpoints=dict(self._checkpoints),
             advice=dict(self._advice),
+            flags=dict(self._flags),
         )
 
     def apply(self, envelope: Envelope) -> None:
@@ -172,6 +182,7 @@ class Live:
             self._failures.get(job_id),
             self._checkpoints.get(job_id, ()),
             self._advice.get(job_id),
+            self._flags.get(job_id, ()),
         )
 
     def all_jobs(self) -> list[JobDetails]:
@@ -218,7 +229,9 @@ class Live:
             oldest = next(iter(self._ended))
             del self._ended[oldest]
             del self.jobs[oldest]
-            for others in (self._progress, self._failures, self._checkpoints, self._advice):
+            for others in (
+                self._progress, self._failures, self._checkpoints, self._advice, self._flags
+            ):  # fmt: skip
                 others.pop(oldest, None)
             if self._by_suffix.get(suffix_of(oldest)) == oldest:
                 del self._by_suffix[suffix_of(oldest)]
@@ -404,6 +417,14 @@ class Live:
                 failed_at=event.failed_at,
             ),
         )
+
+    @_on.register
+    def _(self, event: JobFlagged, at: datetime) -> None:
+        facts = {name: value for name, value in event if name != "job_id"}
+        known = self._flags.get(event.job_id, ())
+        flag = Flag(**facts)
+        if flag not in known:
+            self._flags.put(event.job_id, (*known, flag))
 
     @_on.register
     def _(self, event: CheckpointCommitted, at: datetime) -> None:

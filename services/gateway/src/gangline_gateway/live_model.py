@@ -51,6 +51,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Flag:
+    """A block of data that a job goes on without: a person shall look at it."""
+
+    attempt: int
+    rank: int
+    node_id: str
+    snapshot: str
+    shard: str
+    block: int
+    reason: str
+    flagged_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """One committed checkpoint; `status` is committed, corrupted or deleted.
 
@@ -195,6 +209,7 @@ class JobDetails:
     failure: Failure | None = None
     checkpoints: tuple[Checkpoint, ...] = field(default=())
     advice: Advice | None = None
+    flags: tuple[Flag, ...] = ()
 
 
 @dataclass
@@ -211,3 +226,4 @@ class LiveFacts:
     failures: dict[str, Failure] = field(default_factory=dict)
     checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)
     advice: dict[str, Advice] = field(default_factory=dict)
+    flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)

@@ -48,6 +48,19 @@ class FailureAnswer(Answer):
     failed_at: datetime
 
 
+class FlagAnswer(Answer):
+    """A block of data that the job goes on without, as it stayed damaged."""
+
+    attempt: int
+    rank: int = Field(description="Who met it first.")
+    node_id: str
+    snapshot: str
+    shard: str
+    block: int = Field(description="Counted from 0 in the shard.")
+    reason: str
+    flagged_at: datetime
+
+
 class CheckpointAnswer(Answer):
     """One checkpoint: committed, corrupted, deleted or abandoned."""
 
@@ -124,6 +137,9 @@ class Job(JobSummary):
     nodes: list[PlacedAnswer]
     stopping: StoppingAnswer | None
     errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")
+    review: list[FlagAnswer] = Field(
+        default_factory=list, description="What a person shall look at: damaged data left out."
+    )
     spec: JobSpec | None = Field(description="As submitted, without code_diff.")
 
 

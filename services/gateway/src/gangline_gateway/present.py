@@ -48,6 +48,7 @@ def job(found: JobDetails, now: datetime, utilization: float | None) -> models.J
             ],
             "stopping": asdict(stopping) if stopping else None,
             "errors": list(one.errors),
+            "review": [asdict(flag) for flag in found.flags],
             "spec": one.spec,
         }
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gangline_schemas.events.workers import (
+    DataBlockDamaged,
     ExitReason,
     NodeInfo,
     NodeJoined,
@@ -15,7 +16,7 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
     WorkerStep,
 )
-from gangline_schemas.rank_protocol import Report
+from gangline_schemas.rank_protocol import DataDamaged, Report
 
 from .model import Gang, GangKey, Moment, Publish, Rank, RankStacks, SendHeartbeat
 
@@ -74,6 +75,22 @@ def steps(gang: Gang, rank: Rank, report: Report, number: int) -> Publish:
         metrics=report.metrics,
     )
     return Publish(gang.key.job_id, event, (*identity(gang, rank), number))
+
+
+def damaged(node: NodeInfo, gang: Gang, rank: Rank, found: DataDamaged) -> Publish:
+    """The rank leaves a block of its data out."""
+    event = DataBlockDamaged(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        rank=rank.key.rank,
+        node_id=node.node_id,
+        snapshot=found.snapshot,
+        shard=found.shard,
+        block=found.block,
+        reason=found.reason,
+    )
+    once = (*identity(gang, rank), found.snapshot, found.shard, found.block)
+    return Publish(gang.key.job_id, event, once)
 
 
 def stacks(node: NodeInfo, key: GangKey, found: RankStacks, last_step: int | None) -> Publish:

@@ -27,10 +27,11 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
-from gangline_schemas.rank_protocol import Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady
 
 from . import announce
 from .model import (
+    DAMAGE_LIMIT,
     EXIT_CONFIG,
     MESSAGE_LIMIT,
     STACKS_WAIT_S,
@@ -437,6 +438,9 @@ class AgentCore:
             case Doing() as doing:
                 rank.pace.said(doing.activity, at.mono_s)
                 return []
+            case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
+                rank.damaged += 1
+                return [announce.damaged(self._node, gang, rank, found)]
             case ShardReady() as ready if ready.step not in rank.uploads:
                 wrong = ready.rank != rank.key.rank
                 if wrong or ready.world_size != gang.allocation.world_size:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from gangline_schemas.events.workers import LogLine
-from gangline_schemas.rank_protocol import CopyDamaged, Doing, FromRank, Hello
+from gangline_schemas.rank_protocol import CopyDamaged, DataDamaged, Doing, FromRank, Hello
 from gangline_schemas.secrets import redact
 
 LINE_LIMIT: Final = 16_384
@@ -38,9 +38,11 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
 
 
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
-    """What a rank said, with secrets blacked out of the names of its metrics."""
+    """What a rank said, with secrets blacked out of the names of its metrics, and of reasons."""
     if isinstance(message, Hello | Doing | CopyDamaged):
         return message
+    if isinstance(message, DataDamaged):
+        return message.model_copy(update={"reason": redact(message.reason, secrets)})
     names = {name: _clean_name(name, secrets) for name in message.metrics}
     if all(name == clean for name, clean in names.items()):
         return message

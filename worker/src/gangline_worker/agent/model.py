@@ -24,6 +24,8 @@ from .pace import Pace
 
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: the job as submitted cannot start
 MESSAGE_LIMIT = 4096
+DAMAGE_LIMIT = 64
+"""So many damaged blocks of data are published of one rank: no program may flood the bus."""
 STACKS_WAIT_S = 3.0
 """For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
@@ -347,6 +349,7 @@ class Rank:
     uploads: set[int] = field(default_factory=set)
     held_exit: WorkerExited | None = None  # reported when its uploads are done
     pace: Pace = field(default_factory=Pace)
+    damaged: int = 0  # blocks of data that it said to be
 
     @property
     def alive(self) -> bool:

@@ -1,6 +1,6 @@
-"""The manifest of a token snapshot: which shards there are, and the checksum of each block.
+"""The manifest of a snapshot: which shards there are, and the checksum of each block.
 
-A snapshot is a folder, or a prefix of a store, and never changes:
+A snapshot is a folder, or a prefix of a store, and never changes. One of tokens:
 
 - `manifest.json`: this file;
 - `shard-NNNNNN.tok`: tokens, little-endian, one after another. All shards hold `shard_tokens` but
@@ -8,15 +8,20 @@ A snapshot is a folder, or a prefix of a store, and never changes:
 - `shard-NNNNNN.idx`: where the documents that begin in the shard begin: token offsets in it,
   uint64, little-endian, rising.
 
-A document may go on in the next shard. The name of a snapshot, `corpus@xxh3-...`, is the digest of
-all that the manifest says but itself: the same tokens by the same settings have the same name.
+A document may go on in the next shard. One of tar files (tar_index.py): the files, and beside each
+`NAME.tar` a `NAME.tar.idx` with the offsets in bytes at which its samples begin.
+
+The name of a snapshot, `corpus@xxh3-...`, is the digest of
+all that the manifest says but itself: the same data by the same settings have the same name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, StringConstraints, ValidationError, model_validator
@@ -73,42 +78,63 @@ class TokenizerInfo(Model):
         return self
 
 
-class DocumentIndex(Model):
-    """The offsets of the documents that begin in one shard."""
+class OffsetIndex(Model):
+    """The offsets at which the documents, or samples, that begin in one shard do."""
 
     name: str
     count: int = Field(ge=0)
     xxh3: Xxh3
 
 
-class Shard(Model):
-    """One file of tokens; `blocks` are the digests of its blocks in order, the last one shorter."""
+class ShardFile(Model):
+    """One file of data; `blocks` are the digests of its blocks in order, the last one shorter."""
 
     name: str
-    tokens: int = Field(ge=1)
     size_bytes: int = Field(ge=1)
     xxh3: Xxh3
     blocks: tuple[Xxh3, ...]
-    documents: DocumentIndex
-
-
-class Manifest(Model):
-    """All of a snapshot but its tokens."""
-
-    version: Literal[1] = 1
-    name: str
-    tokenizer: TokenizerInfo
-    dtype: Dtype
-    block_bytes: int = Field(ge=4)
-    shard_tokens: int = Field(ge=1)
-    tokens: int = Field(ge=1)
-    documents: int = Field(ge=1)
-    shards: tuple[Shard, ...]
 
     @property
-    def token_type(self) -> TokenType:
-        """The type of a token on disk."""
-        return self.tokenizer.token_type
+    @abstractmethod
+    def index(self) -> OffsetIndex:
+        """Where its documents or samples begin."""
+
+    @property
+    @abstractmethod
+    def extent(self) -> int:
+        """All offsets of the index are below it."""
+
+
+class Shard(ShardFile):
+    """One file of tokens."""
+
+    tokens: int = Field(ge=1)
+    documents: OffsetIndex
+
+    @property
+    def index(self) -> OffsetIndex:
+        """In tokens."""
+        return self.documents
+
+    @property
+    def extent(self) -> int:
+        """In tokens."""
+        return self.tokens
+
+
+class SnapshotManifest(Model):
+    """All of a snapshot but its data. `name` is the corpus and the digest of all else."""
+
+    what: ClassVar[str] = "a snapshot"
+    version: Literal[1] = 1
+    name: str
+    block_bytes: int = Field(ge=4)
+    shards: tuple[ShardFile, ...]
+
+    @property
+    @abstractmethod
+    def item_type(self) -> np.dtype[Any]:
+        """As what a shard is mapped."""
 
     @property
     def corpus(self) -> str:
@@ -126,6 +152,54 @@ class Manifest(Model):
         return start, min(self.block_bytes, self.shards[shard].size_bytes - start)
 
     @classmethod
+    def named(cls, corpus: str, **fields: object) -> Self:
+        """The manifest that says this, by its name."""
+        draft = cls.model_construct(name="", **fields)  # type: ignore[arg-type]
+        said = draft.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+        return cls.model_validate(said | {"name": f"{corpus}@xxh3-{_digest_of(said)}"})
+
+    @classmethod
+    def parse(cls, raw: bytes, where: str) -> Self:
+        """Read a manifest and see that it agrees with itself. `where` is for the message.
+
+        Raises:
+            DataError: it is no manifest of this kind, damaged, or was changed by hand.
+        """
+        try:
+            return cls.model_validate_json(raw)
+        except ValidationError as error:
+            wrong = "; ".join(f"{e.field}: {e.message}" for e in field_errors(error)[:3])
+            raise DataError(f"{where}: not a whole manifest of {cls.what}: {wrong}") from None
+
+    @model_validator(mode="after")
+    def _is_what_it_is_named(self) -> Self:
+        said = self.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+        if self.name.rpartition("@")[2] != f"xxh3-{_digest_of(said)}":
+            raise ValueError(f"the content is not that of {self.name}: damaged or changed by hand")
+        if any(
+            len(shard.blocks) != -(-shard.size_bytes // self.block_bytes) for shard in self.shards
+        ):
+            raise ValueError("a shard has a wrong number of blocks")
+        return self
+
+
+class Manifest(SnapshotManifest):
+    """All of a token snapshot but its tokens."""
+
+    what: ClassVar[str] = "a token snapshot"
+    tokenizer: TokenizerInfo
+    dtype: Dtype
+    shard_tokens: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    documents: int = Field(ge=1)
+    shards: tuple[Shard, ...]
+
+    @property
+    def item_type(self) -> TokenType:
+        """The type of a token on disk."""
+        return self.tokenizer.token_type
+
+    @classmethod
     def of(
         cls,
         corpus: str,
@@ -136,9 +210,8 @@ class Manifest(Model):
         shards: tuple[Shard, ...],
     ) -> Self:
         """The manifest of these shards, with its name."""
-        draft = cls.model_construct(
-            version=1,
-            name="",
+        return cls.named(
+            corpus,
             tokenizer=tokenizer,
             dtype=tokenizer.dtype,
             block_bytes=block_bytes,
@@ -147,28 +220,10 @@ class Manifest(Model):
             documents=sum(shard.documents.count for shard in shards),
             shards=shards,
         )
-        said = draft.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-        return cls.model_validate(said | {"name": f"{corpus}@xxh3-{_digest_of(said)}"})
-
-    @classmethod
-    def parse(cls, raw: bytes, where: str) -> Self:
-        """Read a manifest and see that it agrees with itself. `where` is for the message.
-
-        Raises:
-            DataError: it is no manifest, damaged, or was changed by hand.
-        """
-        try:
-            return cls.model_validate_json(raw)
-        except ValidationError as error:
-            wrong = "; ".join(f"{e.field}: {e.message}" for e in field_errors(error)[:3])
-            raise DataError(f"{where}: not a whole manifest of a token snapshot: {wrong}") from None
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
-        said = self.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-        if self.name.rpartition("@")[2] != f"xxh3-{_digest_of(said)}":
-            raise ValueError(f"the content is not that of {self.name}: damaged or changed by hand")
-        width = self.token_type.itemsize
+        width = self.item_type.itemsize
         if self.dtype != self.tokenizer.dtype or self.block_bytes % width:
             raise ValueError(f"dtype {self.dtype} does not fit the tokenizer, or block_bytes")
         if self.shard_tokens * width % self.block_bytes:
@@ -181,17 +236,72 @@ class Manifest(Model):
                 shard.name != shard_name(index)
                 or shard.documents.name != index_name(index)
                 or shard.size_bytes != shard.tokens * width
-                or len(shard.blocks) != -(-shard.size_bytes // self.block_bytes)
                 or shard.tokens > self.shard_tokens
                 or (not last and shard.tokens != self.shard_tokens)
             ):
-                raise ValueError(f"shards.{index} has a wrong name, size or number of blocks")
+                raise ValueError(f"shards.{index} has a wrong name or size")
+        return self
+
+
+class TarShard(ShardFile):
+    """One tar file, as it was made; its last sample ends at byte `end`."""
+
+    end: int = Field(ge=1)
+    samples: OffsetIndex
+
+    @property
+    def index(self) -> OffsetIndex:
+        """In bytes."""
+        return self.samples
+
+    @property
+    def extent(self) -> int:
+        """In bytes."""
+        return self.end
+
+
+class TarManifest(SnapshotManifest):
+    """All of a snapshot of tar shards but its samples."""
+
+    what: ClassVar[str] = "a snapshot of tar shards"
+    kind: Literal["tar"] = "tar"
+    samples: int = Field(ge=1)
+    shards: tuple[TarShard, ...]
+
+    @property
+    def item_type(self) -> np.dtype[np.uint8]:
+        """Bytes."""
+        return np.dtype(np.uint8)
+
+    @classmethod
+    def of(cls, corpus: str, *, block_bytes: int, shards: tuple[TarShard, ...]) -> Self:
+        """The manifest of these shards, with its name."""
+        samples = sum(shard.samples.count for shard in shards)
+        return cls.named(
+            corpus, kind="tar", block_bytes=block_bytes, samples=samples, shards=shards
+        )
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.samples != sum(shard.samples.count for shard in self.shards):
+            raise ValueError("samples must be those of all shards")
+        if any(shard.end > shard.size_bytes for shard in self.shards):
+            raise ValueError("a shard ends before its last sample does")
         return self
 
 
 def _digest_of(said: object) -> str:
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return digest_bytes(text.encode())
+
+
+def parse_any(raw: bytes, where: str) -> Manifest | TarManifest:
+    """A manifest of either kind. Raises DataError."""
+    with contextlib.suppress(ValueError):
+        said = json.loads(raw)
+        if isinstance(said, dict) and said.get("kind") == "tar":
+            return TarManifest.parse(raw, where)
+    return Manifest.parse(raw, where)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from gangline_storage import StoreUnavailable, open_store
 from gangline_storage.errors import StoreError
+from gangline_worker.data.blocks import Complain
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.manifest import MANIFEST_FILE
 from gangline_worker.data.samples import Samples
 from gangline_worker.data.text import TextData, load_text
-from gangline_worker.data.tokens import Complain, TokenData, open_folder, open_store_snapshot
+from gangline_worker.data.tokens import TokenData, open_folder, open_store_snapshot
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 DEFAULT_CACHE_GB = 50.0

@@ -7,6 +7,7 @@ list is kept and the state of the data is one integer: how many samples were use
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,10 @@ from gangline_worker.data.errors import DataError
 
 Indices = NDArray[np.uint64]
 
+STAND_IN_TRIES = 64
+
 _ROUNDS = 4
+_STAND_IN_KEY = 0x5EED
 _M1 = np.uint64(0xBF58476D1CE4E5B9)  # the mixing constants of splitmix64 (Steele et al., 2014)
 _M2 = np.uint64(0x94D049BB133111EB)
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -53,6 +57,17 @@ def permute(indices: Indices, n: int, *, seed: int, epoch: int) -> Indices:
         result[todo] = (left << shift) | right
         todo = result >= np.uint64(n)
     return result
+
+
+def stand_ins(index: int, n: int, seed: int) -> Iterator[int]:
+    """Which samples of [0, n) to take for one that cannot be read, first to last.
+
+    The same on every rank, and of an order of their own: no neighbour of the damage is likely.
+    """
+    wanted = np.array([index], dtype=np.uint64)
+    for attempt in range(STAND_IN_TRIES):
+        [other] = permute(wanted, n, seed=seed ^ _STAND_IN_KEY, epoch=attempt)
+        yield int(other)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ from gangline_worker.data.inputs import START, Document, Input, Place, read_docu
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
     OFFSET_TYPE,
-    DocumentIndex,
     Manifest,
+    OffsetIndex,
     Shard,
     TokenizerInfo,
     index_name,
@@ -240,7 +240,7 @@ class _Writer:
             blocks=tuple(
                 digest_bytes(data[start : start + size]) for start in range(0, len(data), size)
             ),
-            documents=DocumentIndex(
+            documents=OffsetIndex(
                 name=index_name(index), count=len(self._starts), xxh3=digest_bytes(offsets)
             ),
         )

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +21,25 @@ from numpy.typing import NDArray
 from gangline_storage import NotFound, ObjectStore, digest_bytes
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
-from gangline_worker.data.manifest import Manifest
+from gangline_worker.data.manifest import SnapshotManifest
 
-ShardTokens = NDArray[np.uint16] | NDArray[np.uint32]
+Mapped = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 
 
 class Source(ABC):
     """Shards as memory maps, of which blocks are verified when they are first needed.
 
-    `verified` has a 1 for each block of the snapshot, in order, that may be read from `tokens`,
+    `verified` has a 1 for each block of the snapshot, in order, that may be read from `mapped`,
     which has its shard then. `refetched` counts blocks that were read again because the first copy
     was damaged.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: SnapshotManifest) -> None:
         self.manifest = manifest
         self.refetched = 0
-        self.tokens: dict[int, ShardTokens] = {}
-        width = manifest.token_type.itemsize
-        self._blocks_per_shard = manifest.shard_tokens * width // manifest.block_bytes
-        blocks = (len(manifest.shards) - 1) * self._blocks_per_shard
-        self.verified = np.zeros(blocks + len(manifest.shards[-1].blocks), dtype=np.uint8)
+        self.mapped: dict[int, Mapped] = {}
+        self._firsts = [0, *accumulate(len(shard.blocks) for shard in manifest.shards)]
+        self.verified = np.zeros(self._firsts[-1], dtype=np.uint8)
 
     def ensure(self, block: int) -> str | None:
         """Make a block, counted over all shards, right and verified; else what is wrong with it.
@@ -57,21 +57,25 @@ class Source(ABC):
 
     def place(self, block: int) -> tuple[int, int]:
         """The shard of a block, and which of its blocks it is."""
-        return divmod(block, self._blocks_per_shard)
+        shard = bisect_right(self._firsts, block) - 1
+        return shard, block - self._firsts[shard]
+
+    def first_block(self, shard: int) -> int:
+        """The first block of a shard, counted over all shards."""
+        return self._firsts[shard]
 
     @abstractmethod
     def _ensure(self, shard: int, block: int) -> str | None: ...
 
     def _map(self, shard: int, path: Path) -> None:
         """Map a file that has the shard's size; raises OSError."""
-        mapped = np.memmap(path, dtype=self.manifest.token_type, mode="r")
+        mapped = np.memmap(path, dtype=self.manifest.item_type, mode="r")
         # A plain view of it: slices of the subclass cost several times as much.
-        self.tokens[shard] = np.asarray(mapped)
+        self.mapped[shard] = np.asarray(mapped)
 
     def _unmap(self, shard: int) -> None:
-        first = shard * self._blocks_per_shard
-        self.verified[first : first + self._blocks_per_shard] = 0
-        del self.tokens[shard]
+        self.verified[self._firsts[shard] : self._firsts[shard + 1]] = 0
+        del self.mapped[shard]
 
     def _check(self, shard: int, block: int, read: Callable[[], bytes]) -> str | None:
         """What is wrong with the bytes that are read for a block."""
@@ -93,14 +97,14 @@ class Source(ABC):
 class FolderSource(Source):
     """A snapshot in a folder: local disk or a shared file system."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
+    def __init__(self, folder: Path, manifest: SnapshotManifest) -> None:
         super().__init__(manifest)
         self._folder = folder
 
     def _ensure(self, shard: int, block: int) -> str | None:
         """Read the block; a second time from the disk itself if it is wrong."""
         path = self._folder / self.manifest.shards[shard].name
-        if shard not in self.tokens:
+        if shard not in self.mapped:
             self._open(shard, path)
         start, length = self.manifest.block_range(shard, block)
         wrong = self._check(shard, block, lambda: read_at(path, start, length))
@@ -135,7 +139,7 @@ class StoreSource(Source):
     process that fills the same cache can make it lie.
     """
 
-    def __init__(self, store: ObjectStore, manifest: Manifest, cache: CacheFolder) -> None:
+    def __init__(self, store: ObjectStore, manifest: SnapshotManifest, cache: CacheFolder) -> None:
         super().__init__(manifest)
         self._store, self._cache = store, cache
         self._files: dict[int, tuple[Path, int]] = {}  # path and inode of what is mapped

@@ -9,7 +9,6 @@ move.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,24 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gangline_storage import NotFound, ObjectStore
+from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
 from gangline_worker.data.cache import CacheFolder
-from gangline_worker.data.errors import DataError, DataShardError
+from gangline_worker.data.errors import DataError
 from gangline_worker.data.manifest import MANIFEST_FILE, Manifest, read_manifest
-from gangline_worker.data.order import GroupedOrder, SampleOrder, permute, rank_share
+from gangline_worker.data.order import (
+    STAND_IN_TRIES,
+    GroupedOrder,
+    SampleOrder,
+    rank_share,
+    stand_ins,
+)
 from gangline_worker.data.samples import Batch
 from gangline_worker.data.source import FolderSource, Source, StoreSource
 
-_STAND_IN_KEY = 0x5EED
-_STAND_IN_TRIES = 64
 _LISTED_AHEAD = 4096
 
 Row = NDArray[np.int64]
-
-Complain = Callable[[str], None]
-
-
-class DamagedBlock(Exception):
-    """A range of tokens touches a block that is quarantined."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +49,16 @@ class Ranges:
 
 
 class TokenReader:
-    """Any range of a snapshot's tokens. One thread at a time.
+    """Any range of the tokens of `manifest`, which `source` reads. One thread at a time."""
 
-    `quarantined` are the blocks that stayed damaged, counted over all shards, with what is wrong;
-    with more than `max_damaged` of them the data is given up.
-    """
-
-    def __init__(self, source: Source, *, max_damaged: int, complain: Complain) -> None:
-        self.manifest = source.manifest
+    def __init__(
+        self, manifest: Manifest, source: Source, *, max_damaged: int, complain: Complain
+    ) -> None:
+        self.manifest = manifest
         self.source = source
-        self.quarantined: dict[int, str] = {}
-        self._max_damaged, self._complain = max_damaged, complain
+        self.blocks = VerifiedBlocks(source, max_damaged=max_damaged, complain=complain)
         self._shard_tokens = self.manifest.shard_tokens
-        self._block_tokens = self.manifest.block_bytes // self.manifest.token_type.itemsize
+        self._block_tokens = self.manifest.block_bytes // self.manifest.item_type.itemsize
 
     def read(self, start: int, into: Row) -> None:
         """Fill `into`, shape (count,), with the tokens from `start` on.
@@ -77,8 +72,9 @@ class TokenReader:
         while done < count:
             shard, offset = divmod(start + done, self._shard_tokens)
             take = min(count - done, self._shard_tokens - offset)
-            self._verify(start + done, take)
-            into[done : done + take] = self.source.tokens[shard][offset : offset + take]
+            first, last = start + done, start + done + take - 1
+            self.blocks.make_right(first // self._block_tokens, last // self._block_tokens)
+            into[done : done + take] = self.source.mapped[shard][offset : offset + take]
             done += take
 
     def locate(self, starts: NDArray[np.int64], count: int) -> Ranges:
@@ -103,35 +99,9 @@ class TokenReader:
 
     def rows(self, ranges: Ranges, which: slice, into: NDArray[np.int64]) -> None:
         """Fill each row of `into`, shape (ranges, count), with the tokens of its range."""
-        count, tokens = ranges.count, self.source.tokens
+        count, tokens = ranges.count, self.source.mapped
         for row, shard, at in zip(into, ranges.shards[which], ranges.offsets[which], strict=True):
             row[:] = tokens[shard][at : at + count]
-
-    def _verify(self, start: int, count: int) -> None:
-        """Make every block of a range within one shard right."""
-        first, last = start // self._block_tokens, (start + count - 1) // self._block_tokens
-        verified = self.source.verified[first : last + 1]
-        while not verified.all():  # making one right may have cost others their place
-            self._make_right(first + int(verified.argmin()))
-
-    def _make_right(self, block: int) -> None:
-        if block in self.quarantined:
-            raise DamagedBlock
-        wrong = self.source.ensure(block)
-        if wrong is None:
-            return
-        self.quarantined[block] = wrong
-        shard, within = self.source.place(block)
-        name = self.manifest.shards[shard].name
-        if len(self.quarantined) > self._max_damaged:
-            raise DataShardError(
-                name,
-                within,
-                f"{wrong}; with {len(self.quarantined)} damaged blocks of {self.manifest.name} "
-                f"this is more than data_max_damaged_blocks ({self._max_damaged})",
-            )
-        self._complain(f"data: {name} block {within} of {self.manifest.name} is left out: {wrong}")
-        raise DamagedBlock
 
 
 class TokenData:
@@ -151,7 +121,7 @@ class TokenData:
         self.order = SampleOrder((manifest.tokens - 1) // seq_len, seed)
         if shuffle_bytes:
             group = max(1, manifest.shard_tokens // seq_len)
-            together = shuffle_bytes // (manifest.shard_tokens * manifest.token_type.itemsize)
+            together = shuffle_bytes // (manifest.shard_tokens * manifest.item_type.itemsize)
             self.order = GroupedOrder(self.order.n, seed, group, max(1, together))
         self.vocab_size = reader.manifest.tokenizer.vocab_size
         self._replaced = 0
@@ -163,12 +133,7 @@ class TokenData:
 
     def counts(self) -> dict[str, float]:
         """What was found wrong so far; empty when nothing was."""
-        found = {
-            "data_damaged_blocks": float(len(self.reader.quarantined)),
-            "data_replaced_samples": float(self._replaced),
-            "data_refetched_blocks": float(self.reader.source.refetched),
-        }
-        return {name: value for name, value in found.items() if value}
+        return self.reader.blocks.counts(self._replaced)
 
     def batch(self, position: int, size: int, rank: int, world_size: int) -> Batch:
         """A rank's part of the global batch of `size` samples at `position`.
@@ -205,27 +170,20 @@ class TokenData:
             self._stand_in(row, start // self.seq_len)
 
     def _stand_in(self, row: Row, window: int) -> None:
-        index = np.array([window], dtype=np.uint64)
-        for attempt in range(_STAND_IN_TRIES):
-            [other] = permute(index, self.order.n, seed=self.seed ^ _STAND_IN_KEY, epoch=attempt)
+        for other in stand_ins(window, self.order.n, self.seed):
             try:
-                self.reader.read(int(other) * self.seq_len, row)
+                self.reader.read(other * self.seq_len, row)
             except DamagedBlock:
                 continue
             return
-        block, wrong = next(iter(self.reader.quarantined.items()))
-        shard, within = self.reader.source.place(block)
-        raise DataShardError(
-            self.reader.manifest.shards[shard].name,
-            within,
-            f"{wrong}; {_STAND_IN_TRIES} other windows in a row are damaged too",
-        )
+        raise self.reader.blocks.hopeless(STAND_IN_TRIES)
 
 
 def open_folder(folder: Path, *, max_damaged: int, complain: Complain) -> TokenReader:
     """A snapshot in a folder. Raises DataError."""
-    source = FolderSource(folder, read_manifest(folder))
-    return TokenReader(source, max_damaged=max_damaged, complain=complain)
+    manifest = read_manifest(folder)
+    source = FolderSource(folder, manifest)
+    return TokenReader(manifest, source, max_damaged=max_damaged, complain=complain)
 
 
 def open_store_snapshot(
@@ -241,5 +199,6 @@ def open_store_snapshot(
         raw = store.get(MANIFEST_FILE)
     except NotFound:
         raise DataError(f"data: the store has no {MANIFEST_FILE} there") from None
-    source = StoreSource(store, Manifest.parse(raw, f"data: {MANIFEST_FILE}"), cache)
-    return TokenReader(source, max_damaged=max_damaged, complain=complain)
+    manifest = Manifest.parse(raw, f"data: {MANIFEST_FILE}")
+    source = StoreSource(store, manifest, cache)
+    return TokenReader(manifest, source, max_damaged=max_damaged, complain=complain)

@@ -1,4 +1,4 @@
-"""Reading a whole snapshot back: every shard, every block, every document offset."""
+"""Reading a whole snapshot back: every shard, every block, every offset of its indexes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gangline_storage import Digest, NotFound, ObjectStore, digest_bytes
-from gangline_worker.data.manifest import OFFSET_TYPE, Manifest, Shard
+from gangline_worker.data.manifest import OFFSET_TYPE, ShardFile, SnapshotManifest
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Damage:
 
 
 def verify(
-    store: ObjectStore, manifest: Manifest, tell: Callable[[int], None] | None = None
+    store: ObjectStore, manifest: SnapshotManifest, tell: Callable[[int], None] | None = None
 ) -> list[Damage]:
     """All damage of a snapshot in a store (or a folder, which is one).
 
@@ -34,15 +34,15 @@ def verify(
     done = 0
     for shard in manifest.shards:
         found.extend(_shard(store, manifest, shard, done, tell))
-        found.extend(_documents(store, shard))
+        found.extend(_offsets(store, shard))
         done += shard.size_bytes
     return found
 
 
 def _shard(
     store: ObjectStore,
-    manifest: Manifest,
-    shard: Shard,
+    manifest: SnapshotManifest,
+    shard: ShardFile,
     before: int,
     tell: Callable[[int], None] | None,
 ) -> list[Damage]:
@@ -66,8 +66,8 @@ def _shard(
     return found
 
 
-def _documents(store: ObjectStore, shard: Shard) -> list[Damage]:
-    index = shard.documents
+def _offsets(store: ObjectStore, shard: ShardFile) -> list[Damage]:
+    index = shard.index
     try:
         raw = store.get(index.name)
     except NotFound:
@@ -76,6 +76,6 @@ def _documents(store: ObjectStore, shard: Shard) -> list[Damage]:
         return [Damage(index.name, None, "holds other bytes")]
     offsets = np.frombuffer(raw, dtype=OFFSET_TYPE).astype(np.int64)
     risen = bool((np.diff(offsets) > 0).all())
-    if len(offsets) != index.count or not risen or (offsets >= shard.tokens).any():
+    if len(offsets) != index.count or not risen or (offsets >= shard.extent).any():
         return [Damage(index.name, None, "its offsets do not rise, or leave the shard")]
     return []

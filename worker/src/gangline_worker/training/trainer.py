@@ -24,13 +24,14 @@ from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import another_copy
 from gangline_worker.data.errors import DataError
+from gangline_worker.data.flag import flag
 from gangline_worker.data.opening import TokenSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
 from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.console import complain, say
+from gangline_worker.training.console import say
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
@@ -234,7 +235,7 @@ class Trainer:
             config.data,
             seq_len=config.seq_len,
             seed=config.seed,
-            complain=complain,
+            complain=flag,
             tokens=TokenSettings(
                 cache=Path(config.data_cache) if config.data_cache else None,
                 cache_gb=config.data_cache_gb,
