@@ -15,6 +15,7 @@ from gangline.commands import (
     cluster,
     data,
     demo,
+    ettr,
     events,
     incidents,
     jobs,
@@ -95,6 +96,7 @@ app.command(rich_help_panel="Platform")(demo.demo)
 app.command(rich_help_panel="Platform")(platform.doctor)
 app.command(rich_help_panel="Cluster")(simulate.simulate)
 app.command(rich_help_panel="Cluster")(replay.replay)
+app.command(rich_help_panel="Cluster")(ettr.ettr)
 teams.callback()(asks_platform(cluster.teams))
 teams.command("set")(asks_platform(cluster.teams_set))
 app.add_typer(teams, name="teams", rich_help_panel="Cluster")
