@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
+import math
 import multiprocessing
 import os
 import re
@@ -24,7 +26,7 @@ from gangline_worker.reporting import report
 
 TINY = "dim=32 layers=2 heads=2 seq_len=32 batch_size=8 warmup_steps=4 data_max_bytes=400000"
 DEADLINE_S = 120.0
-EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_AGENT = 2, 65, 75
+EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_AGENT = 1, 2, 65, 75
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Run:
 
 _PR_SET_PDEATHSIG = 1
 KILL_AT_ENV = "TEST_KILL_AT_STEP"
+BAD_LOSS_ENV = "TEST_BAD_LOSS_RANK_FIRST_COUNT"
 LATE_COPY_ENV = "TEST_LATE_COPY"
 SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
@@ -83,6 +86,19 @@ def copy_late() -> None:
 
     AsyncSaver._copy = late  # type: ignore[method-assign]
     AsyncSaver.wait_copied = ask  # type: ignore[method-assign]
+
+
+def spoil_losses(first: int, count: int) -> None:
+    """Make this rank's loss infinite in these steps; its own gradients stay finite."""
+    from gangline_worker.training import parallel
+
+    sound, calls = parallel.loss_of, itertools.count(1)
+
+    def spoilt(logits: Any, targets: Any) -> Any:
+        loss = sound(logits, targets)
+        return loss + math.inf if first <= next(calls) < first + count else loss
+
+    parallel.loss_of = spoilt  # type: ignore[assignment]
 
 
 def save_at_once() -> None:
@@ -126,6 +142,9 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         copy_late()
     if SAVE_ENV in env:
         save_at_once()
+    rank, first, count = (int(part) for part in env.get(BAD_LOSS_ENV, "-1 0 0").split())
+    if int(env["RANK"]) == rank:
+        spoil_losses(first, count)
     try:
         program.leave(program.main(arguments))
     except BaseException:

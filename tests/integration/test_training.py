@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import signal
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from agent_fixture import AgentEnd
-from gang_fixture import EXIT_CHECKPOINT, EXIT_SETTINGS, LATE_COPY_ENV, Gang, Run, train
+from gang_fixture import (
+    BAD_LOSS_ENV,
+    EXIT_CHECKPOINT,
+    EXIT_ERROR,
+    EXIT_SETTINGS,
+    LATE_COPY_ENV,
+    Gang,
+    Run,
+    train,
+)
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
@@ -59,6 +69,38 @@ def test_a_killed_run_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> N
     last = at_step(run, STEPS)
     assert last.parent.name == "attempt-0002"
     assert shards(last) == shards(at_step(undisturbed, STEPS))
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
+def test_one_ranks_bad_loss_is_left_out_by_all(tmp_path: Path, strategy: str) -> None:
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=3", f"strategy={strategy}")
+    run = Gang(tmp_path / "nan", 2, settings, extra_env={BAD_LOSS_ENV: "1 5 2"}).wait()
+    assert run.codes == (0, 0), run.text
+    losses, norms = run.losses(), run.by_step("grad_norm")
+    assert [step for step, loss in losses.items() if not math.isfinite(loss)] == [5, 6]
+    assert [step for step, norm in norms.items() if not math.isfinite(norm)] == [5, 6]
+    assert losses[STEPS] < losses[4]
+    saved = {int(folder.name[5:]) for folder in committed(tmp_path / "nan" / "checkpoints")}
+    assert STEPS in saved
+    assert 6 not in saved, "a restart must not go back into it"
+
+
+def test_too_many_bad_losses_end_all_ranks_and_the_run_goes_on_bit_for_bit(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    settings = (f"steps={STEPS}", "checkpoint_every_steps=3")
+    env = {BAD_LOSS_ENV: "1 5 9", "GANGLINE_TRAINING": '{"on_nan": {"skip": 0}}'}
+    dead = Gang(tmp_path / "nan", 2, settings, extra_env=env).wait()
+    assert dead.codes == (EXIT_ERROR, EXIT_ERROR), dead.text
+    for output in dead.outputs:
+        last = output.strip().splitlines()[-1]
+        assert last.startswith("gangline_worker.loss_watch.NotFiniteError: "), output
+        assert "not finite in step 5" in last
+    [found] = committed(tmp_path / "nan" / "checkpoints")
+    assert found.name == "step-0000000003"
+    run = Gang(tmp_path / "nan", 2, settings, attempt=2, resume_from=found).wait()
+    assert run.codes == (0, 0), run.text
+    assert run.losses() == undisturbed.losses()
 
 
 def test_weights_wait_for_the_copy_of_the_step_before(undisturbed: Run, tmp_path: Path) -> None:

@@ -212,6 +212,37 @@ class RestartPolicy(Model):
     on: tuple[RestartCause, ...] = tuple(RestartCause)
 
 
+class OnNan(Model):
+    """What follows a step whose loss or gradient is not finite."""
+
+    skip: int = Field(
+        default=3,
+        ge=0,
+        le=1_000_000,
+        description="Such steps in a row whose update is left out; one more fails the attempt.",
+    )
+
+
+class OnSpike(Model):
+    """When a loss is out of line with those before it, and what follows."""
+
+    window: int = Field(default=128, ge=16, le=4096, description="Losses that it is compared to.")
+    deviations: float = Field(
+        default=10.0, gt=0, description="Above their median, in median absolute deviations."
+    )
+    steps: int = Field(default=10, ge=1, le=1000, description="In a row that are so high.")
+    then: Literal["flag", "restart"] = Field(
+        default="flag", description="restart: from the last checkpoint before the spike."
+    )
+
+
+class TrainingPolicy(Model):
+    """What happens when training goes wrong while every rank is well."""
+
+    on_nan: OnNan = OnNan()
+    on_spike: OnSpike = OnSpike()
+
+
 class Notification(Model):
     """Whom to tell about which states."""
 
@@ -263,6 +294,9 @@ class JobSpec(Model):
         default=None, description="Start from the newest checkpoint of this earlier run."
     )
     restart: RestartPolicy = RestartPolicy()
+    training: TrainingPolicy | None = Field(
+        default=None, description="What follows losses that are not finite, or that leap up."
+    )
     max_runtime_hours: float | None = Field(default=None, gt=0, le=24 * 365)
     expected_runtime_hours: float | None = Field(
         default=None,

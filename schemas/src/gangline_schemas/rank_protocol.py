@@ -1,7 +1,8 @@
 """What a rank and its agent say to each other over a Unix socket: one JSON object a line.
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
-checks the peer's credentials. The rank sends `Report`, `Doing`, `ShardReady`, `DataDamaged`; the
+checks the peer's credentials. The rank sends `Report`, `Doing`, `Troubled`, `ShardReady`,
+`DataDamaged`; the
 agent sends `Control` whenever what it says changes. Neither waits for the other; a torn last line
 is ignored.
 Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
@@ -14,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gangline_schemas.base import Model
-from gangline_schemas.events.workers import ObjectDigest, RankActivity
+from gangline_schemas.events.workers import ObjectDigest, RankActivity, Trouble
 
 
 class Hello(Model):
@@ -39,6 +40,13 @@ class Doing(Model):
 
     kind: Literal["doing"] = "doing"
     activity: RankActivity
+
+
+class Troubled(Model):
+    """Something is wrong with the rank's training, which goes on."""
+
+    kind: Literal["troubled"] = "troubled"
+    trouble: Trouble
 
 
 class ShardReady(Model):
@@ -94,7 +102,8 @@ class CopyReplaced(Model):
 
 
 FromRank = Annotated[
-    Hello | Report | Doing | ShardReady | CopyDamaged | DataDamaged, Field(discriminator="kind")
+    Hello | Report | Doing | Troubled | ShardReady | CopyDamaged | DataDamaged,
+    Field(discriminator="kind"),
 ]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)
 

@@ -31,13 +31,23 @@ from gangline_schemas.events.workers import (
     ObjectDigest,
     RankActivity,
     RankStatus,
+    Trouble,
+    TroubleKind,
     WorkerExited,
     WorkerStacks,
     WorkerStarted,
     WorkerStep,
 )
 from gangline_schemas.job import JobSpec
-from gangline_schemas.rank_protocol import Control, DataDamaged, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import (
+    Control,
+    DataDamaged,
+    Doing,
+    Hello,
+    Report,
+    ShardReady,
+    Troubled,
+)
 from gangline_worker.agent.core import AgentCore, AgentLimits
 from gangline_worker.agent.model import (
     DAMAGE_LIMIT,
@@ -586,6 +596,16 @@ def test_a_heartbeat_says_how_fast_a_rank_steps_and_since_when_it_is_quiet(node:
         told = status(node)
     assert (told.step, told.activity, told.step_p99_s) == (11, RankActivity.TRAINING, 0.5)
     assert told.quiet_s == 3.0
+
+
+def test_a_heartbeat_says_how_long_a_rank_works_and_what_troubles_it(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    trouble = Trouble(kind=TroubleKind.LOSS_SPIKE, step=7, message="the loss leapt up")
+    report = Report(step=(1,) * 10, time_ms=(0,) * 10, metrics={"busy_s": (0.25,) * 10})
+    node.do(RankMessage(rank, report), RankMessage(rank, Troubled(trouble=trouble)))
+    node.time_s += 1.5
+    told = status(node)
+    assert (told.busy_s, told.trouble) == (0.25, trouble)
 
 
 def test_after_the_agent_stood_still_no_rank_is_quiet(node: Node):

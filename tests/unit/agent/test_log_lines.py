@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_schemas.events.workers import LogLine
-from gangline_schemas.rank_protocol import Report
+from gangline_schemas.events.workers import LogLine, Trouble, TroubleKind
+from gangline_schemas.rank_protocol import Report, Troubled
 from gangline_worker.agent.log_lines import (
     LINE_LIMIT,
     LineSplitter,
@@ -101,6 +101,13 @@ def test_a_secret_in_the_name_of_a_metric_is_blacked_out():
     assert isinstance(found, Report)
     assert found.metrics == {"loss": (0.5,), "auth/[redacted]": (1.0,)}
     assert without_secrets(said, frozenset()) is said
+
+
+def test_a_secret_in_what_a_rank_says_of_its_training_is_blacked_out():
+    trouble = Trouble(kind=TroubleKind.LOSS_SPIKE, step=3, message=f"of {SECRET}")
+    found = without_secrets(Troubled(trouble=trouble), secret_texts([SECRET]))
+    assert isinstance(found, Troubled)
+    assert found.trouble.message == "of [redacted]"
 
 
 def test_a_note_of_our_own_is_numbered_among_the_lines():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangline_schemas.events.workers import RankActivity
-from gangline_worker.agent.pace import ENOUGH, WINDOW, Pace
+from gangline_worker.agent.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
 
 
 def stepping(*times_s: float) -> Pace:
@@ -63,3 +63,14 @@ def test_who_could_not_be_heard_is_forgiven() -> None:
     silent = Pace()
     silent.forgive(60.0)
     assert silent.quiet_s(61.0) is None
+
+
+def test_what_a_rank_works_is_the_median_of_its_last_steps() -> None:
+    pace = Pace()
+    pace.worked([0.1] * (ENOUGH - 1))
+    pace.worked([None, -1.0])
+    assert pace.busy_s() is None
+    pace.worked([0.1])
+    assert pace.busy_s() == 0.1
+    pace.worked([0.3] * BUSY_WINDOW)
+    assert pace.busy_s() == 0.3

@@ -1,4 +1,4 @@
-"""How often a rank is to save is in its environment."""
+"""How often a rank is to save, and what follows a bad loss, is in its environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from checkpoint_scene import allocated
+from gangline_schemas.job import OnNan, TrainingPolicy
 from gangline_worker.agent.environment import Places, rank_environment
+from gangline_worker.reporting import TRAINING_ENV
 
 
 @pytest.mark.parametrize(("advised_s", "expected_s"), [(None, 600.0), (414.0, 414.0)])
@@ -20,3 +22,17 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
         allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
     )
     assert float(found["GANGLINE_CHECKPOINT_INTERVAL_S"]) == expected_s
+
+
+def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: Path) -> None:
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    policy = TrainingPolicy(on_nan=OnNan(skip=0))
+    for training in (None, policy):
+        allocation = allocated()
+        spec = allocation.spec.model_copy(update={"training": training})
+        allocation = allocation.model_copy(update={"spec": spec})
+        found = rank_environment(
+            allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
+        )
+        told = TrainingPolicy.decode(found.get(TRAINING_ENV, "{}"))
+        assert told == (training or TrainingPolicy())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         hyperparameters,
         report,
         should_checkpoint,
+        should_skip,
         should_stop,
         stop_on_sigterm,
     )
@@ -29,6 +30,7 @@ __all__ = [
     "restore",
     "save",
     "should_checkpoint",
+    "should_skip",
     "should_stop",
     "stop_on_sigterm",
 ]

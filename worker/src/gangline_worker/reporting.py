@@ -36,7 +36,8 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final
 
-from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.events.workers import RankActivity, Trouble, TroubleKind
+from gangline_schemas.job import TrainingPolicy
 from gangline_schemas.rank_protocol import (
     FROM_AGENT,
     CopyDamaged,
@@ -46,10 +47,13 @@ from gangline_schemas.rank_protocol import (
     Hello,
     Report,
     ShardReady,
+    Troubled,
 )
+from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
 
 SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
+TRAINING_ENV: Final = "GANGLINE_TRAINING"
 AGENT_LOST: Final = "agent_lost"
 DROPPED_METRIC: Final = "report_dropped"
 
@@ -84,13 +88,17 @@ def to_columns(entries: Sequence[_Entry], dropped: int = 0) -> Report:
 
 
 def _finite(value: float | None) -> float | None:
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _number(value: float | None) -> float | None:
     if value is None:
         return None
     try:
-        number = float(value)
+        return float(value)
     except (TypeError, ValueError):  # a script's slip must not cost it its line to the agent
         return None
-    return number if math.isfinite(number) else None
 
 
 class Reporter:
@@ -104,6 +112,7 @@ class Reporter:
         rank: int = 0,
         flush_period_s: float = FLUSH_PERIOD_S,
         queue_limit: int = QUEUE_LIMIT,
+        policy: TrainingPolicy | None = None,
     ) -> None:
         """Connect to the agent and start the background thread; do nothing without a path.
 
@@ -117,6 +126,11 @@ class Reporter:
         self._shards: deque[ShardReady] = deque()
         self._doings: deque[Doing] = deque(maxlen=DOINGS_LIMIT)
         self._activity: RankActivity | None = None
+        self._policy = policy or TrainingPolicy()
+        self._finite = FiniteWatch(self._policy.on_nan.skip)
+        self._was_finite = False
+        self._spikes = SpikeWatch(self._policy.on_spike)
+        self._troubles: deque[Trouble] = deque(maxlen=DOINGS_LIMIT)
         self._damaged: deque[CopyDamaged | DataDamaged] = deque()
         self._replaced: dict[str, bool] = {}
         self._answered = threading.Condition()
@@ -151,13 +165,53 @@ class Reporter:
         """Steps whose metrics were shed because the agent did not take them in time."""
         return self._dropped
 
+    @property
+    def policy(self) -> TrainingPolicy:
+        """What the job says of losses that are not finite, or that leap up."""
+        return self._policy
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether the last step that was told of was not finite: nothing of it may be saved."""
+        return self._finite.in_a_row > 0
+
+    def should_skip(self, step: int, *values: float) -> bool:
+        """Whether a step's update shall be left out, since one of these values is not finite.
+
+        Raises:
+            NotFiniteError: this happened in more steps in a row than the job bears.
+        """
+        finite = all(map(math.isfinite, values))
+        self._note_finite(step, finite=finite)
+        return not finite
+
     def report(self, metrics: Mapping[str, float], step: int) -> None:
-        """Queue the metrics of one finished step; the oldest go first when the queue is full."""
+        """Queue the metrics of one finished step; the oldest go first when the queue is full.
+
+        Raises:
+            NotFiniteError: `loss` was finite once, and is not for more steps than the job bears.
+        """
         if self._socket is None:
             return
+        loss = metrics.get("loss")
+        if isinstance(loss, float):  # a tensor is not waited for here
+            finite = math.isfinite(loss)
+            self._was_finite = self._was_finite or finite
+            if self._was_finite:
+                self._note_finite(step, finite=finite)
         if len(self._entries) == self._limit:
             self._dropped += 1
         self._entries.append((step, time.time_ns() // 1_000_000, dict(metrics)))
+
+    def _note_finite(self, step: int, *, finite: bool) -> None:
+        if self._finite.saw(step, finite=finite):
+            message = f"the loss or the gradient of step {step} is not finite"
+            self._tell(Trouble(kind=TroubleKind.NOT_FINITE, step=step, message=message))
+
+    def _tell(self, trouble: Trouble) -> None:
+        if self.connected:
+            self._troubles.append(trouble)
+            self._wake()
 
     @property
     def activity(self) -> RankActivity | None:
@@ -289,13 +343,13 @@ class Reporter:
         what was done until then.
         """
         wanted = self._flushes_wanted  # read first: what was reported before it, is queued
-        if not (self._entries or self._doings or self._shards or self._damaged):
+        if not (self._entries or self._doings or self._troubles or self._shards or self._damaged):
             if wanted > self._flushes_done:
                 with self._sent:
                     self._flushes_done = wanted
                     self._sent.notify_all()
             return b""
-        urgent = self._doings or self._shards or self._damaged
+        urgent = self._doings or self._troubles or self._shards or self._damaged
         if not (is_due or urgent or wanted > self._flushes_done):
             return b""
         entries: list[_Entry] = []
@@ -303,11 +357,14 @@ class Reporter:
         while self._entries and values < MESSAGE_VALUES:
             entries.append(self._entries.popleft())
             values += 2 + len(entries[-1][2])
+            self._watch_loss(entries[-1])
         parts = []
         if entries:
             dropped = self._dropped
             parts.append(to_columns(entries, dropped - self._dropped_sent).encode())
             self._dropped_sent = dropped
+        while self._troubles:
+            parts.append(Troubled(trouble=self._troubles.popleft()).encode())
         while self._doings:
             parts.append(self._doings.popleft().encode())
         while self._shards:
@@ -315,6 +372,16 @@ class Reporter:
         while self._damaged:
             parts.append(self._damaged.popleft().encode())
         return b"".join(part + b"\n" for part in parts)
+
+    def _watch_loss(self, entry: _Entry) -> None:
+        """Here rather than in `report`, which costs training time."""
+        step, _, metrics = entry
+        loss = _number(metrics.get("loss"))
+        spike = None if loss is None else self._spikes.saw(step, loss)
+        if spike is not None:
+            self._troubles.append(
+                Trouble(kind=TroubleKind.LOSS_SPIKE, step=step, message=spike.describe())
+            )
 
 
 _reporter: Reporter | None = None
@@ -331,6 +398,7 @@ def reporter() -> Reporter:
                     os.environ.get(SOCKET_ENV),
                     token=os.environ.get(TOKEN_ENV, ""),
                     rank=int(os.environ.get("RANK", "0")),
+                    policy=TrainingPolicy.decode(os.environ.get(TRAINING_ENV) or "{}"),
                 )
     return _reporter
 
@@ -349,9 +417,28 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 def report(metrics: Mapping[str, float], step: int) -> None:
     """Report the metrics of one finished step. Costs about a microsecond and never blocks.
 
-    Every rank may report; curves are kept by rank. Values that are not finite show as gaps.
+    Every rank may report; curves are kept by rank. Values that are not finite show as gaps. A
+    metric `loss` is watched: one that leaps up is told, and a rank whose loss was finite raises
+    NotFiniteError once it is not for more steps than the job's `training.on_nan.skip`. A metric
+    `busy_s`, the seconds that the step worked before it waited for other ranks, finds stragglers.
     """
     reporter().report(metrics, step)
+
+
+def should_skip(step: int, *values: float) -> bool:
+    """Whether to leave out the update of this step: a value (loss, gradient norm) is not finite.
+
+    ```python
+    norm = clip_grad_norm_(model.parameters(), 1.0)
+    if not should_skip(step, norm.item()):
+        optimizer.step()
+    ```
+
+    Give what all ranks have alike, as the norm of summed gradients is: each decides on its own.
+    Until a step is finite again `save` saves nothing. Raises NotFiniteError, which the platform
+    restarts from the last checkpoint, after `training.on_nan.skip` such steps in a row.
+    """
+    return reporter().should_skip(step, *values)
 
 
 class doing:  # noqa: N801 -- used like a function, and with `with`

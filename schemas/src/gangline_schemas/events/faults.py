@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
-from gangline_schemas.events.workers import WorkerExited
+from gangline_schemas.events.workers import TroubleKind, WorkerExited
 from gangline_schemas.job import RestartPolicy
 
 
@@ -37,6 +37,7 @@ class FailureClass(StrEnum):
     DATA = "data"
     LAUNCH = "launch"
     HANG = "hang"
+    NAN = "nan"
     UNKNOWN = "unknown"
 
 
@@ -175,6 +176,50 @@ class GangFailed(Event):
     )
 
 
+class GangTroubled(Event):
+    """A rank told of something about its training that a person should see; the gang goes on."""
+
+    type: ClassVar[str] = "gang.troubled"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    team: str = ""
+    kind: TroubleKind
+    rank: int = Field(ge=0, description="That told of it, the first of those that did.")
+    node_id: str
+    step: int
+    message: str
+    noted_at: Timestamp
+
+    @property
+    def key(self) -> str:
+        """What is told once in an attempt."""
+        return f"{self.kind.value} in step {self.step}"
+
+
+class WorkerStraggling(Event):
+    """A rank is slow, by its own work, not by waiting; said once of a rank in an attempt.
+
+    A score is how much of the usual work it does in the same time: 1 is as usual, 0.5 half of it.
+    """
+
+    type: ClassVar[str] = "worker.straggling"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    team: str = ""
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    busy_s: float = Field(ge=0, description="Its work in a step, before it waits for others.")
+    usual_s: float = Field(ge=0, description="What that score compares it to.")
+    against: Literal["gang", "itself"] = Field(
+        description="gang: the median of its gang; itself: its own best in this attempt."
+    )
+    relative: float = Field(ge=0, description="The gang's median work / its own.")
+    individual: float = Field(ge=0, description="Its own least work / what it does now.")
+    host: float = Field(ge=0, description="The median of `relative` of this gang's ranks there.")
+    message: str
+    since: Timestamp
+    noted_at: Timestamp
+    blamed: bool = Field(default=False, description="It counts towards node.distrusted.")
 class JobFlagged(Event):
     """A person shall look at the job: it goes on without a block of its data. Once a block."""
 

@@ -172,6 +172,21 @@ class RankActivity(StrEnum):
     EVALUATING = "evaluating"
 
 
+class TroubleKind(StrEnum):
+    """What a rank can find wrong with its own training."""
+
+    NOT_FINITE = "not_finite"
+    LOSS_SPIKE = "loss_spike"
+
+
+class Trouble(Model):
+    """Something about a rank's training that a person should see; the rank goes on."""
+
+    kind: TroubleKind
+    step: int
+    message: str = Field(max_length=500)
+
+
 class RankStatus(Model):
     """One rank as its agent sees it."""
 
@@ -189,6 +204,13 @@ class RankStatus(Model):
         ge=0,
         description="The 99th percentile of its last 256 steps' times; None before the tenth.",
     )
+    busy_s: float | None = Field(
+        default=None,
+        ge=0,
+        description="The median of what its last 32 steps worked before they waited for others "
+        "(the metric busy_s); None before the tenth.",
+    )
+    trouble: Trouble | None = Field(default=None, description="The last that it told of.")
 
 
 class GangStatus(Model):

@@ -27,7 +27,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
-from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady, Troubled
 
 from . import announce
 from .model import (
@@ -433,10 +433,14 @@ class AgentCore:
             case Report() as report if report.step:
                 rank.step = max(report.step[-1], rank.step or 0)
                 rank.pace.stepped(report.time_ms, at.mono_s)
+                rank.pace.worked(report.metrics.get("busy_s", ()))
                 self._reports += 1
                 return [announce.steps(gang, rank, report, self._reports)]
             case Doing() as doing:
                 rank.pace.said(doing.activity, at.mono_s)
+                return []
+            case Troubled() as troubled:
+                rank.trouble = troubled.trouble
                 return []
             case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
                 rank.damaged += 1

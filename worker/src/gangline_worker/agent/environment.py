@@ -99,6 +99,8 @@ def rank_environment(
         found["GANGLINE_RESUME_FROM"] = str(places.resume)
     if spec.parallel is not None:
         found["GANGLINE_PARALLEL"] = spec.parallel.encode().decode()
+    if spec.training is not None:
+        found["GANGLINE_TRAINING"] = spec.training.encode().decode()
     if spec.seed is not None:
         found["GANGLINE_SEED"] = str(spec.seed)
     if spec.code_ref is not None:

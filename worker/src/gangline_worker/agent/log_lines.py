@@ -13,7 +13,14 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from gangline_schemas.events.workers import LogLine
-from gangline_schemas.rank_protocol import CopyDamaged, DataDamaged, Doing, FromRank, Hello
+from gangline_schemas.rank_protocol import (
+    CopyDamaged,
+    DataDamaged,
+    Doing,
+    FromRank,
+    Hello,
+    Troubled,
+)
 from gangline_schemas.secrets import redact
 
 LINE_LIMIT: Final = 16_384
@@ -43,6 +50,10 @@ def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
         return message
     if isinstance(message, DataDamaged):
         return message.model_copy(update={"reason": redact(message.reason, secrets)})
+    if isinstance(message, Troubled):
+        sentence = redact(message.trouble.message, secrets)
+        trouble = message.trouble.model_copy(update={"message": sentence})
+        return message.model_copy(update={"trouble": trouble})
     names = {name: _clean_name(name, secrets) for name in message.metrics}
     if all(name == clean for name, clean in names.items()):
         return message

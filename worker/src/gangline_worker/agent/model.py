@@ -15,6 +15,7 @@ from gangline_schemas.events.workers import (
     ExitReason,
     GangStatus,
     RankStatus,
+    Trouble,
     WorkerExited,
     WorkerHeartbeat,
 )
@@ -349,6 +350,7 @@ class Rank:
     uploads: set[int] = field(default_factory=set)
     held_exit: WorkerExited | None = None  # reported when its uploads are done
     pace: Pace = field(default_factory=Pace)
+    trouble: Trouble | None = None
     damaged: int = 0  # blocks of data that it said to be
 
     @property
@@ -365,6 +367,8 @@ class Rank:
             activity=self.pace.activity,
             quiet_s=self.pace.quiet_s(at_s),
             step_p99_s=self.pace.step_p99_s(),
+            busy_s=self.pace.busy_s(),
+            trouble=self.trouble,
         )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from gangline_schemas.events.workers import RankActivity
 
 WINDOW = 256
+BUSY_WINDOW = 32
 ENOUGH = 10
 """So many times between steps are known before their spread is told."""
 
@@ -23,6 +25,7 @@ class Pace:
 
     activity: RankActivity | None = None
     _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=BUSY_WINDOW))
     _last_ms: int | None = None
     _heard_s: float | None = None
 
@@ -33,6 +36,10 @@ class Pace:
                 self._times_s.append(max(0.0, (time_ms - self._last_ms) / 1000))
             self._last_ms = time_ms
         self._heard_s = at_s
+
+    def worked(self, busy_s: Sequence[float | None]) -> None:
+        """Steps took so long before they waited for other ranks."""
+        self._busy_s.extend(value for value in busy_s if value is not None and value >= 0)
 
     def said(self, activity: RankActivity, at_s: float) -> None:
         """It does something else from now on: what lies between is no step's time."""
@@ -55,3 +62,7 @@ class Pace:
             return None
         ordered = sorted(self._times_s)
         return ordered[-(-99 * len(ordered) // 100) - 1]
+
+    def busy_s(self) -> float | None:
+        """The median of what its last steps worked; None: too few yet."""
+        return median(self._busy_s) if len(self._busy_s) >= ENOUGH else None

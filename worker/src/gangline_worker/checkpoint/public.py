@@ -88,7 +88,8 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     Returns as soon as the tensors are copied; files are written in the background, and one save
     waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
     which every rank must hold alike, each rank writes a part. Gives False, with a warning, when
-    the environment names no GANGLINE_CHECKPOINT_DIR or the last save failed (a full disk).
+    the environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk), or the
+    loss or gradient that this rank told of last was not finite.
 
     Raises:
         TypeError: the state holds something else; the message names where.
@@ -96,6 +97,9 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     named = os.environ.get(DIRECTORY_ENV)
     if not named:
         warnings.warn(f"not saved: {DIRECTORY_ENV} is not set", stacklevel=2)
+        return False
+    if reporter().not_finite:  # one rank is enough: without its part nothing is committed
+        warnings.warn(f"step {step} is not saved: its loss is not finite", stacklevel=2)
         return False
     directory = Path(named)
     saver = _savers.get(directory)

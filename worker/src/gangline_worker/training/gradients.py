@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -12,12 +13,22 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
+def tell_by_gradients(loss: Tensor) -> Tensor:
+    """The same loss, but if it is not finite, it and all its gradients are NaN.
+
+    So one rank's bad loss is in every rank's gradients once these are summed, also where the
+    gradients themselves would have been finite.
+    """
+    return loss * torch.where(loss.detach().isfinite(), 1.0, math.nan)
+
+
 def clip_gradients(
     parameters: Iterable[nn.Parameter], max_norm: float, stages: dist.ProcessGroup | None
 ) -> Tensor:
     """Scale gradients so that their L2 norm is at most `max_norm`; gives the norm before.
 
-    `stages` are the ranks that hold the other stages of the same model; None: there are none.
+    It is the same on all ranks, and not finite on all of them if any gradient is not. `stages` are
+    the ranks that hold the other stages of the same model; None: there are none.
     """
     by_mesh: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.gradients import tell_by_gradients
 from gangline_worker.training.layout import Layout
 from gangline_worker.training.model import loss_of
 from gangline_worker.training.shapes import VOCABULARY
@@ -54,7 +55,7 @@ class Pipeline:
         self._schedule = Schedule1F1B(
             stage,
             self._parts,
-            loss_fn=lambda logits, targets: loss_of(logits, targets) / self._parts,
+            loss_fn=self._loss,
             scale_grads=False,
         )
 
@@ -69,3 +70,6 @@ class Pipeline:
             return_outputs=False,
         )
         return torch.stack(losses).sum().detach() if self._layout.last_stage else None
+
+    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return tell_by_gradients(loss_of(logits, targets) / self._parts)

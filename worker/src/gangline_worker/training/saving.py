@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import torch
 from pydantic import JsonValue
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
+from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.public import DIRECTORY_ENV, announcer, identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
+from gangline_worker.loss_watch import NotFiniteError
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain
 
@@ -51,11 +57,17 @@ class Checkpointer:
         """Plan and allocate now, so that the first save does not block training for it."""
         named = os.environ.get(DIRECTORY_ENV)
         self._tensors = tensors
+        self._weights = [
+            weight.to_local() if isinstance(weight, DTensor) else weight
+            for name, weight in tensors.items()
+            if name.startswith("model.")
+        ]
         self._saver: AsyncSaver | None = None
         self.failures = 0
         if named:
             directory = Path(named)
-            self._saver = AsyncSaver(identity(directory), announcer(directory))
+            self._announce = announcer(directory)
+            self._saver = AsyncSaver(identity(directory), self._vouch)
             self._saver.prepare(tensors)
 
     @property
@@ -99,6 +111,23 @@ class Checkpointer:
             found["checkpoint_failures"] = float(self.failures)
         return found
 
+    def _vouch(self, message: ShardReady) -> None:
+        """Announce a shard, but none of weights that are not finite: then it is never committed.
+
+        Looked at are the weights as they are by now. A weight that is not finite never is again,
+        so what was saved is sound if these are. In the saver's thread: training waits for nothing.
+        """
+        if not all_finite(self._weights):
+            raise NotFiniteError("its weights are not finite")
+        self._announce(message)
+
     def _tell(self, result: SaveResult) -> None:
         self.failures += 1
         complain(f"checkpoint of step {result.step} failed: {result.error}; training goes on")
+
+
+@torch.no_grad()
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether no number in them is NaN or infinite; one pass over them, without a copy."""
+    largest = get_total_norm([one for one in tensors if one.numel()], math.inf)
+    return math.isfinite(largest.item())

@@ -3,7 +3,7 @@
 `Trainer.train_step` is the step; `Trainer.run` is what happens around it:
 
 1. read this rank's part of the batch (a function of the position in the data alone);
-2. take the step;
+2. take the step; its update is left out when a gradient is not finite, which all ranks see alike;
 3. tell all ranks how it went and hear whether to save or to stop, in one small exchange;
 4. report the step's metrics;
 5. begin a save when it was agreed on; it runs while the next step computes.
@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +29,20 @@ from gangline_worker.data.flag import flag
 from gangline_worker.data.opening import TokenSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
-from gangline_worker.reporting import AGENT_LOST, doing, report, should_checkpoint, should_stop
+from gangline_worker.loss_watch import LossSpikeError, SpikeWatch
+from gangline_worker.reporting import (
+    AGENT_LOST,
+    doing,
+    report,
+    reporter,
+    should_checkpoint,
+    should_skip,
+    should_stop,
+)
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
+from gangline_worker.training.busy import LayerClock
 from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.console import say
+from gangline_worker.training.console import complain, say
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
@@ -67,6 +78,7 @@ class StepResult:
     grad_norm: float  # of the whole model, before clipping
     lr: float
     data_wait_s: float
+    busy_s: float = 0.0  # it waited for data and computed, before it waited for other ranks
 
 
 class Trainer:
@@ -101,27 +113,39 @@ class Trainer:
         )
         self.checkpointer = Checkpointer(self._tensors)
         self.schedule = CheckpointSchedule(config)
+        self._clock = LayerClock(self.model.plain.layers.values(), world.device)
+        policy = reporter().policy.on_spike
+        self._spikes = SpikeWatch(policy) if policy.then == "restart" else None
         self._flops_per_token = flops_per_token(config)
         self._peak = 0.0
         if world.rank == 0:
             self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
 
     def train_step(self) -> StepResult:
-        """One optimizer step over one global batch."""
+        """One optimizer step over one global batch.
+
+        Raises:
+            NotFiniteError: on all ranks, before the weights change.
+        """
         config, lr = self.config, lr_at(self.step + 1, self.config)
         inputs, targets, data_wait_s = self._next_batch()
         loss = self.model.backward(inputs, targets)
         grad_norm = clip_gradients(
             self.model.plain.parameters(), config.clip_norm, self.model.stages
-        )
+        ).item()
+        busy_s = data_wait_s + self._clock.take()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.checkpointer.before_update()
-        self.optimizer.step()
+        if should_skip(self.step + 1, grad_norm):
+            if self.world.rank == 0:
+                complain(f"step {self.step + 1}: the gradient is {grad_norm}; no update is made")
+        else:
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         self.position += config.batch_size
-        return StepResult(None if loss is None else loss.item(), grad_norm.item(), lr, data_wait_s)
+        return StepResult(None if loss is None else loss.item(), grad_norm, lr, data_wait_s, busy_s)
 
     def run(self) -> str | None:
         """Train to the last step, or until asked to stop; gives the reason in that case.
@@ -130,6 +154,7 @@ class Trainer:
 
         Raises:
             AgentLostError, SaveFailedError: the run cannot count.
+            NotFiniteError, LossSpikeError: all ranks raise; an earlier checkpoint is better.
         """
         doing("training")
         ended = time.perf_counter()
@@ -141,9 +166,10 @@ class Trainer:
             ended = now
             if summary.lost:
                 raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
+            sound = self._is_sound(summary.loss)
             last = summary.stop or self.step == self.config.steps
             if self.checkpointer.enabled and (
-                last or (summary.wants_checkpoint and not summary.saving)
+                last or (summary.wants_checkpoint and not summary.saving and sound)
             ):
                 self._save(result, summary)
             if last:
@@ -151,6 +177,15 @@ class Trainer:
             if summary.stop:
                 return should_stop() or "another rank was asked to stop"
         return None
+
+    def _is_sound(self, loss: float) -> bool:
+        """Whether a later failure of this kind may go back to this step: the same on all ranks."""
+        if self._spikes is None:
+            return not reporter().not_finite
+        spike = self._spikes.saw(self.step, loss)
+        if spike is not None:
+            raise LossSpikeError(f"{spike.describe()}; training.on_spike.then is restart")
+        return not (reporter().not_finite or self._spikes.suspicious)
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()
@@ -181,7 +216,11 @@ class Trainer:
         )
 
     def _report(self, result: StepResult, summary: StepSummary, step_s: float) -> None:
-        metrics = {"step_s": step_s, "data_wait_s": result.data_wait_s}
+        metrics = {
+            "step_s": step_s,
+            "data_wait_s": result.data_wait_s,
+            "busy_s": result.busy_s,
+        }
         metrics.update(self.checkpointer.metrics())
         metrics.update(self.data.counts())
         if self.world.rank == 0:
@@ -213,6 +252,7 @@ class Trainer:
             rng=capture_rng(self.world.device),
         )
         metrics = {"loss": summary.loss, "lr": result.lr}
+        metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.checkpointer.begin(self.step, state.as_json(), metrics)
         self.schedule.saved()
 
