@@ -46,7 +46,12 @@ def start_platform(data_dir: Path, **settings: object) -> tuple[Platform, Platfo
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatform]:
     """One platform for all tests of the session that leave it as they found it."""
     data_dir = tmp_path_factory.mktemp("platform")
-    running, _ = start_platform(data_dir, heartbeat_timeout_s=10.0, heartbeat_interval_s=0.5)
+    running, _ = start_platform(
+        data_dir,
+        heartbeat_timeout_s=10.0,
+        heartbeat_interval_s=0.5,
+        environment={"GANGLINE_STRAGGLER_AFTER_S": "5"},
+    )
     with running:
         client = running.start()
         yield RunningPlatform(running, client, data_dir)

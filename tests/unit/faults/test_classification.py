@@ -61,6 +61,20 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         )
     ),
     *(
+        ("not finite", words(text), FailureCause.PROCESS, FailureClass.NAN)
+        for text in (
+            ERROR.format(
+                "gangline_worker.loss_watch.NotFiniteError: the loss or the gradient was not "
+                "finite for 4 steps in a row, the last 90; training.on_nan.skip is 3"
+            ),
+            ERROR.format("gangline_worker.loss_watch.LossSpikeError: the loss was above 2.1"),
+            ERROR.format(
+                "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output."
+            ),
+            ERROR.format("ValueError: The loss returned in `training_step` is nan or inf."),
+        )
+    ),
+    *(
         (
             "Xid of a program",
             ended(exit_code=1, message=f"NVRM: Xid (PCI:0000:03:00): {code}, pid=1"),

@@ -152,6 +152,47 @@ def test_the_settings_say_it() -> None:
     assert settings.limits() == FaultLimits(refill_commits=9, idle_max=0)
 
 
+NAN = "NotFiniteError: the loss or the gradient was not finite in step 90"
+
+
+def not_finite(run: DeciderRun[FaultState], attempt: int, last_step: int) -> GangFailed:
+    """Both ranks of the attempt end for the same reason, and the next one is allocated."""
+    died = exited(attempt=attempt, code=1, message=NAN, last_step=last_step)
+    (failed,) = [event for event in run.feed(died) if isinstance(event, GangFailed)]
+    assert run.feed(died.model_copy(update={"rank": 1, "node_id": "n2"})) == []
+    if failed.action == "restart":
+        run.feed(released(attempt=attempt))
+        run.feed(allocated(attempt=attempt + 1, restart=MANY))
+    return failed
+
+
+def test_after_two_rollbacks_to_one_checkpoint_a_loss_that_is_not_finite_ends_the_job() -> None:
+    run = limited(FaultLimits(), MANY)
+    run.feed(committed(40))
+    assert not_finite(run, 1, 90).action == "restart"
+    run.take_over()
+    second = not_finite(run, 2, 91)  # a little further: the breaker would let it
+    assert (second.action, second.failure_class, second.review) == ("restart", "nan", False)
+    third = not_finite(run, 3, 92)
+    assert third.action == "fail"
+    assert third.message == (
+        "the same again after 2 restarts from step 40: look at the data, the learning rate and the "
+        f"precision; rank 0 on n1 could not train on: {NAN}"
+    )
+
+
+def test_a_newer_checkpoint_gives_it_two_more() -> None:
+    run = limited(FaultLimits(), MANY)
+    not_finite(run, 1, 30)
+    not_finite(run, 2, 31)
+    run.feed(committed(40, attempt=3))
+    assert [not_finite(run, attempt, 90 + attempt).action for attempt in (3, 4, 5)] == [
+        "restart",
+        "restart",
+        "fail",
+    ]
+
+
 @pytest.mark.parametrize("make", [fault_run, running])
 def test_the_defaults_are_those_of_the_settings(make: object) -> None:
     assert callable(make)

@@ -36,6 +36,13 @@ class FaultSettings(DecidingSettings):
     distrust_window_s: Annotated[float, Field(gt=0)] = 86_400.0
     """Older failures do not count."""
 
+    straggler_after_s: Annotated[float, Field(gt=0)] = 30.0
+    """A rank that is slow for so long is named as a straggler."""
+    straggler_below: Annotated[float, Field(gt=0, lt=1)] = 0.7
+    """Slow is who does less than this part of the usual work in the same time."""
+    stragglers_blamed: bool = False
+    """A straggler counts as a failure of its node, towards `distrust_after`."""
+
     def limits(self) -> FaultLimits:
         """The policy's form."""
         return FaultLimits(
@@ -43,6 +50,7 @@ class FaultSettings(DecidingSettings):
             idle_max=self.idle_restarts,
             distrust_after=self.distrust_after,
             distrust_window_s=self.distrust_window_s,
+            stragglers_blamed=self.stragglers_blamed,
         )
 
     def timing(self) -> Timing:
@@ -52,6 +60,8 @@ class FaultSettings(DecidingSettings):
             settle_s=self.settle_s,
             hang_min_s=self.hang_min_s,
             hang_slow_s=self.hang_slow_s,
+            straggler_after_s=self.straggler_after_s,
+            straggler_below=self.straggler_below,
             deaf_after_s=max(
                 self.heartbeat_timeout_s / 2, TICKS_BEFORE_DEAF * self.tick_interval_s
             ),

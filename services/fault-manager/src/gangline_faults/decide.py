@@ -1,8 +1,8 @@
 """The fault manager's decisions.
 
 - node.joined, node.admitted: expect heartbeats of this incarnation; an older one is gone.
-- worker.heartbeat: noted only; silence and hangs are judged at Ticks (policy/silence.py,
-  progress.py).
+- worker.heartbeat: noted only; at Ticks silence, hangs and stragglers are judged
+  (policy/silence.py, progress.py, stragglers.py), and troubles of training told (notices.py).
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
 - checkpoint.committed: how far the job got, which its restart budget follows.
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
@@ -19,7 +19,7 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_faults import flags, gangs, incidents, invariants
+from gangline_faults import flags, gangs, incidents, invariants, notices
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
@@ -73,7 +73,8 @@ class FaultDecider:
         """What follows from one input; [] for what is old, foreign or known.
 
         A Tick also notes in the soft part of the state since when this process listens: nothing
-        else sees a takeover, and no verdict may rest on a clock that began before it.
+        else sees a takeover, and no verdict may rest on a clock that began before it. So with
+        who is slow since when.
         """
         if isinstance(item, Tick):
             note_tick(state.listening, now, self.timing)
@@ -140,7 +141,12 @@ class FaultDecider:
             for decision in incidents.close_recovered(state, now, self.timing)
             if decision.subject not in again
         ]
-        return [*failed, *recovered, *gangs.forget_early(state, now, EARLY_EXIT_S)]
+        noted = [
+            decision
+            for decision in notices.note_heard(state, now, self.timing, self.limits)
+            if decision.subject not in again
+        ]
+        return [*failed, *recovered, *noted, *gangs.forget_early(state, now, EARLY_EXIT_S)]
 
     def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
         found = find_silences(state.nodes, state.listening, now, self.timing)

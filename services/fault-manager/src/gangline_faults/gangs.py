@@ -7,10 +7,10 @@ from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_faults import incidents
+from gangline_faults.lemons import distrust
 from gangline_faults.model import Blame, Failure, Gang, Health, JobHistory
 from gangline_faults.policy.budget import Attempt, judge, used_after_commit
 from gangline_faults.policy.classify import Rule, classify, death_signal, describe
-from gangline_faults.policy.distrust import is_lemon, may_distrust, with_blame
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import Hang
 from gangline_faults.policy.progress import describe as describe_hang
@@ -24,7 +24,6 @@ from gangline_schemas.events.faults import (
     GangUnwatched,
     GangWatched,
     JobProgressed,
-    NodeDistrusted,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.events.workers import WorkerExited
@@ -274,30 +273,8 @@ def failed(
     decisions.append(Decision(job_id, event))
     if event.action == "fail":
         decisions.append(incidents.close_failed(event))
-    return [*decisions, *_distrust(state, event, limits)]
-
-
-def _distrust(state: FaultState, failure: GangFailed, limits: FaultLimits) -> list[Decision]:
-    """Nodes that this failure shows to be lemons; at most one at a time."""
-    now = failure.failed_at
-    blame = Blame(failure.job_id, failure.failure_class, now)
-    for node_id in failure.blamed_nodes:
-        node, blames = state.nodes.get(node_id), state.blames.get(node_id, ())
-        known = with_blame(blames, blame)
-        if node is None or known == blames or not is_lemon(known, now, limits):
-            continue
-        if not may_distrust(state.distrusted, len(state.nodes), now, limits):
-            continue
-        distrusted = NodeDistrusted(
-            node_id=node_id,
-            incarnation=node.incarnation,
-            failures=len(known),
-            jobs=len({item.job_id for item in known}),
-            since=known[0].at,
-            distrusted_at=now,
-        )
-        return [Decision(node_id, distrusted)]
-    return []
+    blame = Blame(job_id, failure.failure_class, now)
+    return [*decisions, *distrust(state, failure.blamed_nodes, blame, limits)]
 
 
 def _work_lost_s(

@@ -46,7 +46,8 @@ class NotedExit:
 class Gang:
     """The live attempt of a job. `nodes` and `incarnations` are in the same order.
 
-    It makes progress from `since` on: its allocation, or its recovery after a failure.
+    It makes progress from `since` on: its allocation, or its recovery after a failure. `troubles`
+    and `straggling` are what was said of it already: of its training, and of these ranks.
     """
 
     attempt: int
@@ -59,6 +60,8 @@ class Gang:
     since: datetime | None = None
     noted: NotedExit | None = None
     failed: bool = False
+    troubles: tuple[str, ...] = ()
+    straggling: tuple[int, ...] = ()
 
     def runs_on(self, node_id: str, incarnation: str) -> bool:
         """Whether ranks of this gang live in that incarnation of the node."""
@@ -92,7 +95,8 @@ class JobHistory:
     """How often a job failed and how far it got: what its next restart is judged by.
 
     `furthest_step` is of attempts that failed; `advanced`: a checkpoint beyond it was committed
-    since. `commits` count towards the next restart that comes back.
+    since. `commits` count towards the next restart that comes back. `nan_rollbacks` restarts after
+    a loss that was not finite were from the checkpoint of `nan_step`; None: from the beginning.
     """
 
     failures: int = 0
@@ -105,6 +109,8 @@ class JobHistory:
     committed_attempt: int = 0
     committed_step: int | None = None
     committed_at: datetime | None = None
+    nan_step: int | None = None
+    nan_rollbacks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +126,15 @@ class OpenIncident:
 
 @dataclass(slots=True)
 class HeardGang:
-    """What each node said last of an attempt's ranks, and when it was heard."""
+    """What each node said last of an attempt's ranks, and when it was heard.
+
+    `best_s` is the least that each rank worked in a step, `slow_since` since when some are slow.
+    """
 
     attempt: int
     ranks: dict[str, tuple[datetime, tuple[RankStatus, ...]]] = field(default_factory=dict)
+    best_s: dict[int, float] = field(default_factory=dict)
+    slow_since: dict[int, datetime] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

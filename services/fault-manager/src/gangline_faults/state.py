@@ -17,13 +17,15 @@ from gangline_faults.model import (
     NotedExit,
     OpenIncident,
 )
-from gangline_faults.policy.distrust import with_blame
+from gangline_faults.policy.budget import nan_rollbacks
+from gangline_faults.policy.distrust import STRAGGLED, with_blame
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     ExitNoted,
     FailureClass,
     GangFailed,
     GangRunning,
+    GangTroubled,
     GangUnwatched,
     GangWatched,
     IncidentClosed,
@@ -34,6 +36,7 @@ from gangline_schemas.events.faults import (
     NodeRecovered,
     NodeSuspected,
     NodeWatched,
+    WorkerStraggling,
 )
 from gangline_schemas.events.workers import DataBlockDamaged
 
@@ -97,6 +100,11 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
             state.incidents[event.job_id] = replace(incident, running_at=event.running_at)
         case JobProgressed():
             _progress(state, event)
+        case GangTroubled():
+            gang = state.gangs[event.job_id]
+            gang.troubles = (*gang.troubles, event.key)
+        case WorkerStraggling():
+            _note_straggler(state, event)
         case IncidentClosed():
             _close(state, event)
         case JobFlagged():
@@ -183,6 +191,8 @@ def _fail_gang(state: FaultState, event: GangFailed) -> None:
     state.settling.pop(job_id, None)
     old = state.histories.get(job_id, JobHistory())
     known = (old.furthest_step, event.last_step, old.committed_step)
+    if event.failure_class is FailureClass.NAN:
+        old = replace(old, nan_step=old.committed_step, nan_rollbacks=nan_rollbacks(old) + 1)
     state.histories[job_id] = replace(
         old,
         failures=old.failures + 1,
@@ -197,6 +207,14 @@ def _fail_gang(state: FaultState, event: GangFailed) -> None:
         state.blames[node_id] = with_blame(state.blames.get(node_id, ()), blame)
     if event.action == "restart":
         state.incidents[job_id] = OpenIncident(event)
+
+
+def _note_straggler(state: FaultState, event: WorkerStraggling) -> None:
+    gang = state.gangs[event.job_id]
+    gang.straggling = (*gang.straggling, event.rank)
+    if event.blamed:
+        blame = Blame(event.job_id, STRAGGLED, event.noted_at)
+        state.blames[event.node_id] = with_blame(state.blames.get(event.node_id, ()), blame)
 
 
 def _progress(state: FaultState, event: JobProgressed) -> None:
@@ -250,6 +268,7 @@ def fingerprint(state: FaultState) -> str:
                 [gang.team, gang.world_size, gang.resume_step, str(gang.since)],
                 None if gang.noted is None else _noted(gang.noted),
                 gang.failed,
+                [gang.troubles, gang.straggling],
             ]
             for job_id, gang in state.gangs.items()
         },

@@ -2,8 +2,9 @@
 
 1. A cause that comes again with the program, or that `restart.on` does not name: no.
 2. Bad data: once. The second time a person must look at the shard.
-3. The breaker: `idle_max` restarts in a row that got no further than before: no, whatever is left.
-4. The budget: `restart.max` restarts, of which one comes back after each `refill_commits`
+3. A loss that is not finite: twice from the same checkpoint. It would go the same way again.
+4. The breaker: `idle_max` restarts in a row that got no further than before: no, whatever is left.
+5. The budget: `restart.max` restarts, of which one comes back after each `refill_commits`
    committed checkpoints: a job that gets on for long may fail often.
 """
 
@@ -37,6 +38,7 @@ class Attempt:
     ran_s: float = 0.0
 
 
+NAN_ROLLBACKS = 2
 LONG_RUN_S = 600.0
 """An attempt of whose steps nothing is known, and that ran for so long, has got on."""
 
@@ -79,17 +81,37 @@ def _against(
         return ""
     if restart_class not in policy.on:
         return f"not restarted: restart.on does not name {restart_class.value}; "
-    if failure.failure_class is FailureClass.DATA and history.data_failures:
-        return "bad data again after a restart, look at the shard; "
+    again = _again(failure, history)
+    if again is not None:
+        return again
     times = f"failed {history.failures + 1} time{'s' if history.failures else ''}"
     if limits.idle_max and idle >= limits.idle_max:
-        step = (
-            "its first step" if history.furthest_step is None else f"step {history.furthest_step}"
-        )
+        step = _step(history.furthest_step, "its first step")
         return f"{times}; the last {idle} restarts did not get beyond {step}; last: "
     if history.restarts_used >= policy.max:
         return f"{times}; restart.max is {policy.max}; last: "
     return None
+
+
+def _again(failure: Failure, history: JobHistory) -> str | None:
+    """A class that the job had before, and that no further restart mends."""
+    if failure.failure_class is FailureClass.DATA and history.data_failures:
+        return "bad data again after a restart, look at the shard; "
+    if failure.failure_class is FailureClass.NAN and nan_rollbacks(history) >= NAN_ROLLBACKS:
+        return (
+            f"the same again after {NAN_ROLLBACKS} restarts from {_step(history.nan_step)}: "
+            "look at the data, the learning rate and the precision; "
+        )
+    return None
+
+
+def nan_rollbacks(history: JobHistory) -> int:
+    """How many restarts after a loss that was not finite began where the next one would."""
+    return history.nan_rollbacks if history.nan_step == history.committed_step else 0
+
+
+def _step(step: int | None, beginning: str = "the beginning") -> str:
+    return beginning if step is None else f"step {step}"
 
 
 def idle_restarts(history: JobHistory, attempt: Attempt) -> int:

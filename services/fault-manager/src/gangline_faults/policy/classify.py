@@ -65,6 +65,12 @@ _COLLATERAL = re.compile(
     r"|Timed out waiting .*(recv|send|gloo|clients)|\bgloo\b.*(timeout|closed|reset)",
     re.IGNORECASE,
 )
+_NOT_FINITE = frozenset({"NotFiniteError", "LossSpikeError"})
+"""What `gangline_worker` raises."""
+_NAN = re.compile(
+    r"returned nan values in its \d+th output|\bloss\b.{0,60}\bis nan or inf", re.IGNORECASE
+)
+"""What torch's anomaly detection and Lightning's callbacks say."""
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
 _AWAY = frozenset(
     {
@@ -154,7 +160,7 @@ def raised(exited: WorkerExited) -> str | None:
     return names[-1] if names else None
 
 
-_NAMES = _AWAY.union(*(names for _, names, _ in _PYTHON))
+_NAMES = _AWAY.union(_NOT_FINITE, *(names for _, names, _ in _PYTHON))
 
 TABLE: tuple[Rule, ...] = (
     Rule(
@@ -203,6 +209,15 @@ TABLE: tuple[Rule, ...] = (
         FailureCause.INFRASTRUCTURE,
         FailureClass.DATA,
         "read data that is not what its manifest says",
+    ),
+    Rule(
+        "not finite",
+        lambda exited: (
+            _failed(exited) and (raised(exited) in _NOT_FINITE or bool(_NAN.search(exited.message)))
+        ),
+        FailureCause.PROCESS,
+        FailureClass.NAN,
+        "could not train on",
     ),
     Rule(
         "Xid of a program",

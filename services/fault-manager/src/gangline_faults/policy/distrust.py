@@ -19,6 +19,8 @@ SAME_S = 60.0
 """Blames of a node that are closer than this are one failure."""
 OF_THE_NODE = frozenset({FailureClass.NODE, FailureClass.DEVICE})
 MOST_BLAMES = 32
+STRAGGLED = FailureClass.UNKNOWN
+"""A straggler may be its job's doing (uneven work): two jobs must have met it on the node."""
 
 
 def with_blame(blames: Sequence[Blame], blame: Blame) -> tuple[Blame, ...]:

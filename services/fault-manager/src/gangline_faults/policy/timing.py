@@ -16,6 +16,9 @@ class Timing:
     A rank that trains hangs after `hang_factor` times its slow steps, at least `hang_min_s`; one
     of which that is not known after `hang_slow_s`. What a node said longer than `stale_s` ago is
     no sign of a hang.
+
+    A rank straggles whose score (policy/stragglers.py) is below `straggler_below` for
+    `straggler_after_s`.
     """
 
     heartbeat_timeout_s: float = 60.0
@@ -24,6 +27,8 @@ class Timing:
     hang_slow_s: float = 600.0
     hang_factor: float = 4.0
     stale_s: float = 3.0
+    straggler_after_s: float = 30.0
+    straggler_below: float = 0.7
     deaf_after_s: float | None = None
 
     @property

@@ -1,0 +1,96 @@
+"""What a person should see of a gang that has not failed: troubles of its training, stragglers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gangline_bus.decision import Decision
+from gangline_faults.lemons import distrust
+from gangline_faults.model import Blame, Gang, HeardGang
+from gangline_faults.policy.distrust import STRAGGLED
+from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.policy.stragglers import Straggler, describe, note_slow
+from gangline_faults.policy.timing import Timing
+from gangline_faults.state import FaultState
+from gangline_schemas.events.faults import GangTroubled, WorkerStraggling
+
+TROUBLES_LIMIT = 20
+"""Of one attempt; what it tells beyond them is in its metrics."""
+
+
+def note_heard(
+    state: FaultState, now: datetime, timing: Timing, limits: FaultLimits
+) -> list[Decision]:
+    """What follows at a Tick from what the ranks of live gangs have told.
+
+    Also notes in the soft part of the state who is slow. Cost: O(ranks that were heard).
+    """
+    decisions: list[Decision] = []
+    for job_id, heard in sorted(state.listening.gangs.items()):
+        gang = state.gangs.get(job_id)
+        if gang is None or gang.failed or gang.attempt != heard.attempt:
+            continue
+        decisions += _troubles(job_id, gang, heard, now)
+        for straggler in note_slow(heard, now, timing):
+            if straggler.score.rank not in gang.straggling:
+                decisions += _straggling(state, job_id, gang, straggler, now, limits)
+    return decisions
+
+
+def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[Decision]:
+    """Each kind at each step once, whoever of the ranks told of it first."""
+    told = {*gang.troubles}
+    decisions = []
+    for node_id, (_, ranks) in sorted(heard.ranks.items()):
+        for status in ranks:
+            trouble = status.trouble
+            if trouble is None or len(told) >= TROUBLES_LIMIT:
+                continue
+            event = GangTroubled(
+                job_id=job_id,
+                attempt=gang.attempt,
+                team=gang.team,
+                kind=trouble.kind,
+                rank=status.rank,
+                node_id=node_id,
+                step=trouble.step,
+                message=trouble.message,
+                noted_at=now,
+            )
+            if event.key not in told:
+                told.add(event.key)
+                decisions.append(Decision(job_id, event))
+    return decisions
+
+
+def _straggling(
+    state: FaultState,
+    job_id: str,
+    gang: Gang,
+    straggler: Straggler,
+    now: datetime,
+    limits: FaultLimits,
+) -> list[Decision]:
+    one = straggler.score
+    event = WorkerStraggling(
+        job_id=job_id,
+        attempt=gang.attempt,
+        team=gang.team,
+        rank=one.rank,
+        node_id=one.node_id,
+        busy_s=one.busy_s,
+        usual_s=straggler.usual_s,
+        against=straggler.against,
+        relative=one.relative,
+        individual=one.individual,
+        host=straggler.host,
+        message=describe(straggler),
+        since=straggler.since,
+        noted_at=now,
+        blamed=limits.stragglers_blamed,
+    )
+    decisions = [Decision(job_id, event)]
+    if event.blamed:
+        blame = Blame(job_id, STRAGGLED, now)
+        decisions += distrust(state, [one.node_id], blame, limits)
+    return decisions

@@ -1,0 +1,194 @@
+"""What is told of gangs that go on: troubles of their training, and ranks that are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from decider_run import DeciderRun
+from fault_scene import allocated, beat, ended, joined
+from gangline_faults.config import FaultSettings
+from gangline_faults.decide import FaultDecider
+from gangline_faults.notices import TROUBLES_LIMIT
+from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.policy.timing import Timing
+from gangline_faults.state import FaultState, fingerprint
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import GangTroubled, NodeDistrusted, WorkerStraggling
+from gangline_schemas.events.workers import (
+    GangStatus,
+    RankActivity,
+    RankStatus,
+    Trouble,
+    TroubleKind,
+)
+
+NODES = ("n1", "n2", "n3", "n4")
+EVEN = dict.fromkeys(NODES, 0.2)
+
+
+def cluster(
+    limits: FaultLimits | None = None, nodes: tuple[str, ...] = NODES
+) -> DeciderRun[FaultState]:
+    run = DeciderRun(FaultDecider(Timing(), limits or FaultLimits()), fingerprint)
+    for node_id in nodes:
+        run.feed(joined(node_id))
+    run.tick()
+    return run
+
+
+def gang(nodes: tuple[str, ...] = NODES) -> DeciderRun[FaultState]:
+    run = cluster(nodes=nodes)
+    run.feed(allocated(nodes=nodes))
+    return run
+
+
+def second(
+    run: DeciderRun[FaultState],
+    busy_s: Mapping[str, float | None],
+    *,
+    job_id: str = "job-1",
+    activity: RankActivity | None = RankActivity.TRAINING,
+    trouble: Trouble | None = None,
+) -> list[Event]:
+    """Each node says once how long its rank works in a step, then comes a Tick."""
+    for rank, (node_id, busy) in enumerate(busy_s.items()):
+        status = RankStatus(
+            rank=rank, pid=1, step=20, activity=activity, quiet_s=0.1, step_p99_s=0.5,
+            busy_s=busy, trouble=trouble,
+        )  # fmt: skip
+        told = GangStatus(job_id=job_id, attempt=1, ranks=(status,))
+        run.signal(beat(node_id).model_copy(update={"gangs": (told,)}))
+    return run.tick(1)
+
+
+def seconds(
+    run: DeciderRun[FaultState], count: int, busy_s: Mapping[str, float | None], **more: object
+) -> list[Event]:
+    return [event for _ in range(count) for event in second(run, busy_s, **more)]  # type: ignore[arg-type]
+
+
+def test_a_rank_that_is_slower_than_its_gang_is_named_once() -> None:
+    run = gang()
+    slow = EVEN | {"n3": 0.4}
+    assert seconds(run, 30, slow) == []
+    (event,) = second(run, slow)
+    assert isinstance(event, WorkerStraggling)
+    assert (event.rank, event.node_id, event.against) == (2, "n3", "gang")
+    assert (event.relative, event.individual, event.host) == (0.5, 1.0, 0.5)
+    assert event.message == (
+        "rank 2 on n3 works 0.400 s a step before it waits for others; its gang's median is 0.200 s"
+    )
+    assert (event.noted_at - event.since).total_seconds() == 30
+    assert not event.blamed
+    run.take_over()
+    assert seconds(run, 60, slow) == []
+
+
+def test_nobody_is_named_in_an_even_gang() -> None:
+    uneven = {"n1": 0.2, "n2": 0.21, "n3": 0.25, "n4": 0.28}
+    assert seconds(gang(), 90, uneven) == []
+
+
+@pytest.mark.parametrize(
+    "busy_s",
+    [
+        {"n1": 0.001, "n2": 0.001, "n3": 0.004, "n4": 0.001},  # less than anybody notices
+        {"n1": 0.2, "n2": 0.2, "n3": None, "n4": 0.2},  # it does not tell
+    ],
+)
+def test_who_holds_nobody_up_is_no_straggler(busy_s: dict[str, float | None]) -> None:
+    assert seconds(gang(), 60, busy_s) == []
+
+
+def test_a_short_spell_is_forgiven() -> None:
+    run = gang()
+    slow = EVEN | {"n3": 0.4}
+    for _ in range(5):
+        assert seconds(run, 29, slow) == []
+        assert second(run, EVEN) == []
+
+
+def test_of_two_ranks_the_quicker_is_the_measure() -> None:
+    run = gang(("n1", "n2"))
+    events = seconds(run, 40, {"n1": 0.2, "n2": 0.5})
+    assert [event.node_id for event in events if isinstance(event, WorkerStraggling)] == ["n2"]
+
+
+def test_a_rank_that_becomes_slower_than_itself_is_named() -> None:
+    run = gang()
+    quick = EVEN | {"n1": 0.1}
+    assert seconds(run, 5, quick) == []
+    (event,) = seconds(run, 40, EVEN)
+    assert isinstance(event, WorkerStraggling)
+    assert (event.node_id, event.against, event.usual_s) == ("n1", "itself", 0.1)
+    assert event.individual == 0.5
+    assert "its own best was 0.100 s" in event.message
+
+
+def test_when_the_work_becomes_more_for_all_nobody_straggles() -> None:
+    run = gang()
+    assert seconds(run, 5, EVEN) == []
+    assert seconds(run, 60, dict.fromkeys(NODES, 0.6)) == []
+
+
+def test_while_ranks_save_or_evaluate_nobody_is_judged() -> None:
+    slow = EVEN | {"n3": 0.4}
+    assert seconds(gang(), 60, slow, activity=RankActivity.EVALUATING) == []
+
+
+def test_a_rank_alone_has_nobody_to_hold_up() -> None:
+    run = gang(("n1",))
+    assert seconds(run, 5, {"n1": 0.1}) == []
+    assert seconds(run, 60, {"n1": 0.4}) == []
+
+
+def test_a_node_of_many_stragglers_is_distrusted_only_if_configured() -> None:
+    nodes = tuple(f"n{number}" for number in range(1, 12))
+    for blamed in (False, True):
+        limits = FaultLimits(distrust_after=2, stragglers_blamed=blamed)
+        run = cluster(limits, nodes)
+        said: list[Event] = []
+        for number in range(1, 3):
+            job_id = f"job-{number}"
+            run.feed(allocated(job_id=job_id, nodes=NODES))
+            said += seconds(run, 70, EVEN | {"n3": 0.4}, job_id=job_id)
+            run.feed(ended(job_id))
+        named = [event.blamed for event in said if isinstance(event, WorkerStraggling)]
+        assert named == [blamed, blamed]
+        lemons = [event.node_id for event in said if isinstance(event, NodeDistrusted)]
+        assert lemons == (["n3"] if blamed else [])
+        run.take_over()
+
+
+def spike(step: int, kind: TroubleKind = TroubleKind.LOSS_SPIKE) -> Trouble:
+    return Trouble(kind=kind, step=step, message=f"the loss leapt up in step {step}")
+
+
+def test_a_trouble_is_told_once_whoever_tells_of_it() -> None:
+    run = gang()
+    (event,) = second(run, EVEN, trouble=spike(40))
+    assert isinstance(event, GangTroubled)
+    assert (event.rank, event.node_id, event.step) == (0, "n1", 40)
+    assert event.message == "the loss leapt up in step 40"
+    assert second(run, EVEN, trouble=spike(40)) == []
+    run.take_over()
+    run.tick()
+    assert second(run, EVEN, trouble=spike(40)) == []
+    assert len(second(run, EVEN, trouble=spike(41))) == 1
+    assert len(second(run, EVEN, trouble=spike(41, TroubleKind.NOT_FINITE))) == 1
+
+
+def test_a_gang_in_endless_trouble_fills_no_log() -> None:
+    run = gang()
+    events = [event for step in range(100) for event in second(run, EVEN, trouble=spike(step))]
+    assert len(events) == TROUBLES_LIMIT
+
+
+def test_the_settings_reach_the_policy() -> None:
+    settings = FaultSettings(straggler_after_s=5, straggler_below=0.9, stragglers_blamed=True)
+    timing = settings.timing()
+    assert (timing.straggler_after_s, timing.straggler_below) == (5, 0.9)
+    assert settings.limits().stragglers_blamed
+    assert not FaultSettings().stragglers_blamed
