@@ -84,6 +84,7 @@ class NodeScene:
             "GANGLINE_STORE_URL": f"file://{self.store}",
             "GANGLINE_SLOTS": "2",
             "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
+            "GANGLINE_ISOLATION": "process",  # ranks read the tests' folders
             "GANGLINE_WARM_START": "false",  # a zygote costs 4 s of CPU; see `start_agent`
             "AGENT_ONLY_VARIABLE": "of the agent alone",
             **settings,
@@ -153,13 +154,14 @@ class NodeScene:
         attempt: int = 1,
         gpus: Sequence[int] = (0, 1),
         resume: CheckpointRef | None = None,
+        team: str = TEAM,
         **spec: object,
     ) -> GangAllocated:
         """A gang that lies on this node alone."""
         event = GangAllocated(
             job_id=job_id,
             attempt=attempt,
-            team=TEAM,
+            team=team,
             world_size=len(gpus),
             nodes=(
                 NodeAssignment(
@@ -173,7 +175,7 @@ class NodeScene:
             rendezvous=Rendezvous(address="127.0.0.1", port=free_port()),
             resume=resume,
             spec=JobSpec.model_validate(
-                {"name": "j", "team": TEAM, "resources": {"gpus": len(gpus)}, **spec}
+                {"name": "j", "team": team, "resources": {"gpus": len(gpus)}, **spec}
             ),
         )
         self.publish(job_id, event)

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
+from gangline_schemas.isolation import Isolation
 
 
 class GpuInfo(Model):
@@ -37,6 +38,9 @@ class NodeInfo(Model):
     memory_gb: float = Field(gt=0)
     rendezvous_ports: tuple[int, ...] = Field(
         min_length=1, description="Ports that the agent can open a rendezvous on."
+    )
+    isolation: Isolation = Field(
+        default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
 
 

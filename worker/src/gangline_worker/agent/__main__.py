@@ -11,6 +11,7 @@ from gangline_service.lifecycle import Context, run
 
 from .app import Agent, DataFolderTaken
 from .config import AgentSettings
+from .isolation import IsolationMissing
 
 
 def _arguments() -> dict[str, object]:
@@ -39,7 +40,7 @@ def _main(context: Context[AgentSettings]) -> int | None:
     context.health.expect("bus")
     try:
         Agent(settings, connect, context.health, context.stopping).run()
-    except DataFolderTaken as error:
+    except (DataFolderTaken, IsolationMissing) as error:
         raise SystemExit(str(error)) from None
     return None
 

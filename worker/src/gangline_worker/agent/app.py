@@ -29,6 +29,7 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested, GangFailed
 from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, GangReleased
+from gangline_schemas.isolation import Isolation
 from gangline_service.health import Health
 from gangline_storage.open import open_store
 
@@ -40,6 +41,7 @@ from .gpu_health import GpuWatch
 from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .inbox import Inbox
 from .inventory import Labels, take_inventory
+from .isolation import Bounds, Isolator
 from .launcher import become_subreaper
 from .lease_guard import LeaseGuard
 from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
@@ -99,12 +101,13 @@ class Agent:
         sockets = _socket_folder(data)
         kill_agent(str(sockets))
         self._folders = Folders(data, sockets, settings.secrets_dir or data / "secrets")
+        self._isolator = self._isolation(data, sockets)
         self._ports = None if settings.ports else PortBlock(settings.node_id, settings.address)
         self._node = take_inventory(
             Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
             slots=settings.slots,
             ports=self._ports.ports if self._ports is not None else settings.ports,
-        )
+        ).model_copy(update={"isolation": self._isolator.level})
         self._watch = HealthWatch(self._health_source, settings.health_interval_s)
         limits = AgentLimits(settings.heartbeat_interval_s, settings.lease)
         self._core = AgentCore(self._node, limits)
@@ -149,6 +152,16 @@ class Agent:
             zygote.stop()
         guard.stop()
 
+    def _isolation(self, data: Path, sockets: Path) -> Isolator:
+        """Settled on its level. Raises IsolationMissing when the machine lacks the wanted one."""
+        settings, wanted = self._settings, self._settings.isolation
+        hide = [self._folders.secrets, *([home] if (home := Path.home()) != Path("/") else [])]
+        isolator = Isolator(
+            data, sockets, hide, Bounds(settings.uids, settings.isolation_processes)
+        )
+        isolator.settle(wanted if isinstance(wanted, Isolation) else None)
+        return isolator
+
     def _zygote(self) -> ZygoteHost | None:
         """None where ranks start cold: on GPUs, whose driver does not outlive a fork."""
         if not self._settings.warm_start or any(gpu.model != "cpu" for gpu in self._node.gpus):
@@ -174,8 +187,17 @@ class Agent:
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
         )
-        preparer = Preparer(self._folders, store, checkpoints)
-        return Parts(self._inbox, outgoing, preparer, checkpoints, stores, zygote, self._node.gpus)
+        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner)
+        return Parts(
+            self._inbox,
+            outgoing,
+            preparer,
+            checkpoints,
+            stores,
+            zygote,
+            self._isolator,
+            self._node,
+        )
 
     def _turn(
         self, effects: Effects, stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard
@@ -327,7 +349,8 @@ def _socket_folder(data: Path) -> Path:
         folder = Path("/tmp") / f"gangline-{os.getuid()}-{name}"  # noqa: S108 -- checked below
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700
+    # 0711: teams' users may pass to the sockets that are theirs (isolation.py).
+    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) in {0o700, 0o711}
     if not private or found.st_uid != os.getuid():
         raise PermissionError(f"{folder} is not a folder of this user alone; remove it")
     for old in folder.iterdir():

@@ -8,10 +8,12 @@ node wrote itself is used where its digest is right, and fetched from the store 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -27,9 +29,11 @@ from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage.digest import digest_file
+from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
-from gangline_storage.port import ObjectStore
+from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
+from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
 
 log = structlog.get_logger(__name__)
@@ -54,7 +58,8 @@ class Checkpoints:
     """The checkpoints of all jobs on this node, below `folder`. May be used by many threads."""
 
     def __init__(self, folder: Path, store: ObjectStore, *, node_id: str, link: bool) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        folder.chmod(0o711)  # the folders below are those of jobs, each its owner's alone
         self._folder = folder
         self._store = store
         self._node_id = node_id
@@ -63,16 +68,22 @@ class Checkpoints:
         self._busy: Counter[Path] = Counter()
         self._busy_lock = threading.Lock()
 
-    def folder(self, job_id: str) -> Path:
-        """GANGLINE_CHECKPOINT_DIR of a job; made when it is not there."""
+    def folder(self, job_id: str, owner: Owner | None = None) -> Path:
+        """GANGLINE_CHECKPOINT_DIR of a job, the owner's; made when it is not there."""
         path = self._folder / job_id
         path.mkdir(mode=0o700, exist_ok=True)
+        if owner is not None:
+            os.chown(path, owner.uid, owner.uid, follow_symlinks=False)
         return path
 
     def upload(
-        self, rank: RankKey, allocation: GangAllocated, ready: ShardReady
+        self,
+        rank: RankKey,
+        allocation: GangAllocated,
+        ready: ShardReady,
+        owner: Owner | None = None,
     ) -> CheckpointShardWritten:
-        """Put a rank's part into the store, the manifest last.
+        """Put a rank's part into the store, the manifest last. `owner` is the rank's user.
 
         Raises WrongPath, CheckpointDamaged, OSError and StoreError.
         """
@@ -83,10 +94,9 @@ class Checkpoints:
         )
         root = self.folder(allocation.job_id)
         with self._used(root / checkpoint_prefix("", rank.gang.attempt, ready.step)[1:]):
-            shard = self._put(root, rank, ready, ready.shard, shard_name(rank.rank), prefix)
-            manifest = self._put(
-                root, rank, ready, ready.manifest, manifest_name(rank.rank), prefix
-            )
+            put = _Put(root, rank, ready.step, prefix, owner)
+            shard = self._put(put, ready.shard, shard_name(rank.rank))
+            manifest = self._put(put, ready.manifest, manifest_name(rank.rank))
         return CheckpointShardWritten(
             job_id=allocation.job_id,
             attempt=rank.gang.attempt,
@@ -101,13 +111,13 @@ class Checkpoints:
             metrics=dict(list(ready.metrics.items())[:_METRICS_LIMIT]),
         )
 
-    def prune(self, job_id: str, keep_steps: int = 2) -> None:
+    def prune(self, job_id: str, keep_steps: int = 2, owner: Owner | None = None) -> None:
         """Delete local copies of all but the newest steps of a job."""
-        found = sorted(
-            (self._folder / job_id).glob("attempt-*/step-*"),
-            key=lambda path: (path.parent.name, path.name),
-        )
-        with self._busy_lock:
+        with self._busy_lock, acting_as(owner):
+            found = sorted(
+                (self._folder / job_id).glob("attempt-*/step-*"),
+                key=lambda path: (path.parent.name, path.name),
+            )
             for old in found[:-keep_steps]:
                 if not self._busy[old]:
                     shutil.rmtree(old, ignore_errors=True)
@@ -116,28 +126,29 @@ class Checkpoints:
         """Delete all local copies of a job that has ended."""
         shutil.rmtree(self._folder / job_id, ignore_errors=True)
 
-    def fetch(self, ref: CheckpointRef, team: str) -> Path:
+    def fetch(self, ref: CheckpointRef, team: str, owner: Owner | None = None) -> Path:
         """The folder of a committed checkpoint, complete and verified on this node's disk.
 
-        Raises CheckpointDamaged, OSError and StoreError.
+        It is the owner's. Raises CheckpointDamaged, OSError and StoreError.
         """
         with self._fetching:
-            prefix, folder = self._place(ref, team)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            record = self._record(ref.commit_key, folder)
+            prefix, folder = self._place(ref, team, owner)
+            with acting_as(owner):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            record = self._record(ref.commit_key, folder, owner)
             for digest in (*record.manifests, *record.shards):
-                self._bring(digest, prefix, folder)
+                self._bring(digest, prefix, folder, owner)
             return folder
 
-    def refetch(self, ref: CheckpointRef, team: str, file: str) -> None:
+    def refetch(self, ref: CheckpointRef, team: str, file: str, owner: Owner | None = None) -> None:
         """Bring one file of a checkpoint again that a rank found damaged after `fetch`.
 
         Raises CheckpointDamaged (the store has no sound one either), WrongPath, OSError and
         StoreError.
         """
         with self._fetching:
-            prefix, folder = self._place(ref, team)
-            record = self._record(ref.commit_key, folder)
+            prefix, folder = self._place(ref, team, owner)
+            record = self._record(ref.commit_key, folder, owner)
             found = [
                 digest
                 for digest in (*record.manifests, *record.shards)
@@ -146,21 +157,34 @@ class Checkpoints:
             if not found and file != _COMMIT_FILE:
                 raise WrongPath(f"{file[:200]} is no file of this checkpoint")
             for digest in found:
-                self._bring(digest, prefix, folder)
+                self._bring(digest, prefix, folder, owner)
 
-    def _place(self, ref: CheckpointRef, team: str) -> tuple[str, Path]:
+    def _place(self, ref: CheckpointRef, team: str, owner: Owner | None) -> tuple[str, Path]:
         """The prefix of a checkpoint's keys and its folder here."""
         prefix, _, name = ref.commit_key.rpartition("/")
         if name != _COMMIT_FILE or not prefix.startswith(f"teams/{team}/"):
             raise WrongPath(f"{ref.commit_key} is no commit record of team {team}")
         inner = checkpoint_prefix("", ref.attempt, ref.step)[1:]
-        return prefix, self.folder(ref.job_id) / inner
+        return prefix, self.folder(ref.job_id, owner) / inner
 
-    def _record(self, key: str, folder: Path) -> CommitRecord:
+    def _record(self, key: str, folder: Path, owner: Owner | None) -> CommitRecord:
         """The commit record; the store's is always written over the one that lies here."""
         record = _decode(key, self._committed(key))
-        self._store.fetch(key, folder / _COMMIT_FILE)
+        self._fetch(key, folder / _COMMIT_FILE, owner)
         return record
+
+    def _fetch(self, key: str, path: Path, owner: Owner | None) -> None:
+        """Bring an object to `path`, in a folder of the owner."""
+        if owner is None:
+            self._store.fetch(key, path)
+            return
+        incoming = self._folder / f".incoming-{threading.get_ident()}"
+        try:
+            self._store.fetch(key, incoming)
+            with incoming.open("rb") as file, acting_as(owner):
+                replace_file(path, iter(lambda: file.read(CHUNK_BYTES), b""))
+        finally:
+            incoming.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _used(self, folder: Path) -> Iterator[None]:
@@ -180,58 +204,65 @@ class Checkpoints:
         except NotFound:
             raise CheckpointDamaged(f"{key} is missing", key) from None
 
-    def _bring(self, digest: ObjectDigest, prefix: str, folder: Path) -> None:
+    def _bring(self, digest: ObjectDigest, prefix: str, folder: Path, owner: Owner | None) -> None:
         parent, _, name = digest.key.rpartition("/")
         if parent != prefix or name in {"", ".", ".."}:
             raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
         path = folder / name
-        damage = _damage(path, digest)
+        damage = _damage(path, digest, owner)
         if damage is None:
             return
-        was_here = path.is_symlink() or path.exists()
-        path.unlink(missing_ok=True)
+        with acting_as(owner):
+            was_here = path.is_symlink() or path.exists()
+            path.unlink(missing_ok=True)
         try:
-            self._store.fetch(digest.key, path)
+            self._fetch(digest.key, path, owner)
         except NotFound:
             raise CheckpointDamaged(f"{digest.key} is missing", digest.key) from None
-        if (again := _damage(path, digest)) is not None:
-            path.unlink(missing_ok=True)
+        if (again := _damage(path, digest, owner)) is not None:
+            with acting_as(owner):
+                path.unlink(missing_ok=True)
             reason = f"{digest.key} is not what was committed: the store's {again}"
             raise CheckpointDamaged(reason, digest.key)
         if was_here:
             log.warning("checkpoint.copy_replaced", key=digest.key, damage=f"this node's {damage}")
 
-    def _put(
-        self,
-        root: Path,
-        rank: RankKey,
-        ready: ShardReady,
-        digest: ObjectDigest,
-        name: str,
-        prefix: str,
-    ) -> ObjectDigest:
-        expected = f"{checkpoint_prefix('', rank.gang.attempt, ready.step)[1:]}/{name}"
+    def _put(self, put: _Put, digest: ObjectDigest, name: str) -> ObjectDigest:
+        rank = put.rank.rank
+        expected = f"{checkpoint_prefix('', put.rank.gang.attempt, put.step)[1:]}/{name}"
         if digest.key != expected:
-            raise WrongPath(f"rank {rank.rank} named {digest.key}; its file is {expected}")
-        path = root / expected
-        if path.is_symlink() or path.resolve() != root.resolve() / expected:
+            raise WrongPath(f"rank {rank} named {digest.key}; its file is {expected}")
+        path = put.root / expected
+        if path.is_symlink() or path.resolve() != put.root.resolve() / expected:
             raise WrongPath(f"{expected} is a link; checkpoints are plain files")
-        if (damage := _damage(path, digest)) is not None:
-            raise CheckpointDamaged(
-                f"{expected} is not what rank {rank.rank} announced: it {damage}"
-            )
-        key = f"{prefix}/{name}"
-        self._store.put_file(key, path, link=self._link)
+        if (damage := _damage(path, digest, put.owner)) is not None:
+            raise CheckpointDamaged(f"{expected} is not what rank {rank} announced: it {damage}")
+        key = f"{put.prefix}/{name}"
+        with opened_as(put.owner, path) as file:
+            # A linked file would stay the rank's to change.
+            self._store.put_file(key, file, link=self._link and put.owner is None)
         return digest.model_copy(update={"key": key})
 
 
-def _damage(path: Path, digest: ObjectDigest) -> str | None:
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A rank's part of a checkpoint below `root`, on its way to keys that begin with `prefix`."""
+
+    root: Path
+    rank: RankKey
+    step: int
+    prefix: str
+    owner: Owner | None
+
+
+def _damage(path: Path, digest: ObjectDigest, owner: Owner | None) -> str | None:
     """What is wrong with a file, None when it is what its digest says."""
     try:
-        size_bytes = path.stat().st_size
-        if size_bytes != digest.size_bytes:
-            return f"holds {size_bytes:,} bytes, {digest.size_bytes:,} were committed"
-        found = digest_file(path)
+        with opened_as(owner, path) as file:
+            size_bytes = file.stat().st_size
+            if size_bytes != digest.size_bytes:
+                return f"holds {size_bytes:,} bytes, {digest.size_bytes:,} were committed"
+            found = digest_file(file)
     except FileNotFoundError:
         return "is missing"
     return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from gangline_schemas.base import Identifier
+from gangline_schemas.isolation import Isolation
 from gangline_service.settings import ServiceSettings
 
 from .inventory import node_name
@@ -41,6 +42,12 @@ class AgentSettings(ServiceSettings):
     block: str = "block-0"
     warm_start: bool = True
     """Fork ranks from a process that has torch imported (400 MB), on nodes without GPUs."""
+    isolation: Literal["auto"] | Isolation = "auto"
+    """How ranks are kept apart: the strongest level that works here (auto), or just this one."""
+    isolation_uids: str = "1900000000-1900999999"
+    """FIRST-LAST: users for teams, which must be nobody else's."""
+    isolation_processes: Annotated[int, Field(ge=64)] = 8192
+    """Processes and threads that a team may have on this node, where it has its own user."""
     rendezvous_ports: str | None = None
     """FIRST-LAST; default: 64 free ports below the ephemeral range."""
     heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0
@@ -77,6 +84,20 @@ class AgentSettings(ServiceSettings):
             if found is None or not 1024 <= int(found[1]) <= int(found[2]) <= 65535:
                 raise ValueError("must be FIRST-LAST, for example 21000-21063, from 1024 on")
         return value
+
+    @field_validator("isolation_uids")
+    @classmethod
+    def _uids_are_a_range(cls, value: str) -> str:
+        found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", value)
+        if found is None or not 1000 <= int(found[1]) < int(found[2]) < 2**31:
+            raise ValueError("must be FIRST-LAST, for example 1900000000-1900999999")
+        return value
+
+    @property
+    def uids(self) -> range:
+        """The users for teams."""
+        first, last = self.isolation_uids.split("-")
+        return range(int(first), int(last) + 1)
 
     @property
     def ports(self) -> tuple[int, ...]:

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gangline_schemas.events.workers import GpuInfo
+from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.rank_protocol import CopyDamaged
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .environment import rank_command, rank_environment
 from .inbox import Inbox
+from .isolation import Isolator
 from .launcher import Launch, Launcher
 from .log_lines import LogBatcher, without_secrets
 from .model import (
@@ -56,6 +57,7 @@ from .zygote_host import ZygoteHost
 log = structlog.get_logger(__name__)
 
 _DRAIN_S = 2.0
+_GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class Parts:
     checkpoints: Checkpoints
     stores: StoreHost
     zygote: ZygoteHost | None
-    gpus: tuple[GpuInfo, ...]
+    isolator: Isolator
+    node: NodeInfo
 
 
 class Effects:
@@ -98,7 +101,7 @@ class Effects:
             case Prepare():
                 self._submit(self._pool, lambda: self._prepare(action))
             case OpenStore():
-                self._parts.stores.open(action.gang, action.address, action.port)
+                self._open_store(action)
             case Spawn():
                 return [self._spawn(action)]
             case TerminateRank():
@@ -143,20 +146,39 @@ class Effects:
         )
         if ground is not None:
             try:
-                self._ranks.open(action.gang, ground.places.socket, ground.tokens)
+                self._ranks.open(action.gang, ground.places.socket, ground.tokens, ground.owner)
+                self._enter(action.gang, ground)
             except OSError as error:
-                outcome = PrepareFailed(
-                    action.gang, user_fault=False, message=f"no socket for ranks: {error.strerror}"
-                )
+                message = f"there is no place for its ranks here: {error}"
+                outcome = PrepareFailed(action.gang, user_fault=False, message=message)
             else:
                 self._grounds[action.gang] = ground
         self._inbox.put(outcome)
+
+    def _open_store(self, action: OpenStore) -> None:
+        ground = self._grounds[action.gang]
+        peers = [node.address for node in ground.allocation.nodes]
+        uid = ground.owner.uid if ground.owner is not None else None
+        self._parts.stores.open(action, uid, peers)
+
+    def _enter(self, gang: GangKey, ground: GangGround) -> None:
+        """Make the gang's room, if there are any. Raises OSError."""
+        places = ground.places
+        show = (places.code.parent, places.checkpoints, places.socket)
+        memory_bytes = len(ground.assignment.gpus) * self._rank_bytes(ground)
+        self._parts.isolator.enter(gang, show, memory_bytes, self.launcher.keep)
+
+    def _rank_bytes(self, ground: GangGround) -> int:
+        """The memory that each rank may take: what it asked for, or its share if that is more."""
+        node = self._parts.node
+        share = node.memory_gb / len(node.gpus)
+        return int(max(share, ground.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
 
     def _spawn(self, action: Spawn) -> Input:
         rank = action.rank
         ground = self._grounds[rank.gang]
         allocation = ground.allocation
-        indexes = {gpu.index for gpu in self._parts.gpus if gpu.model != "cpu"}
+        indexes = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
         visible = [str(index) for index in ground.assignment.gpus if index in indexes]
         environment = rank_environment(
             allocation,
@@ -167,6 +189,9 @@ class Effects:
             token=ground.tokens[rank.rank],
             secrets=ground.secrets,
         )
+        if ground.owner is not None:  # who has no name for the system, but needs one
+            for name in ("USER", "LOGNAME"):
+                environment.setdefault(name, allocation.team)
         logs = LogBatcher(
             ground.redacted,
             lambda first, lines: self._parts.outgoing.publish_log(
@@ -175,7 +200,11 @@ class Effects:
             lambda: time.time_ns() // 1_000_000,
         )
         self._logs[rank] = logs
-        launch = Launch(rank, rank_command(allocation), environment, ground.places.code)
+        confinement = self._parts.isolator.confinement(
+            rank.gang, ground.owner, self._rank_bytes(ground)
+        )
+        command = rank_command(allocation)
+        launch = Launch(rank, command, environment, ground.places.code, confinement)
         try:
             return RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:
@@ -209,7 +238,9 @@ class Effects:
         job_id = ground.allocation.job_id
         outcome: Input
         try:
-            written = self._parts.checkpoints.upload(action.rank, ground.allocation, action.ready)
+            written = self._parts.checkpoints.upload(
+                action.rank, ground.allocation, action.ready, ground.owner
+            )
             outcome = Uploaded(action.rank, written)
         except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
             message = f"{type(error).__name__}: {error}"
@@ -219,7 +250,7 @@ class Effects:
                 f"the checkpoint of step {action.ready.step} could not be stored: {message}",
             )
         self._inbox.put(outcome)
-        self._parts.checkpoints.prune(job_id)
+        self._parts.checkpoints.prune(job_id, owner=ground.owner)
 
     def _take_stacks(self, action: TakeStacks, ground: GangGround) -> None:
         """Into the ranks' logs, too, before anything may end them."""
@@ -234,6 +265,9 @@ class Effects:
         self._parts.stores.close(action.gang)
         self._ranks.close(action.gang)
         self._repairs.forget(action.gang)
+        first = self._parts.isolator.leave(action.gang)
+        if first is not None:
+            self.launcher.let_go(first)
         ground = self._grounds.pop(action.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == action.gang]:
             del self._logs[rank]

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from .isolation_rooms import UNCONFINED, Confinement, born_in
 from .log_lines import LogBatcher, Stream
 from .model import RankExited, RankKey
 from .rank_exec import tied_command
@@ -58,6 +59,25 @@ class Launch:
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
+    confinement: Confinement = UNCONFINED
+
+
+def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
+    """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
+    room = launch.confinement.room
+    with born_in(room):
+        return subprocess.Popen(
+            tied_command(*launch.command, orders=launch.confinement.orders, room=room),
+            cwd=launch.folder,
+            env=dict(launch.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            umask=0o077,
+            pass_fds=() if room is None else (room,),
+        )
 
 
 class RankProcess:
@@ -178,7 +198,7 @@ class Launcher:
     def spawn(self, launch: Launch, logs: LogBatcher) -> int:
         """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses."""
         forked = self._fork(launch)
-        process = forked or self._start_cold(launch)
+        process = forked or start_cold(launch)
         with self._lock:
             self.not_orphans.add(process.pid)
             rank = RankProcess(launch, process, logs, self._finish)
@@ -191,21 +211,7 @@ class Launcher:
         arguments = warm_arguments(launch.command)
         if self._zygote is None or arguments is None:
             return None
-        return self._zygote.fork(arguments, launch.environment, launch.folder)
-
-    @staticmethod
-    def _start_cold(launch: Launch) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            tied_command(*launch.command),
-            cwd=launch.folder,
-            env=dict(launch.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            umask=0o077,
-        )
+        return self._zygote.fork(arguments, launch.environment, launch.folder, launch.confinement)
 
     @contextlib.contextmanager
     def beside(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
@@ -213,14 +219,14 @@ class Launcher:
 
         Any thread that lives as long as the process may call it.
         """
-        with self._lock:  # else `reap` might collect it
-            process = subprocess.Popen(
+        process = self.keep(
+            lambda: subprocess.Popen(
                 tied_command(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            self.not_orphans.add(process.pid)
+        )
         try:
             with process:
                 try:
@@ -228,8 +234,19 @@ class Launcher:
                 finally:
                     process.kill()
         finally:
-            with self._lock:
-                self.not_orphans.discard(process.pid)
+            self.let_go(process.pid)
+
+    def keep(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """A process of the agent's own, which `reap` does not collect until `let_go`."""
+        with self._lock:
+            process = start()
+            self.not_orphans.add(process.pid)
+        return process
+
+    def let_go(self, pid: int) -> None:
+        """Collect it like an orphan once it has ended."""
+        with self._lock:
+            self.not_orphans.discard(pid)
 
     def terminate(self, rank: RankKey) -> None:
         """SIGTERM to the rank's process group."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
@@ -16,6 +16,7 @@ from gangline_storage.port import ObjectStore
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .environment import Places
+from .isolation_files import Owner, give
 from .log_lines import secret_texts
 from .model import GangKey, Prepared, PrepareFailed
 from .named_secrets import SecretMissing, read_secrets
@@ -26,13 +27,17 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class GangGround:
-    """What was prepared for one gang on this node. `secrets` never leave this process."""
+    """What was prepared for one gang on this node. `secrets` never leave this process.
+
+    `owner`: the user that its ranks run as, None: the agent's.
+    """
 
     allocation: GangAllocated
     assignment: NodeAssignment
     places: Places
     tokens: Mapping[int, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
+    owner: Owner | None = None
 
     @property
     def redacted(self) -> frozenset[str]:
@@ -52,12 +57,21 @@ class Folders:
 class Preparer:
     """Makes the ground for gangs, in the threads of its callers."""
 
-    def __init__(self, folders: Folders, store: ObjectStore, checkpoints: Checkpoints) -> None:
+    def __init__(
+        self,
+        folders: Folders,
+        store: ObjectStore,
+        checkpoints: Checkpoints,
+        owner: Callable[[str], Owner | None],
+    ) -> None:
+        """`owner` gives the user of a team's ranks, None for the agent's own."""
         self._folders = folders
         self._store = store
         self._checkpoints = checkpoints
+        self._owner = owner
         self._stopping = threading.Event()
         shutil.rmtree(folders.data / "work", ignore_errors=True)
+        (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
 
     def prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
@@ -96,16 +110,19 @@ class Preparer:
         spec = allocation.spec
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
         self.clear(key)
+        owner = self._owner(allocation.team)
         work = self._work(key)
+        work.mkdir(mode=0o700)
         for name in ("code", "home", "tmp"):
-            (work / name).mkdir(mode=0o700, parents=True)
+            (work / name).mkdir(mode=0o700)
         if spec.code_bundle is not None:
             bundles = self._folders.data / "bundles"
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
             unpack(packed, work / "code")
+        give(work, owner)
         resume = None
         if allocation.resume is not None:
-            resume = self._checkpoints.fetch(allocation.resume, allocation.team)
+            resume = self._checkpoints.fetch(allocation.resume, allocation.team, owner)
         ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
         return GangGround(
             allocation,
@@ -114,10 +131,11 @@ class Preparer:
                 code=work / "code",
                 home=work / "home",
                 temporary=work / "tmp",
-                checkpoints=self._checkpoints.folder(allocation.job_id),
+                checkpoints=self._checkpoints.folder(allocation.job_id, owner),
                 socket=self._folders.sockets / f"{key.job_id}-{key.attempt}",
                 resume=resume,
             ),
             tokens={rank: token_urlsafe(24) for rank in ranks},
             secrets=secrets,
+            owner=owner,
         )

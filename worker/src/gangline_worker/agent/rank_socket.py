@@ -1,8 +1,8 @@
 """What ranks say: one Unix socket per gang, all served by one thread.
 
-A connection counts once its peer is known: same user, a process of a rank of this gang, and the
-rank's token in its `Hello`. Frames are lines of JSON (`gangline_schemas.rank_protocol`); one that
-is too long or not understood ends the connection.
+A connection counts once its peer is known: the gang's user, a process of a rank of this gang, and
+the rank's token in its `Hello`. Frames are lines of JSON (`gangline_schemas.rank_protocol`); one
+that is too long or not understood ends the connection.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 
+from .isolation_files import Owner, give
 from .model import GangKey, RankKey, RankMessage
 
 log = structlog.get_logger(__name__)
@@ -47,6 +48,7 @@ class _Listener:
     socket: socket.socket
     path: Path
     tokens: Mapping[int, str]
+    uid: int
     connections: set[int] = field(default_factory=set)
 
 
@@ -73,17 +75,24 @@ class RankServer:
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         threading.Thread(target=self._run, name="rank-socket", daemon=True).start()
 
-    def open(self, gang: GangKey, path: Path, tokens: Mapping[int, str]) -> None:
-        """Listen for a gang's ranks; `tokens` by rank. Raises OSError."""
+    def open(
+        self, gang: GangKey, path: Path, tokens: Mapping[int, str], owner: Owner | None = None
+    ) -> None:
+        """Listen for a gang's ranks; `tokens` by rank; None: they run as the agent's user.
+
+        Raises OSError.
+        """
         path.parent.mkdir(mode=0o700, exist_ok=True)  # cleaners of /tmp may have removed it
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listening.bind(str(path))
         path.chmod(0o600)
+        give(path, owner)
         listening.listen(128)
         listening.setblocking(False)
         with self._lock:
-            self._listeners[gang] = _Listener(gang, listening, path, dict(tokens))
+            uid = owner.uid if owner is not None else os.getuid()
+            self._listeners[gang] = _Listener(gang, listening, path, dict(tokens), uid)
             self._selector.register(listening, selectors.EVENT_READ, gang)
         self._wake()
 
@@ -196,9 +205,10 @@ class RankServer:
         pid, uid, _ = _CREDENTIALS.unpack(raw)
         with self._lock:
             listener = self._listeners.get(connection.gang)
-            token = listener.tokens.get(hello.rank, "") if listener is not None else ""
-        rank = RankKey(connection.gang, hello.rank)
-        if connection.rank not in {None, rank} or uid != os.getuid() or not token:
+        if listener is None or uid != listener.uid:
+            return False
+        rank, token = RankKey(connection.gang, hello.rank), listener.tokens.get(hello.rank, "")
+        if connection.rank not in {None, rank} or not token:
             return False
         if not compare_digest(token.encode(), hello.token.encode()) or not self._owns(pid, rank):
             return False

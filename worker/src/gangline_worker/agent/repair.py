@@ -49,7 +49,8 @@ class Repairs:
         resume = ground.allocation.resume
         if resume is not None:
             try:
-                self._checkpoints.refetch(resume, ground.allocation.team, asked.file)
+                team = ground.allocation.team
+                self._checkpoints.refetch(resume, team, asked.file, ground.owner)
             except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
                 outcome = f"no other copy was found: {error}"
             else:

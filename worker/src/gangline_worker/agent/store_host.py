@@ -8,16 +8,26 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
-from .model import GangKey, StoreFailed, StoreOpened
+from .model import GangKey, OpenStore, StoreFailed, StoreOpened
 
 log = structlog.get_logger(__name__)
 
 _OPEN_ATTEMPTS = 10
 _RETRY_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A store that was asked for, and who may come to it."""
+
+    action: OpenStore
+    uid: int | None
+    peers: tuple[str, ...]
 
 
 class StoreHost:
@@ -26,7 +36,7 @@ class StoreHost:
     def __init__(self, answer: Callable[[StoreOpened | StoreFailed], None]) -> None:
         self._answer = answer
         self._process: subprocess.Popen[str] | None = None
-        self._wanted: dict[str, tuple[GangKey, str, int]] = {}
+        self._wanted: dict[str, _Wanted] = {}
         self._attempts: dict[str, int] = {}
         self._open: set[str] = set()
         self._lock = threading.Lock()
@@ -61,11 +71,15 @@ class StoreHost:
             for key in self._wanted:
                 self._send_open(key)
 
-    def open(self, gang: GangKey, address: str, port: int) -> None:
-        """Ask for a gang's store; the answer comes by the callback, from another thread."""
-        key = f"{gang.job_id}/{gang.attempt}"
+    def open(self, action: OpenStore, uid: int | None, peers: Sequence[str]) -> None:
+        """Ask for a gang's store; the answer comes by the callback, from another thread.
+
+        `uid`: whose connections of this machine get through, None: everybody's, and nobody asks;
+        `peers`: the addresses that others come from.
+        """
+        key = f"{action.gang.job_id}/{action.gang.attempt}"
         with self._lock:
-            self._wanted[key] = (gang, address, port)
+            self._wanted[key] = _Wanted(action, uid, tuple(peers))
             self._attempts[key] = 0
             self._send_open(key)
 
@@ -85,10 +99,16 @@ class StoreHost:
             process.wait()
 
     def _send_open(self, key: str) -> None:
-        _, address, port = self._wanted[key]
-        self._send(open=key, address=address, port=port)
+        wanted = self._wanted[key]
+        self._send(
+            open=key,
+            address=wanted.action.address,
+            port=wanted.action.port,
+            uid=wanted.uid,
+            peers=wanted.peers,
+        )
 
-    def _send(self, **command: str | int) -> None:
+    def _send(self, **command: object) -> None:
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):  # it died: `tick` starts it and asks again
@@ -109,7 +129,7 @@ class StoreHost:
             if wanted is None or key in self._open:
                 return
             self._open.add(key)
-        self._answer(StoreOpened(wanted[0]))
+        self._answer(StoreOpened(wanted.action.gang))
 
     def _failed(self, key: str, error: str) -> None:
         """Try again for a while: the port may still be held by what is just ending."""
@@ -124,9 +144,9 @@ class StoreHost:
         if again:
             threading.Timer(_RETRY_S, self._retry, args=(key,)).start()
             return
-        gang, address, port = wanted
-        message = f"the rendezvous {address}:{port} cannot be opened: {error}"
-        self._answer(StoreFailed(gang, message))
+        where = f"{wanted.action.address}:{wanted.action.port}"
+        message = f"the rendezvous {where} cannot be opened: {error}"
+        self._answer(StoreFailed(wanted.action.gang, message))
 
     def _retry(self, key: str) -> None:
         with self._lock:

@@ -1,9 +1,10 @@
 """The process that hosts the TCPStores of an agent's gangs; the agent's only part with torch.
 
 Commands arrive as JSON lines on standard input, answers leave on standard output:
-{"open": KEY, "address": A, "port": P} -> {"opened": KEY} or {"failed": KEY, "error": TEXT};
-{"close": KEY} -> nothing. It ends with its standard input. Each gang gets a store of its own on a
-socket that is bound to the given address alone: torch's own listens on all addresses.
+{"open": KEY, "address": A, "port": P, "uid": U or null, "peers": [ADDRESS...]} -> {"opened": KEY}
+or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with its standard input. Each
+gang gets a store of its own on a socket that is bound to the given address alone: torch's own
+listens on all addresses. With a uid, only that user and those peers get through (`store_gate`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import signal
 import socket
 import sys
 from datetime import timedelta
+
+from .store_gate import Gate, Guests, Inside
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,14 +36,63 @@ def listen(address: str, port: int) -> socket.socket:
     return listening
 
 
+class Stores:
+    """The stores by their keys."""
+
+    def __init__(self) -> None:
+        self._stores: dict[str, object] = {}
+        self._gate: tuple[Inside, Gate] | None = None
+
+    def open(self, key: str, address: str, port: int, guests: Guests | None) -> None:
+        """Open a store. Raises OSError and RuntimeError."""
+        listening = listen(address, port)
+        if guests is None:
+            self._stores[key] = _serve(listening)
+            return
+        try:
+            inside, gate = self._gate or self._build()
+            hidden = inside.run(lambda: listen("127.0.0.1", 0))
+            inner = hidden.getsockname()[1]
+            self._stores[key] = inside.run(lambda: _serve(hidden))
+        except BaseException:
+            listening.close()
+            raise
+        gate.open(key, listening, guests, inner)
+
+    def close(self, key: str) -> None:
+        """Close a store, if there is one."""
+        if self._gate is not None:
+            self._gate[1].close(key)
+        self._stores.pop(key, None)
+
+    def _build(self) -> tuple[Inside, Gate]:
+        inside = Inside()
+        self._gate = inside, Gate(inside)
+        return self._gate
+
+
+def _serve(listening: socket.socket) -> object:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    address, port = listening.getsockname()[:2]
+    return TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=30),
+        master_listen_fd=listening.detach(),
+    )
+
+
 def main() -> None:
     """Serve until standard input ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever torch prints must not look like an answer
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    import torch.distributed  # noqa: F401 -- before the first command is answered
 
-    stores: dict[str, TCPStore] = {}
+    stores = Stores()
 
     def answer(**values: str) -> None:
         answers.write(json.dumps(values) + "\n")
@@ -50,19 +102,12 @@ def main() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         if "close" in command:
-            stores.pop(command["close"], None)
+            stores.close(command["close"])
             continue
-        key, address, port = command["open"], command["address"], command["port"]
+        key, uid = command["open"], command["uid"]
+        guests = None if uid is None else Guests(uid, frozenset(command["peers"]))
         try:
-            listening = listen(address, port)
-            stores[key] = TCPStore(
-                address,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=30),
-                master_listen_fd=listening.detach(),
-            )
+            stores.open(key, command["address"], command["port"], guests)
         except (OSError, RuntimeError) as error:
             answer(failed=key, error=str(error).splitlines()[0])
         else:

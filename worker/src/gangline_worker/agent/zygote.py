@@ -1,9 +1,9 @@
 """The process that has torch imported already, and forks ranks from itself: a warm start.
 
 `python -m gangline_worker.agent.zygote FD`: FD is one end of a socket pair. A request is a frame
-(4 bytes of length, then JSON: `ZygoteRequest`), with the rank's stdout, its stderr and a gate as
-file descriptors beside its first byte. Answers are JSON lines: {"ready": true}, {"pid": N}, or
-{"refused": WHY} (start it cold).
+(4 bytes of length, then JSON: `ZygoteRequest`), with the rank's stdout, its stderr, a gate and, if
+it has a room, that one's pidfd as file descriptors beside its first byte. Answers are JSON lines:
+{"ready": true}, {"pid": N}, or {"refused": WHY} (start it cold).
 
 A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
 agent collects its status and its death is the rank's (PDEATHSIG). The rank does nothing before the
@@ -34,7 +34,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .rank_exec import tie_to
+from .isolation_rooms import turn_to
+from .rank_exec import confine, tie_to
 
 TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
 TOKEN_CHARS = 32
@@ -45,15 +46,19 @@ _SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})
 
 @dataclass(frozen=True, slots=True)
 class ZygoteRequest:
-    """One rank: `arguments` follow `python`, either `-m MODULE ...` or `SCRIPT ...`."""
+    """One rank: `arguments` follow `python`, either `-m MODULE ...` or `SCRIPT ...`.
+
+    `orders` are those of `rank_exec.confine`.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
+    orders: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
         """As it is sent."""
-        fields = (self.arguments, dict(self.environment), self.folder)
+        fields = (self.arguments, dict(self.environment), self.folder, self.orders)
         text = json.dumps(fields).encode()
         return len(text).to_bytes(4, "big") + text
 
@@ -87,7 +92,7 @@ def main() -> None:
         refused = _refusal(request, loaded)
         if refused is None:
             try:
-                pid = _fork_twice()
+                pid = _fork_twice(descriptors[3] if len(descriptors) > 3 else None)
             except OSError as error:
                 refused = f"it cannot fork: {error}"
             else:
@@ -152,8 +157,8 @@ def _can_be_imported(entry: Path) -> bool:
     return entry.suffix in {".py", ".so", ".pyc"} or (entry.is_dir() and entry.suffix == "")
 
 
-def _fork_twice() -> int:
-    """0 in the rank, its pid in the zygote, once the agent is its parent.
+def _fork_twice(room: int | None) -> int:
+    """0 in the rank, its pid in the zygote, once the agent is its parent. It is born in `room`.
 
     Raises OSError, in the zygote, when there is no rank.
     """
@@ -162,6 +167,8 @@ def _fork_twice() -> int:
         child = os.fork()
         if child == 0:
             try:
+                if room is not None:
+                    turn_to(room)
                 pid = os.fork()
                 if pid == 0:
                     return 0
@@ -180,18 +187,23 @@ def _fork_twice() -> int:
 def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
     """Wait for the gate, then be what a fresh process with this request would be."""
     os.setsid()
-    stdout, stderr, gate = descriptors
+    stdout, stderr, gate, *room = descriptors
     if not os.read(gate, 1):
         os._exit(1)
-    tie_to(agent)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
+    os.chdir(request.folder)
+    try:
+        confine(request.orders, room[0] if room else None)
+    except OSError as error:
+        sys.stderr.write(f"gangline: {error}\n")
+        os._exit(126)
+    tie_to(agent)
     os.closerange(3, max(descriptors) + 1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o077)
-    os.chdir(request.folder)
     _mark(request.environment[TOKEN_VARIABLE])
     os.environ.clear()
     os.environ.update(request.environment)
@@ -259,7 +271,7 @@ def _answer(control: socket.socket, **values: object) -> None:
 def _receive(control: socket.socket) -> tuple[ZygoteRequest, list[int]] | None:
     """The next request; None when the agent has closed its end."""
     descriptors = array.array("i")
-    data, ancillary, _, _ = control.recvmsg(4, socket.CMSG_SPACE(3 * descriptors.itemsize))
+    data, ancillary, _, _ = control.recvmsg(4, socket.CMSG_SPACE(4 * descriptors.itemsize))
     if not data:
         return None
     for _, _, raw in ancillary:
@@ -273,8 +285,9 @@ def _receive(control: socket.socket) -> tuple[ZygoteRequest, list[int]] | None:
         if not part:
             return None
         text += part
-    arguments, environment, folder = json.loads(text)
-    return ZygoteRequest(tuple(arguments), environment, folder), list(descriptors)
+    arguments, environment, folder, orders = json.loads(text)
+    request = ZygoteRequest(tuple(arguments), environment, folder, tuple(orders))
+    return request, list(descriptors)
 
 
 if __name__ == "__main__":

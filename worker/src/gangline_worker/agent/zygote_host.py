@@ -17,6 +17,7 @@ from typing import IO
 
 import structlog
 
+from .isolation_rooms import Confinement
 from .zygote import TOKEN_CHARS, TOKEN_VARIABLE, ZygoteRequest
 
 log = structlog.get_logger(__name__)
@@ -121,17 +122,23 @@ class ZygoteHost:
             process.wait()
 
     def fork(
-        self, arguments: tuple[str, ...], environment: Mapping[str, str], folder: Path
+        self,
+        arguments: tuple[str, ...],
+        environment: Mapping[str, str],
+        folder: Path,
+        confinement: Confinement,
     ) -> ForkedRank | None:
         """A rank that waits at its gate; None when it has to be started cold."""
         if self._control is None or not self.is_ready():
             return None
-        request = ZygoteRequest(arguments, environment, str(folder))
+        request = ZygoteRequest(arguments, environment, str(folder), confinement.orders)
+        room = [] if confinement.room is None else [confinement.room]
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         gate_read, gate_write = os.pipe2(os.O_CLOEXEC)
         try:
-            answer = self._ask(self._control, request, [out_write, err_write, gate_read])
+            passed = [out_write, err_write, gate_read, *room]
+            answer = self._ask(self._control, request, passed)
         except OSError as error:  # `tick` starts another
             log.warning("zygote.lost", error=str(error))
             self.stop()

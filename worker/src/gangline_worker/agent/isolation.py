@@ -1,0 +1,236 @@
+"""What keeps the ranks of one team from those of another on this node.
+
+At its start the agent tries the levels, strongest first, by really running a process at each, and
+takes the first at which that works. From then on each gang gets what its node's level has:
+
+- process: ranks can gain no privileges by what they execute, and leave no core dumps;
+- user: one user for each team, which owns what the gang needs and can read nothing of others;
+- namespaces: one room for each gang (`isolation_room`), in which there is nobody else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from gangline_schemas.isolation import Isolation
+from gangline_storage.durable import replace_file
+
+from .isolation_files import Owner, give
+from .isolation_metadata import block_metadata
+from .isolation_rooms import (
+    Confinement,
+    Furniture,
+    Room,
+    begin_room,
+    finish_room,
+    interpreter_places,
+)
+from .launcher import Launch, start_cold
+from .model import GangKey, RankKey
+
+log = structlog.get_logger(__name__)
+
+_TRIAL_S = 10.0
+_LEAST_BYTES = 64 << 20
+_TRIAL = GangKey("trial", 0)
+
+Start = Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]]
+"""Calls the given function, so that what it starts is not taken for an orphan."""
+
+
+class IsolationMissing(Exception):
+    """The machine lacks what was asked for; the message says what, and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Users for teams (the first one is for trials); processes and threads of each team here."""
+
+    uids: range
+    processes: int
+
+
+class Owners:
+    """One user for each team: the same on every node, but where two names fall on one number.
+
+    What was given out is kept in a file. May be used by many threads.
+    """
+
+    def __init__(self, file: Path, uids: range) -> None:
+        self._file = file
+        self._uids = uids
+        self._lock = threading.Lock()
+        self._known: dict[str, int] = {}
+        if file.exists():
+            kept: dict[str, int] = json.loads(file.read_text("utf-8"))
+            self._known = {team: uid for team, uid in kept.items() if uid in uids}
+
+    def of(self, team: str) -> Owner:
+        """The team's user. Raises OSError when all numbers are given out."""
+        with self._lock:
+            if team not in self._known:
+                self._known[team] = self._free(team)
+                replace_file(self._file, [json.dumps(self._known).encode()])
+            return Owner(self._known[team])
+
+    def _free(self, team: str) -> int:
+        taken = set(self._known.values())
+        start = int.from_bytes(hashlib.sha256(team.encode()).digest()[:8], "big")
+        for step in range(len(self._uids)):
+            uid = self._uids[(start + step) % len(self._uids)]
+            if uid not in taken:
+                return uid
+        raise OSError(f"all {len(self._uids)} users of teams are given out")
+
+
+class Isolator:
+    """Gives each gang what the node's level has. May be used by many threads.
+
+    `data` and `sockets` are the agent's folders, in which ranks have things of theirs; `hide`:
+    what else no rank may see.
+    """
+
+    def __init__(self, data: Path, sockets: Path, hide: Sequence[Path], bounds: Bounds) -> None:
+        self.level = Isolation.NONE
+        self._data = data
+        self._passed = (data, sockets)
+        self._hide = (data, sockets, *(path.absolute() for path in hide))
+        self._bounds = bounds
+        self._owners = Owners(data / "users.json", bounds.uids[1:])
+        self._rooms: dict[GangKey, Room] = {}
+        self._lock = threading.Lock()
+
+    def owner(self, team: str) -> Owner | None:
+        """The user of a team; None where all ranks run as the agent's."""
+        return self._owners.of(team) if self._has(Isolation.USER) else None
+
+    def enter(self, gang: GangKey, show: Sequence[Path], memory_bytes: int, start: Start) -> None:
+        """Make the gang's room, if the level has rooms, with `show` of what is hidden there.
+
+        Raises OSError.
+        """
+        if not self._has(Isolation.NAMESPACES):
+            return
+        below = [path for path in interpreter_places() if _hidden(path, self._hide)]
+        furniture = Furniture(
+            hide=self._hide,
+            show=(*below, *show),
+            shm_bytes=max(_LEAST_BYTES, memory_bytes // 2),
+            tmp_bytes=max(_LEAST_BYTES, memory_bytes // 4),
+        )
+        room = finish_room(start(lambda: begin_room(furniture)))
+        with self._lock:
+            self._rooms[gang] = room
+
+    def confinement(self, gang: GangKey, owner: Owner | None, rank_bytes: int) -> Confinement:
+        """What one of its ranks gives up before its program begins."""
+        orders = []
+        with self._lock:
+            room = self._rooms.get(gang)
+        if owner is not None:
+            orders += [
+                f"limit NPROC {self._bounds.processes}",
+                f"limit DATA {rank_bytes}",
+                f"user {owner.uid}",
+            ]
+        if self._has(Isolation.PROCESS):
+            orders = ["limit CORE 0", *orders, "lock"]
+        return Confinement(tuple(orders), room.handle if room is not None else None)
+
+    def leave(self, gang: GangKey) -> int | None:
+        """End all that is in the gang's room; the pid of its first process, to be collected."""
+        with self._lock:
+            room = self._rooms.pop(gang, None)
+        if room is None:
+            return None
+        room.close()
+        return room.pid
+
+    def settle(self, wanted: Isolation | None) -> None:
+        """Find the level: the one that is wanted, or the strongest that works here.
+
+        Raises IsolationMissing when the wanted one does not.
+        """
+        for level in sorted(Isolation, key=lambda item: -item.strength):
+            if wanted is not None and level is not wanted:
+                continue
+            self.level = level
+            lacking = self._try()
+            if lacking is None:
+                log.info("agent.isolation", level=level.value)
+                self._block_metadata()
+                return
+            log.info("agent.isolation_lacks", level=level.value, because=lacking)
+        self.level = Isolation.NONE
+        if wanted is not None:
+            raise IsolationMissing(
+                f"isolation: this machine cannot give {wanted.value}: {lacking}; "
+                "set GANGLINE_ISOLATION=auto to take the strongest level that it has"
+            )
+
+    def _has(self, level: Isolation) -> bool:
+        return self.level.strength >= level.strength
+
+    def _block_metadata(self) -> None:
+        if self._has(Isolation.USER):
+            try:
+                block_metadata(self._bounds.uids)
+            except OSError as error:
+                log.warning("agent.metadata_service_is_open", because=str(error))
+
+    def _try(self) -> str | None:
+        """What is missing for the level; None when a process ran at it."""
+        if self._has(Isolation.USER) and os.geteuid() != 0:
+            return "the agent is not root"
+        place = self._data / "trial"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700)
+        owner = Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
+        try:
+            self._let_through()
+            give(place, owner)
+            self.enter(_TRIAL, [place], 0, lambda begin: begin())
+            confinement = self.confinement(_TRIAL, owner, 1 << 30)
+            return _run(place, confinement)
+        except OSError as error:
+            return f"{error}"
+        finally:
+            self.leave(_TRIAL)
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _let_through(self) -> None:
+        """Let users pass to what is theirs below the agent's folders, where no room shows it."""
+        for path in self._passed:
+            path.chmod(0o711 if self.level is Isolation.USER else 0o700)
+
+
+def _run(place: Path, confinement: Confinement) -> str | None:
+    """Run a program with this interpreter there; what it complained of."""
+    program = "import gangline_worker, pathlib; pathlib.Path('done').touch()"
+    command = (sys.executable, "-c", program)
+    launch = Launch(RankKey(_TRIAL, 0), command, {}, place, confinement)
+    with start_cold(launch) as process:
+        try:
+            _, said = process.communicate(timeout=_TRIAL_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "a process took too long"
+    if process.returncode == 0 and (place / "done").exists():
+        return None
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"a process ended with {process.returncode}"
+
+
+def _hidden(path: Path, hide: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in hide)

@@ -1,0 +1,84 @@
+"""The first process of a room: the namespaces that the ranks of one gang on this node share.
+
+Run as a script with one argument, JSON of {"hide": [FOLDER...], "show": [PATH...], "shm_bytes": N,
+"tmp_bytes": N}, as the first process of a new pid namespace. It makes its own mount and ipc
+namespaces, puts empty folders over what is hidden, shows the given paths again where they were,
+says "ready", and then collects what ends. All in the namespaces ends with it, and it ends with the
+agent. Imports the standard library alone.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+_CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
+_SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a room has its own
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    found = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    _check(_LIBC.mount(*found, ctypes.c_ulong(flags), os.fsencode(options)), target)
+
+
+def _empty(folder: str, options: str) -> None:
+    if os.path.isdir(folder):  # noqa: PTH112 -- pathlib costs as much as the rest
+        _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+
+
+def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> None:
+    """Make the mounts of this room. Raises OSError when the system refuses one."""
+    _check(_LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "unshare")
+    _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in show}
+    for folder in _SHARED:
+        _empty(folder, f"mode=1777,size={tmp_bytes}")
+    _empty("/dev/shm", f"mode=1777,size={shm_bytes}")  # noqa: S108
+    for folder in sorted(hide):
+        _empty(folder, "mode=0755,size=1m")
+    for path, handle in kept.items():
+        here = f"/proc/self/fd/{handle}"
+        if os.path.isdir(here):  # noqa: PTH112
+            os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
+        else:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _mount(here, path, None, _MS_BIND | _MS_REC)
+        os.close(handle)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def main() -> None:
+    """Furnish the room and keep it until the agent goes."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    os.umask(0o022)
+    try:
+        furnish(**json.loads(sys.argv[1]))
+    except OSError as error:
+        sys.stdout.write(f"{error.filename}: {error.strerror}\n")
+        sys.exit(1)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while True:
+        signal.sigwait({signal.SIGCHLD})
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Rooms: a gang's own pid, mount and ipc namespaces on this node, and how ranks get into them.
+
+A process gets into a pid namespace only by being born there. So a thread of the agent that starts
+one turns to the room for that moment (`born_in`); the process joins the other namespaces itself
+(`rank_exec.confine`). The agent stays its parent and sees it under an ordinary pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import isolation_room
+
+_CLONE_NEWPID = 0x2000_0000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What a process gives up (`rank_exec.confine`), and the handle of the room it is born in."""
+
+    orders: tuple[str, ...] = ()
+    room: int | None = None
+
+
+UNCONFINED = Confinement()
+
+
+@dataclass(frozen=True, slots=True)
+class Furniture:
+    """What a room hides, what it shows of that again, and the limits of its own memory files."""
+
+    hide: tuple[Path, ...]
+    show: tuple[Path, ...]
+    shm_bytes: int
+    tmp_bytes: int
+
+    def encode(self) -> str:
+        """As `isolation_room` reads it."""
+        return json.dumps(
+            {
+                "hide": [str(path) for path in self.hide],
+                "show": [str(path) for path in self.show],
+                "shm_bytes": self.shm_bytes,
+                "tmp_bytes": self.tmp_bytes,
+            }
+        )
+
+
+class Room:
+    """A furnished room; `handle` is a pidfd of its first process, to join its namespaces by."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.handle = os.pidfd_open(process.pid)
+
+    def close(self) -> None:
+        """End all that is in it."""
+        self._process.kill()
+        os.close(self.handle)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def wait(self) -> None:
+        """Until nothing of it is left. All ranks that were born in it must have been collected."""
+        self._process.wait()
+
+
+def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
+    """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
+    with _turning():
+        _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(isolation_room.__file__), furniture.encode()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def finish_room(process: subprocess.Popen[bytes]) -> Room:
+    """Wait until it is furnished. Raises OSError that says what the system refused."""
+    said = process.stdout.readline() if process.stdout is not None else b""
+    if said == b"ready\n":
+        return Room(process)
+    process.kill()
+    process.wait()
+    raise OSError(said.decode(errors="replace").strip() or "the room's first process died")
+
+
+def turn_to(room: int) -> None:
+    """From now on, what this thread starts is born in the room. Raises OSError."""
+    _check(_LIBC.setns(room, _CLONE_NEWPID), "setns")
+
+
+@contextlib.contextmanager
+def born_in(room: int | None) -> Iterator[None]:
+    """What this thread starts meanwhile is born in the room; nothing changes for None."""
+    with contextlib.ExitStack() as turned:
+        if room is not None:
+            turned.enter_context(_turning())
+            turn_to(room)
+        yield
+
+
+@contextlib.contextmanager
+def _turning() -> Iterator[None]:
+    """In the end, let this thread's children be born in its own pid namespace again."""
+    own = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        try:
+            turn_to(own)
+        finally:
+            os.close(own)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def interpreter_places() -> Sequence[Path]:
+    """The folders that a Python program of this environment reads its modules from."""
+    named = (sys.base_prefix, sys.prefix, *sys.path)
+    found = {Path(name).absolute() for name in named if name and Path(name).exists()}
+    return sorted(path for path in found if not any(parent in found for parent in path.parents))

@@ -1,0 +1,241 @@
+"""Lets a gang's own ranks, and nobody else, through to its TCPStore, which asks nobody who he is.
+
+The store listens in a network namespace that only this process has. Here a thread accepts its
+connections, asks the kernel whose they are, and passes the bytes of the right ones on:
+
+- from this machine: of the user that the gang's ranks run as;
+- from another one: from an address of the gang's nodes. Who it is there is that machine's to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import queue
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_CLONE_NEWNET = 0x4000_0000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_CHUNK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """Who may come in: a user of this machine, and the addresses of other machines."""
+
+    uid: int
+    peers: frozenset[str]
+
+
+class Inside:
+    """A thread in a network namespace of its own, in which there is only a loopback."""
+
+    def __init__(self) -> None:
+        """Raises OSError when the system refuses."""
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="store-inside")
+        self._pool.submit(_go_inside).result()
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do it there."""
+        return self._pool.submit(work).result()
+
+    def connect(self, port: int) -> socket.socket:
+        """A connection to a port there. Raises OSError."""
+        return self.run(lambda: socket.create_connection(("127.0.0.1", port)))
+
+
+def _go_inside() -> None:
+    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "no network namespace for the rendezvous")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+
+
+@dataclass(slots=True, eq=False)
+class _Side:
+    """One end of a connection that is passed on; `pending` waits to be sent to it."""
+
+    socket: socket.socket
+    other: _Side | None = None
+    pending: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
+class _Door:
+    """A gang's listening socket."""
+
+    socket: socket.socket
+    guests: Guests
+    port: int
+    sides: set[_Side] = field(default_factory=set)
+
+
+class Gate:
+    """The doors of all gangs; one thread passes on what comes through them."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self._selector = selectors.DefaultSelector()
+        self._doors: dict[str, _Door] = {}
+        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_r, self._wake_w = socket.socketpair()
+        self._wake_r.setblocking(False)
+        self._selector.register(self._wake_r, selectors.EVENT_READ, None)
+        threading.Thread(target=self._run, name="store-gate", daemon=True).start()
+
+    def open(self, key: str, listening: socket.socket, guests: Guests, port: int) -> None:
+        """Let guests through `listening` to the store at `port` inside."""
+        listening.setblocking(False)
+        self._ask(lambda: self._opened(key, _Door(listening, guests, port)))
+
+    def close(self, key: str) -> None:
+        """Let nobody through any more, and hang up; nothing happens when it is not open."""
+        self._ask(lambda: self._closed(key))
+
+    def _ask(self, what: Callable[[], None]) -> None:
+        self._asked.put(what)
+        self._wake_w.send(b"w")
+
+    def _opened(self, key: str, door: _Door) -> None:
+        self._doors[key] = door
+        self._selector.register(door.socket, selectors.EVENT_READ, door)
+
+    def _closed(self, key: str) -> None:
+        door = self._doors.pop(key, None)
+        if door is not None:
+            self._selector.unregister(door.socket)
+            door.socket.close()
+            for side in list(door.sides):
+                self._hang_up(door, side)
+
+    def _run(self) -> None:
+        while True:
+            for ready, mask in self._selector.select():
+                if ready.data is None:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wake_r.recv(4096)
+                elif isinstance(ready.data, _Door):
+                    self._accept(ready.data)
+                else:
+                    door, side = ready.data
+                    self._serve(door, side, mask)
+            while not self._asked.empty():
+                self._asked.get()()
+
+    def _accept(self, door: _Door) -> None:
+        try:
+            outer, peer = door.socket.accept()
+        except OSError:
+            return
+        if not admitted(door.guests, peer[:2], outer.getsockname()[:2]):
+            outer.close()
+            return
+        try:
+            inner = self._inside.connect(door.port)
+        except OSError:
+            outer.close()
+            return
+        sides = _Side(outer), _Side(inner)
+        sides[0].other, sides[1].other = sides[1], sides[0]
+        for side in sides:
+            side.socket.setblocking(False)
+            side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(side.socket, selectors.EVENT_READ, (door, side))
+            door.sides.add(side)
+
+    def _serve(self, door: _Door, side: _Side, mask: int) -> None:
+        other = side.other
+        if other is None or side not in door.sides:  # hung up in this very round
+            return
+        try:
+            if mask & selectors.EVENT_WRITE:
+                side.pending = side.pending[side.socket.send(side.pending) :]
+            if mask & selectors.EVENT_READ:
+                data = side.socket.recv(_CHUNK_BYTES)
+                if not data:
+                    self._hang_up(door, side)
+                    return
+                other.pending = data[_sent(other.socket, data) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._hang_up(door, side)
+            return
+        for end, back in ((side, other), (other, side)):
+            # Nothing is read for an end that has not taken what was read before.
+            reads = 0 if back.pending else selectors.EVENT_READ
+            writes = selectors.EVENT_WRITE if end.pending else 0
+            self._watch(door, end, reads | writes)
+
+    def _watch(self, door: _Door, side: _Side, mask: int) -> None:
+        known = side.socket in self._selector.get_map()
+        if mask and known:
+            self._selector.modify(side.socket, mask, (door, side))
+        elif mask:
+            self._selector.register(side.socket, mask, (door, side))
+        elif known:
+            self._selector.unregister(side.socket)
+
+    def _hang_up(self, door: _Door, side: _Side) -> None:
+        for end in filter(None, (side, side.other)):
+            self._watch(door, end, 0)
+            end.socket.close()
+            door.sides.discard(end)
+
+
+def _sent(to: socket.socket, data: bytes) -> int:
+    with contextlib.suppress(BlockingIOError):
+        return to.send(data)
+    return 0
+
+
+def admitted(guests: Guests, peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Whether a connection from `peer` to `own`, as (address, port), is a guest's."""
+    if _is_here(peer[0]):
+        return _uid_of(peer, own) == guests.uid
+    return peer[0] in guests.peers
+
+
+def _is_here(address: str) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _uid_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+    """Whose the other end of a connection within this machine is; None when nobody's any more."""
+    ends = [[_in_proc(peer), _in_proc(own)]]
+    if ":" not in peer[0]:  # the other end may be of a socket for both families
+        ends.append([f"0000000000000000FFFF0000{end}" for end in ends[0]])
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError):
+            for line in Path(f"/proc/thread-self/net/{table}").read_text("ascii").splitlines()[1:]:
+                fields = line.split()
+                # One that its process has closed has no inode, and is called root's.
+                if fields[1:3] in ends and int(fields[9]) != 0:
+                    return int(fields[7])
+    return None
+
+
+def _in_proc(end: tuple[str, int]) -> str:
+    """An address and port as the kernel writes them: words of the machine's order in hex."""
+    address, port = end
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    raw = socket.inet_pton(family, address)
+    words = struct.unpack(f"={len(raw) // 4}I", raw)
+    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
