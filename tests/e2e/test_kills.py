@@ -77,6 +77,18 @@ def first_incident(platform: RunningPlatform, job: str) -> Incident:
     raise AssertionError(f"no incident of {job} was closed")
 
 
+def kept_stacks(platform: RunningPlatform, job: str, ranks: int) -> dict[int, tuple[str, str]]:
+    """State and stacks of each rank as the incident has them, once the tracker has all."""
+    deadline = time.monotonic() + 60
+    with connect(platform.client.url, platform.client.token) as client:
+        while time.monotonic() < deadline:
+            found = client.incident(job, 1).stacks
+            if len(found) == ranks:
+                return {item.rank: (item.state, item.stacks) for item in found}
+            time.sleep(0.1)
+    raise AssertionError(f"the stacks of {job} are not with its incident")
+
+
 def test_a_job_survives_the_death_of_every_service(own_platform: RunningPlatform) -> None:
     with LogWatch(own_platform.client.bootstrap_servers) as watch:
         job = watch.submit("survivor", hyperparameters={"steps": 1500})
@@ -153,6 +165,10 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: Runnin
         stacks = {s.data.rank: s.data for s in watch.of("worker.stacks", job)}
         assert stacks[1].state == "stopped"
         assert all("trainer.py" in item.stacks for item in stacks.values())
+        assert first_incident(own_platform, job).failure_class == "hang"
+        assert kept_stacks(own_platform, job, len(stacks)) == {
+            rank: (item.state, item.stacks) for rank, item in stacks.items()
+        }
         watch.assert_sound()
 
 

@@ -25,7 +25,9 @@ from gangline_schemas.events.faults import (
     FailureCause,
     FailureClass,
     GangFailed,
+    GangTroubled,
     IncidentClosed,
+    WorkerStraggling,
 )
 from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.scheduling import (
@@ -40,8 +42,10 @@ from gangline_schemas.events.workers import (
     GpuStatus,
     LogLine,
     RankStatus,
+    TroubleKind,
     WorkerHeartbeat,
     WorkerLog,
+    WorkerStacks,
     WorkerStep,
 )
 from gangline_schemas.job import JobSpec, JobState, Resources
@@ -418,6 +422,60 @@ def test_incidents_are_chosen(tracker: TrackerProcess) -> None:
     assert (nothing.incidents, nothing.recover_median_s, nothing.by_node) == (0, None, [])
     with pytest.raises(CursorError):
         incidents.page(IncidentFilter(), cursor="1.job")
+
+
+def test_one_incident_is_found_with_its_stacks_and_what_was_noticed(
+    tracker: TrackerProcess,
+) -> None:
+    for rank in (1, 0):
+        for attempt in (1, 2):
+            stacks = WorkerStacks(
+                job_id="job-a",
+                attempt=attempt,
+                rank=rank,
+                node_id=f"node-{rank}",
+                pid=7,
+                state="stopped",
+                stacks=f"of attempt {attempt}",
+            )
+            tracker.send(stacks, "job-a")
+    slow = WorkerStraggling(
+        job_id="job-a", attempt=2, team="nlp", rank=1, node_id="node-1", busy_s=0.4, usual_s=0.2,
+        against="gang", relative=0.5, individual=1.0, host=0.5, message="rank 1 is slow",
+        since=BASE, noted_at=BASE,
+    )  # fmt: skip
+    tracker.send(slow, "job-a")
+    spike = GangTroubled(
+        job_id="job-c", attempt=1, team="vision", kind=TroubleKind.LOSS_SPIKE, rank=0,
+        node_id="node-2", step=9, message="the loss leapt up", noted_at=BASE,
+    )  # fmt: skip
+    tracker.send(spike, "job-c")
+    incidents = Incidents(tracker.client("service"))
+    wait_until("both notices", lambda: len(incidents.notices(IncidentFilter())) == 2)
+
+    def noticed(wanted: IncidentFilter) -> list[tuple[str, int, str, int, str, str]]:
+        return [
+            (row.job_id, row.attempt, row.kind, row.rank, row.node_id, row.message)
+            for row in incidents.notices(wanted)
+        ]
+
+    of_a = ("job-a", 2, "straggling", 1, "node-1", "rank 1 is slow")
+    of_c = ("job-c", 1, "loss_spike", 0, "node-2", "the loss leapt up")
+    assert {*noticed(IncidentFilter())} == {of_a, of_c}
+    assert noticed(IncidentFilter(job_id="job-a")) == [of_a]
+    assert noticed(IncidentFilter(teams=frozenset({"vision"}))) == [of_c]
+    assert noticed(IncidentFilter(node_id="node-2", since=BASE)) == [of_c]
+    assert noticed(IncidentFilter(classes=("node",))) == []
+    found = incidents.one("job-a", 2, None)
+    assert found is not None
+    assert (found.attempt, found.outcome) == (2, "open")
+    assert incidents.one("job-a", 2, frozenset({"vision"})) is None
+    assert incidents.one("job-a", 9, None) is None
+    told = incidents.stacks("job-a", 2)
+    assert [(item.rank, item.node_id, item.stacks) for item in told] == [
+        (0, "node-0", "of attempt 2"),
+        (1, "node-1", "of attempt 2"),
+    ]
 
 
 def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:

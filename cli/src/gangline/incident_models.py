@@ -61,9 +61,42 @@ class Totals(Answer):
     by_node: list[Share] = Field(default_factory=list)
 
 
+class Notice(Answer):
+    """What was noticed of an attempt that went on: straggling, loss_spike or not_finite."""
+
+    team: str = ""
+    job_id: str
+    attempt: int
+    kind: str
+    rank: int
+    node_id: str = ""
+    message: str
+    noted_at: datetime
+
+
 class IncidentPage(Answer):
     """Incidents, newest first."""
 
     incidents: list[Incident]
     totals: Totals
+    notices: list[Notice] = Field(default_factory=list)
     cursor: str | None = None
+
+
+class Stacks(Answer):
+    """What one rank of a gang that hung was doing."""
+
+    rank: int
+    node_id: str
+    pid: int
+    state: str
+    last_step: int | None = None
+    stacks: str = ""
+    missing: str | None = None
+
+
+class IncidentDetail(Answer):
+    """One failure, and the stacks of its ranks if it was a hang."""
+
+    incident: Incident
+    stacks: list[Stacks]

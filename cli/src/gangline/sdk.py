@@ -17,7 +17,7 @@ from gangline import api_models as api
 from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
-from gangline.incident_models import Incident, IncidentPage, Totals
+from gangline.incident_models import Incident, IncidentDetail, IncidentPage, Totals
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
 from gangline.report_models import UtilizationReport, WeeklyReport
 from gangline.transport import HTML, Params, Transport
@@ -304,7 +304,10 @@ class Gangline:
         since: datetime | None = None,
         limit: int | None = None,
     ) -> IncidentPage:
-        """The newest `limit` failures (None: all), of one job or of all, and the totals of all."""
+        """The newest `limit` failures (None: all), of one job or of all, and the totals of all.
+
+        `notices` are the newest of what was noticed of gangs that went on.
+        """
         wanted = {
             "job": None if job_id is None else path_id(job_id),
             "team": team,
@@ -319,8 +322,14 @@ class Gangline:
             return page.incidents, page.cursor
 
         found = [*pages(ask, limit)]
-        totals = read_pages[0].totals if read_pages else Totals()
-        return IncidentPage(incidents=found, totals=totals, cursor=None)
+        if not read_pages:
+            return IncidentPage(incidents=[], totals=Totals())
+        return read_pages[0].model_copy(update={"incidents": found, "cursor": None})
+
+    def incident(self, job_id: str, attempt: int) -> IncidentDetail:
+        """The failure of one attempt, and what its ranks were doing if it hung."""
+        path = f"/v1/incidents/{path_id(job_id)}/{attempt}"
+        return read(IncidentDetail, self._call("GET", path))
 
     # Reports
 

@@ -106,3 +106,54 @@ def test_a_time_that_is_none_is_refused(gangline: Runner) -> None:
     done = gangline("incidents", "--since", "never")
     assert done.code == 2
     assert "--since" in done.err
+
+
+HANG = incident(failure_class="hang", message="no rank got on: rank 1 on node-2 was quiet for 9 s")
+NOTICE = {
+    "team": "nlp", "job_id": JOB, "attempt": 2, "kind": "straggling", "rank": 3, "node_id": "n",
+    "message": "rank 3 on n works 0.840 s a step before it waits for others; its gang's median is "
+    "0.410 s", "noted_at": "2026-11-21T10:00:00Z",
+}  # fmt: skip
+
+
+def test_an_attempt_is_told_with_what_its_ranks_were_doing(stub: Stub, gangline: Runner) -> None:
+    ranks = [
+        {"rank": 0, "node_id": "node-1", "pid": 7, "state": "sleeping", "last_step": 20,
+         "stacks": "process 7, sleeping\nthread MainThread\n  wait (train.py:3)", "missing": None},
+        {"rank": 1, "node_id": "node-2", "pid": 8, "state": "stopped", "last_step": None,
+         "stacks": "", "missing": "py-spy took too long"},
+    ]  # fmt: skip
+    stub.on("GET", f"{ROUTE}/{JOB}/2", {"incident": HANG, "stacks": ranks})
+    lines = gangline("incidents", JOB, "--attempt", "2").out.splitlines()
+    first, second = (lines.index(line) for line in lines if line.startswith("rank "))
+    assert lines[first:second] == [
+        "rank 0 on node-1, sleeping, after step 20",
+        "  process 7, sleeping",
+        "  thread MainThread",
+        "    wait (train.py:3)",
+        "",
+    ]
+    assert lines[second:] == [
+        "rank 1 on node-2, stopped, before its first step",
+        "  py-spy took too long",
+    ]
+
+
+def test_an_attempt_is_of_a_job(gangline: Runner) -> None:
+    done = gangline("incidents", "--attempt", "2")
+    assert done.code == 2
+    assert "--attempt is of a job" in done.err
+
+
+def test_of_a_hang_the_way_to_its_stacks_is_told(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page(HANG))
+    assert "what its ranks did: --attempt 1" in gangline("incidents", JOB).out
+
+
+def test_what_was_noticed_is_told_also_when_nothing_failed(stub: Stub, gangline: Runner) -> None:
+    stub.on("GET", ROUTE, page() | {"notices": [NOTICE]})
+    done = gangline("incidents")
+    text = " ".join(done.out.split())
+    assert f"ago {JOB} (attempt 2) straggling: rank 3 on n works 0.840 s a step" in text
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert gangline("incidents", "--json").json["notices"][0]["rank"] == 3

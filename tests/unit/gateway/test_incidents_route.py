@@ -12,13 +12,22 @@ from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import routes
 from gangline_gateway.gate import Gate
-from gangline_gateway.incidents import IncidentFilter, IncidentPage, IncidentRow, Share, Totals
+from gangline_gateway.incidents import (
+    IncidentFilter,
+    IncidentPage,
+    IncidentRow,
+    NoticeRow,
+    Share,
+    Totals,
+)
 from gangline_gateway.past import Past, Questions
+from gangline_schemas.events.workers import WorkerStacks
 from gangline_service.tokens import Principal, Role
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 ADMIN = Principal(name="ada", role=Role.ADMIN, teams=frozenset())
 MEMBER = Principal(name="ann", role=Role.MEMBER, teams=frozenset({"nlp", "vision"}))
+EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"theirs"}))
 ROW = IncidentRow(
     team="nlp", job_id="a", attempt=1, outcome="open", failure_class="node", cause="node",
     action="restart", message="node n1 was silent for 60 s", first_rank=None, node_id="n1",
@@ -43,12 +52,31 @@ class Asked:
         self.pages.append((limit, cursor))
         return IncidentPage([ROW], "more")
 
+    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> IncidentRow | None:
+        mine = teams is None or ROW.team in teams
+        return ROW if mine and (job_id, attempt) == (ROW.job_id, ROW.attempt) else None
+
+    def stacks(self, job_id: str, attempt: int) -> list[WorkerStacks]:
+        return [
+            WorkerStacks(
+                job_id=job_id, attempt=attempt, rank=rank, node_id="n1", pid=rank + 7,
+                state="stopped", stacks="thread MainThread",
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+
+    def notices(self, wanted: IncidentFilter) -> list[NoticeRow]:
+        assert wanted == self.filters[-1]
+        return [NoticeRow("nlp", "a", 1, "straggling", 3, "n1", "rank 3 is slow", AT)]
+
     def totals(self, wanted: IncidentFilter) -> Totals:
         assert wanted == self.filters[-1]
         return Totals(7, 0, None, None, 84.0, [Share("node", 7, 84.0)], [Share("n1", 7, 84.0)])
 
 
-def get(asked: Asked, caller: Principal, **params: Any) -> httpx.Response:
+def get(
+    asked: Asked, caller: Principal, path: str = "/v1/incidents", **params: Any
+) -> httpx.Response:
     away: Any = None
     source: Any = asked
     past = Past(lambda: Questions(away, away, away, source))
@@ -61,7 +89,7 @@ def get(asked: Asked, caller: Principal, **params: Any) -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(as_caller)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            return await client.get("/v1/incidents", params=params)
+            return await client.get(path, params=params)
 
     return asyncio.run(ask())
 
@@ -119,3 +147,33 @@ def test_what_is_asked_for_is_what_is_looked_for() -> None:
 )
 def test_what_cannot_be_is_refused(params: dict[str, Any]) -> None:
     assert get(Asked(), ADMIN, **params).status_code == 422
+
+
+def test_what_was_noticed_stands_on_the_first_page() -> None:
+    (notice,) = get(Asked(), ADMIN).json()["notices"]
+    assert (notice["kind"], notice["rank"]) == ("straggling", 3)
+    assert notice["message"] == "rank 3 is slow"
+    assert get(Asked(), ADMIN, cursor="1.a.1").json()["notices"] == []
+
+
+def test_one_incident_has_the_stacks_of_its_ranks() -> None:
+    answer = get(Asked(), MEMBER, "/v1/incidents/a/1").json()
+    assert answer["incident"]["message"] == ROW.message
+    assert [(item["rank"], item["state"]) for item in answer["stacks"]] == [
+        (0, "stopped"),
+        (1, "stopped"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "caller", "status"),
+    [
+        ("/v1/incidents/a/2", ADMIN, 404),
+        ("/v1/incidents/a/0", ADMIN, 422),
+        ("/v1/incidents/a/1", EVE, 404),
+    ],
+)
+def test_an_incident_that_is_not_there_for_the_caller(
+    path: str, caller: Principal, status: int
+) -> None:
+    assert get(Asked(), caller, path).status_code == status

@@ -1,4 +1,4 @@
-"""`gangline incidents`: what failed, what it cost, and when it was over."""
+"""`gangline incidents`: what failed, what it cost, when it was over, and what was noticed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ import typer
 
 from gangline import render
 from gangline.commands.replay import parse_time
-from gangline.incident_models import Incident, IncidentPage, Share, Totals
+from gangline.errors import CliError, ExitCode
+from gangline.incident_models import (
+    Incident,
+    IncidentDetail,
+    IncidentPage,
+    Notice,
+    Share,
+    Stacks,
+    Totals,
+)
 from gangline.render import NONE, Column
 from gangline.session import Session
 
 _HOUR_S = 3600.0
+_HANG = "hang"
 _TABLE = (
     Column("AGE", right=True),
     Column("JOB", flexible=True),
@@ -31,6 +41,10 @@ def incidents(
     session: Session,
     job_id: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only this job.")] = None,
     *,
+    attempt: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only the failure of this attempt, with its ranks' stacks."),
+    ] = None,
     team: Annotated[str | None, typer.Option(help="Only this team.")] = None,
     node: Annotated[str | None, typer.Option(help="Only failures that name this node.")] = None,
     since: Annotated[
@@ -40,6 +54,12 @@ def incidents(
 ) -> None:
     """What failed, newest first, and what all of it cost. Of one job: each failure in words."""
     now = datetime.now(UTC)
+    if attempt is not None:
+        if job_id is None:
+            raise CliError("--attempt is of a job", "give its id too", ExitCode.USAGE)
+        detail = session.client.incident(job_id, attempt)
+        session.out.show(detail, detail_text(detail))
+        return
     found = session.client.incidents(
         job_id,
         team=team,
@@ -47,18 +67,43 @@ def incidents(
         since=None if since is None else parse_time(since, now, "--since"),
         limit=limit,
     )
-    if not found.incidents and not session.out.json:
+    if not (found.incidents or found.notices or session.out.json):
         session.out.note("nothing has failed" if job_id is None else f"{job_id} has not failed")
         return
     session.out.show(found, incidents_text(found, now, in_words=job_id is not None))
 
 
 def incidents_text(found: IncidentPage, now: datetime, *, in_words: bool = False) -> str:
-    """The table, then each failure `in_words` if asked for, then the totals; 80 columns."""
-    parts = [render.table(_TABLE, [_row(item, now) for item in found.incidents])]
+    """The table, each failure `in_words` if asked for, notices, the totals; 80 columns."""
+    parts = []
+    if found.incidents:
+        parts.append(render.table(_TABLE, [_row(item, now) for item in found.incidents]))
     if in_words:
         parts += [_in_words(item) for item in found.incidents]
+    if found.notices:
+        noticed = [_noticed(item, now) for item in found.notices]
+        parts.append("\n".join(["noticed of gangs that went on:", *noticed]))
     return "\n\n".join([*parts, _totals(found.totals, len(found.incidents))])
+
+
+def detail_text(found: IncidentDetail) -> str:
+    """One failure in words, then what each of its ranks was doing, as it was read."""
+    parts = [_in_words(found.incident), *(_stacks(item) for item in found.stacks)]
+    return "\n\n".join(parts)
+
+
+def _noticed(item: Notice, now: datetime) -> str:
+    text = f"{item.job_id} (attempt {item.attempt}) {item.kind}: {item.message}"
+    return render.wrap(f"{render.age(item.noted_at, now)} ago  {text}", "  ")
+
+
+def _stacks(item: Stacks) -> str:
+    at = "before its first step" if item.last_step is None else f"after step {item.last_step}"
+    lines = [f"rank {item.rank} on {item.node_id}, {item.state}, {at}"]
+    if item.missing:
+        lines.append(f"  {render.log_text(item.missing)}")
+    lines += [f"  {render.log_text(line)}" for line in item.stacks.splitlines()]
+    return "\n".join(lines)
 
 
 def _row(item: Incident, now: datetime) -> list[str]:
@@ -97,6 +142,8 @@ def _in_words(item: Incident) -> str:
         lines.append(render.wrap(text, "  "))
     if item.avoid_nodes:
         lines.append(render.wrap(f"avoided: {', '.join(item.avoid_nodes)}", "  "))
+    if item.failure_class == _HANG:
+        lines.append(f"  what its ranks did: --attempt {item.attempt}")
     return "\n".join(lines)
 
 

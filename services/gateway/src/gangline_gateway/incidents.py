@@ -1,4 +1,4 @@
-"""What failed, from ClickHouse: a page of incidents, and what all of them cost.
+"""What failed, from ClickHouse: a page of incidents, what all of them cost, and what was noticed.
 
 Like history.py: who answers a user passes that user's teams, and a client belongs to one thread.
 """
@@ -6,6 +6,7 @@ Like history.py: who answers a user passes that user's teams, and a client belon
 # ruff: noqa: S608 - the texts are built from constants; values are query parameters.
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+from gangline_schemas.events.workers import WorkerStacks
 
 MAX_PAGE = 200
 MAX_SHARES = 20
+MAX_NOTICES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,20 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeRow:
+    """What was noticed of an attempt that went on: straggling, loss_spike or not_finite."""
+
+    team: str
+    job_id: str
+    attempt: int
+    kind: str
+    rank: int
+    node_id: str
+    message: str
+    noted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentFilter:
     """Which incidents; an empty field accepts all."""
 
@@ -102,6 +119,19 @@ class IncidentFilter:
             where.add("node_id = {node:String}", node=self.node_id)
         if self.since is not None:
             where.add("failed_at >= {since:DateTime64(3)}", since=self.since)
+        return where
+
+    def where_noticed(self) -> Where:
+        """The same for rows of `events`; a notice has no class."""
+        where = Where()
+        where.add("type IN ('worker.straggling', 'gang.troubled')")
+        where.teams(self.teams)
+        if self.job_id:
+            where.add("subject = {job:String}", job=self.job_id)
+        if self.node_id:
+            where.add("JSONExtractString(data, 'node_id') = {node:String}", node=self.node_id)
+        if self.since is not None:
+            where.add("time >= {since:DateTime64(3)}", since=self.since)
         return where
 
 
@@ -161,6 +191,38 @@ class Incidents:
             by_node=self._shares("node_id", wanted.where()),
         )
 
+    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> IncidentRow | None:
+        """The failure of an attempt; None when there is none, or it is another team's."""
+        where = IncidentFilter(teams=teams, job_id=job_id).where()
+        where.add("attempt = {attempt:UInt32}", attempt=attempt)
+        rows = self._rows(
+            f"SELECT {_COLUMNS} FROM gangline.incident_list {where.sql}", where.parameters
+        )
+        return IncidentRow(**rows[0]) if rows else None
+
+    def stacks(self, job_id: str, attempt: int) -> list[WorkerStacks]:
+        """What the ranks of an attempt that hung were doing, by rank."""
+        rows = self._rows(
+            "SELECT data FROM gangline.events WHERE subject = {job:String} "
+            "AND type = 'worker.stacks' "
+            "AND JSONExtractUInt(data, 'attempt') = {attempt:UInt32}",
+            {"job": job_id, "attempt": attempt},
+        )
+        found = [WorkerStacks.decode(row["data"]) for row in rows]
+        return sorted(found, key=lambda one: one.rank)
+
+    def notices(self, wanted: IncidentFilter) -> list[NoticeRow]:
+        """The newest that the filter accepts; none if it names classes."""
+        if wanted.classes:
+            return []
+        where = wanted.where_noticed()
+        rows = self._rows(
+            "SELECT team, subject, type, data, time FROM gangline.events "
+            f"{where.sql} ORDER BY time DESC, subject, offset LIMIT {MAX_NOTICES}",
+            where.parameters,
+        )
+        return [_notice(row) for row in rows]
+
     def _shares(self, column: str, where: Where) -> list[Share]:
         where.add(f"{column} != ''")
         rows = self._rows(
@@ -176,3 +238,17 @@ class Incidents:
         return [
             {name: aware(value) for name, value in row.items()} for row in answer.named_results()
         ]
+
+
+def _notice(row: dict[str, Any]) -> NoticeRow:
+    event = json.loads(row["data"])
+    return NoticeRow(
+        team=row["team"],
+        job_id=row["subject"],
+        attempt=event["attempt"],
+        kind=event.get("kind", "straggling"),
+        rank=event["rank"],
+        node_id=event["node_id"],
+        message=event["message"],
+        noted_at=row["time"],
+    )

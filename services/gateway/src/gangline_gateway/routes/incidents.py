@@ -6,15 +6,25 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import Field
 
-from gangline_gateway.gate import ID_PATTERN, Caller, TheGate, answers, router, visible_teams
+from gangline_gateway.gate import (
+    ID_PATTERN,
+    Caller,
+    JobId,
+    TheGate,
+    answers,
+    router,
+    visible_teams,
+)
 from gangline_gateway.incidents import MAX_PAGE, IncidentFilter
 from gangline_gateway.models import Answer
 from gangline_gateway.past import Questions
+from gangline_gateway.problems import not_found
 from gangline_gateway.routes.runs import moment
 from gangline_schemas.events.faults import FailureClass
+from gangline_schemas.events.workers import WorkerStacks
 
 incidents = router("Runs")
 
@@ -71,12 +81,45 @@ class TotalsAnswer(Answer):
     by_node: list[ShareAnswer]
 
 
+class NoticeAnswer(Answer):
+    """What was noticed of an attempt that went on."""
+
+    team: str
+    job_id: str
+    attempt: int
+    kind: str = Field(description="straggling, loss_spike or not_finite.")
+    rank: int
+    node_id: str
+    message: str
+    noted_at: datetime
+
+
 class IncidentPageAnswer(Answer):
     """Incidents, newest first."""
 
     incidents: list[IncidentAnswer]
     totals: TotalsAnswer
+    notices: list[NoticeAnswer] = Field(description="The newest 20; none after the first page.")
     cursor: str | None
+
+
+class StacksAnswer(Answer):
+    """What one rank of a gang that hung was doing."""
+
+    rank: int
+    node_id: str
+    pid: int
+    state: str = Field(description="Of its process: running, sleeping, stopped, ...")
+    last_step: int | None
+    stacks: str = Field(description="Of each thread, the innermost call first.")
+    missing: str | None = Field(description="Why there are no stacks, or not all of them.")
+
+
+class IncidentDetailAnswer(Answer):
+    """One failure, and the stacks of its ranks if it was a hang."""
+
+    incident: IncidentAnswer
+    stacks: list[StacksAnswer]
 
 
 @incidents.get(
@@ -113,12 +156,49 @@ def list_incidents(
     def ask(questions: Questions) -> IncidentPageAnswer:
         page = questions.incidents.page(wanted, limit=limit, cursor=cursor)
         totals = questions.incidents.totals(wanted)
+        notices = questions.incidents.notices(wanted) if cursor is None else []
         return IncidentPageAnswer.model_validate(
             {
                 "incidents": [asdict(row) for row in page.incidents],
                 "totals": asdict(totals),
+                "notices": [asdict(row) for row in notices],
                 "cursor": page.cursor,
             }
         )
 
     return gate.past.ask(ask)
+
+
+@incidents.get(
+    "/v1/incidents/{job_id}/{attempt}",
+    operation_id="getIncident",
+    summary="One failure, with the stacks of its ranks",
+    response_model=IncidentDetailAnswer,
+    responses=answers(404),
+)
+def get_incident(
+    gate: TheGate,
+    caller: Caller,
+    job_id: JobId,
+    attempt: Annotated[int, Path(ge=1, lt=2**32, description="The one that failed.")],
+) -> IncidentDetailAnswer:
+    """Stacks are read of gangs that hang, before they are killed; other failures have none."""
+    teams = visible_teams(caller)
+
+    def ask(questions: Questions) -> IncidentDetailAnswer | None:
+        found = questions.incidents.one(job_id, attempt, teams)
+        if found is None:
+            return None
+        stacks = questions.incidents.stacks(job_id, attempt)
+        return IncidentDetailAnswer.model_validate(
+            {"incident": asdict(found), "stacks": [_stacks(item) for item in stacks]}
+        )
+
+    answer = gate.past.ask(ask)
+    if answer is None:
+        raise not_found("incident")
+    return answer
+
+
+def _stacks(item: WorkerStacks) -> dict[str, object]:
+    return {name: getattr(item, name) for name in StacksAnswer.model_fields}
