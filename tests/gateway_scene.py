@@ -40,6 +40,7 @@ from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
+from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.requests import TeamConfigureRequested
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
@@ -217,7 +218,7 @@ class GatewayScene:
                     names=self.names,
                     settings=LoopSettings(tick_interval_s=0.1),
                 )
-                for decider in (Quota(), Scheduler())
+                for decider in (Quota(ApprovalRule.NAMED), Scheduler())
             ]
             for loop in loops:
                 loop.take_over()

@@ -37,6 +37,12 @@ from gangline_schemas.events.workers import (
 )
 from gateway_scene import GatewayScene, bearer, job, served
 
+APPROVALS = "/v1/data-approvals"
+USE = {
+    "snapshot": "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b",
+    "project": "assistants",
+    "purpose": "model-training",
+}
 ADMIN, NLP, VISION, SERVICE = (bearer(who) for who in ("admin", "nlp", "vision", "svc"))
 PROBLEM = "application/problem+json"
 
@@ -291,12 +297,39 @@ def test_teams_see_and_touch_only_their_own(http_client: httpx.Client) -> None:
     problem(http_client.post(base + "/cancel", headers=SERVICE), 403, "forbidden")
 
 
+def test_data_is_used_only_as_an_admin_approved_it(http_client: httpx.Client) -> None:
+    fields = {name: value for name, value in USE.items() if name != "snapshot"}
+    wanted = job(data_snapshot=USE["snapshot"], **fields)
+
+    def post(body: dict[str, Any]) -> httpx.Response:
+        return http_client.post("/v1/training-jobs", json=body, headers=NLP)
+
+    refused = problem(post(wanted), 422, "rejected")
+    assert refused["detail"].startswith(f"data_snapshot: {USE['snapshot']} is not approved for")
+    for _ in range(2):
+        answer = http_client.post(APPROVALS, json=USE, headers=ADMIN)
+        assert (answer.status_code, answer.json()) == (200, USE | {"approved": True})
+    [listed] = http_client.get(APPROVALS, headers=ADMIN).json()["approvals"]
+    assert {name: listed[name] for name in USE} == USE
+    assert listed["user"] == "admin"
+    others = http_client.get(APPROVALS, params={"snapshot": "other"}, headers=ADMIN).json()
+    assert others == {"approvals": []}
+    assert post(wanted).status_code == 201
+    withdrawn = http_client.post(APPROVALS, json=USE | {"approve": False}, headers=ADMIN)
+    assert withdrawn.json()["approved"] is False
+    problem(post(wanted), 422, "rejected")
+    unnamed = http_client.post(APPROVALS, json=USE | {"snapshot": "corpus"}, headers=ADMIN)
+    assert unnamed.status_code == 422
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
         ("PUT", "/v1/teams/nlp", {"gpu_limit": 1}),
         ("POST", "/v1/nodes/n/drain", {"drain": True}),
         ("GET", "/v1/events", None),
+        ("GET", "/v1/data-approvals", None),
+        ("POST", "/v1/data-approvals", USE),
     ],
 )
 def test_admins_routes_are_closed_to_others(

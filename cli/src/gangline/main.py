@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from gangline.commands import (
+    approvals,
     checkpoints,
     cluster,
     data,
@@ -103,6 +104,8 @@ app.add_typer(teams, name="teams", rich_help_panel="Cluster")
 snapshots.command("prepare")(data.prepare)
 snapshots.command("verify")(data.verify)
 snapshots.command("show")(data.show)
+snapshots.command("approve")(asks_platform(approvals.approve))
+snapshots.command("approvals")(asks_platform(approvals.approvals))
 app.add_typer(snapshots, name="data", rich_help_panel="Runs")
 reports.command("utilization")(asks_platform(report.utilization))
 reports.command("weekly")(asks_platform(report.weekly))

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from gangline import api_models as api
 from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
+from gangline.approval_models import Approval, ApprovalList, DataUse
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
 from gangline.incident_models import Incident, IncidentDetail, IncidentPage, Totals
@@ -388,6 +389,19 @@ class Gangline:
             "gpu_hours_per_month": gpu_hours_per_month,
         }
         return read(api.Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
+
+    def approve_data(
+        self, snapshot: str, project: str, purpose: str, *, approve: bool = True
+    ) -> DataUse:
+        """Let a project's jobs use a snapshot for a purpose, or no longer; needs an admin."""
+        body = {"snapshot": snapshot, "project": project, "purpose": purpose, "approve": approve}
+        answer = self._call("POST", "/v1/data-approvals", body=body, repeatable=True)
+        return read(DataUse, answer)
+
+    def data_approvals(self, snapshot: str | None = None) -> Sequence[Approval]:
+        """Uses of data that hold, of one snapshot or of all; needs an admin."""
+        answer = self._call("GET", "/v1/data-approvals", params={"snapshot": snapshot})
+        return read(ApprovalList, answer).approvals
 
     def nodes(self) -> Sequence[api.Node]:
         """All nodes, by id."""

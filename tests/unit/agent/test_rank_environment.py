@@ -36,3 +36,13 @@ def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: P
         )
         told = TrainingPolicy.decode(found.get(TRAINING_ENV, "{}"))
         assert told == (training or TrainingPolicy())
+
+
+def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:
+    allocation = allocated()
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    for named in (None, "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"):
+        spec = allocation.spec.model_copy(update={"data_snapshot": named})
+        given = allocation.model_copy(update={"spec": spec})
+        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        assert found.get("GANGLINE_DATA_SNAPSHOT") == named

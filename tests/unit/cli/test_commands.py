@@ -215,6 +215,22 @@ def test_the_fields_of_the_tree_are_set_and_cleared(gangline: Runner, stub: Stub
     assert (bad.code, "'h100=many' is no GPU model" in bad.err) == (2, True)
 
 
+def test_data_is_approved_withdrawn_and_listed(gangline: Runner, stub: Stub) -> None:
+    path, name = "/v1/data-approvals", "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"
+    use = {"snapshot": name, "project": "assistants", "purpose": "model-training"}
+    options = ("data", "approve", name, "--project", "assistants", "--purpose", "model-training")
+    stub.on("POST", path, use | {"approved": True})
+    assert "is approved for assistants" in gangline(*options).out
+    stub.on("POST", path, use | {"approved": False})
+    assert "is not approved for assistants" in gangline(*options, "--withdraw").out
+    assert stub.bodies("POST", path) == [use | {"approve": True}, use | {"approve": False}]
+    stub.on("GET", path, {"approvals": [use | {"user": "ada", "approved_at": NOW}]})
+    shown = gangline("data", "approvals").out
+    assert [word in shown for word in ("corpus@", "assistants", "ada")] == [True, True, True]
+    stub.on("GET", path, {"approvals": []})
+    assert "nothing is approved" in gangline("data", "approvals", name).err
+
+
 def test_teams_are_shown_as_a_tree_within_80_columns(gangline: Runner, stub: Stub) -> None:
     lab = TEAM | {
         "team": "lab", "gpu_limit": 1024, "gpu_guarantee": 512, "gpus_used": 1000,

@@ -390,3 +390,24 @@ def test_a_store_that_loses_its_object_between_asks_is_damage_not_a_crash(tmp_pa
     data = TokenData(reader, seq_len=16, seed=1)
     with pytest.raises(DataShardError, match="is missing in the store"):
         data.batch(0, 8, 0, 1)
+
+
+def test_a_job_reads_the_snapshot_that_it_names_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, manifest, _ = small_snapshot(tmp_path)
+    settings = TokenSettings(cache=tmp_path / "cache")
+
+    def opened(source: str) -> str:
+        return open_samples(source, seq_len=16, seed=1, complain=str, tokens=settings).digest()
+
+    other = f"corpus@xxh3-{'0' * 32}"
+    for source in (str(out), f"file://{out}"):
+        for allowed in (manifest.name, "what was written by hand in june"):
+            monkeypatch.setenv("GANGLINE_DATA_SNAPSHOT", allowed)
+            assert opened(source) == manifest.digest
+        monkeypatch.setenv("GANGLINE_DATA_SNAPSHOT", other)
+        with pytest.raises(DataError, match=f"and the job names data_snapshot {other}"):
+            opened(source)
+    with pytest.raises(DataError, match="is text, and the job names data_snapshot"):
+        open_samples(str(tmp_path), seq_len=16, seed=1, complain=str, suffix=".txt")

@@ -220,6 +220,8 @@ class WorkerStraggling(Event):
     since: Timestamp
     noted_at: Timestamp
     blamed: bool = Field(default=False, description="It counts towards node.distrusted.")
+
+
 class JobFlagged(Event):
     """A person shall look at the job: it goes on without a block of its data. Once a block."""
 

@@ -63,6 +63,28 @@ class TeamBudgetChanged(Event):
     )
 
 
+class SnapshotApproved(Event):
+    """Jobs of this project may use the snapshot for this purpose, from now on."""
+
+    type: ClassVar[str] = "snapshot.approved"
+    snapshot: str
+    project: str
+    purpose: str
+    user: str = "unknown"
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
+class SnapshotWithdrawn(Event):
+    """No further jobs of this project may use it so; jobs that were admitted go on."""
+
+    type: ClassVar[str] = "snapshot.withdrawn"
+    snapshot: str
+    project: str
+    purpose: str
+    user: str = "unknown"
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
 class CancelAdmitted(Event):
     """The cancel request is in order; it follows the job's admission in this log."""
 

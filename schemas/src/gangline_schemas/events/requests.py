@@ -7,7 +7,8 @@ from typing import ClassVar
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.data_use import SnapshotName
+from gangline_schemas.job import JobSpec, ShortText, TeamConfig
 
 
 class JobSubmitted(Event):
@@ -58,6 +59,17 @@ class TeamsConfigureRequested(Event):
 
     type: ClassVar[str] = "teams.configure.requested"
     teams: tuple[TeamConfig, ...] = Field(min_length=1, max_length=10_000)
+    user: str = Field(default="unknown", max_length=256)
+
+
+class SnapshotApprovalRequested(Event):
+    """Let the jobs of a project use this data for a purpose, or no longer (`approve` is false)."""
+
+    type: ClassVar[str] = "snapshot.approval.requested"
+    snapshot: SnapshotName
+    project: Identifier
+    purpose: ShortText
+    approve: bool = True
     user: str = Field(default="unknown", max_length=256)
 
 

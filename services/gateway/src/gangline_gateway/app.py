@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from gangline_gateway import openapi, problems
 from gangline_gateway.doors import Doors, Names
 from gangline_gateway.gate import Gate
+from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.incidents import incidents
@@ -28,6 +29,7 @@ _TAGS = [
     {"name": "Runs", "description": "Metrics, history and comparison."},
     {"name": "Logs and events", "description": "What ranks wrote and what was decided."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
+    {"name": "Data", "description": "What snapshots may be used for."},
     {"name": "Reports", "description": "What the GPUs did over a period."},
     {"name": "About", "description": "Who asks, and what answers."},
 ]
@@ -47,7 +49,7 @@ def routes(gate: Gate) -> FastAPI:
     )
     app.state.gate = gate
     problems.install(app)
-    for router in (jobs, bundles, logs, runs, incidents, cluster, reports, topics, who):
+    for router in (jobs, bundles, logs, runs, incidents, cluster, approvals, reports, topics, who):
         app.include_router(router)
 
     @app.get(OPENAPI_PATH, include_in_schema=False)

@@ -20,6 +20,7 @@ from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
     REJECTED,
     Advice,
+    Approval,
     Checkpoint,
     Failure,
     Flag,
@@ -36,6 +37,7 @@ from gangline_gateway.live_model import (
 from gangline_gateway.progress import advance
 from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
+from gangline_schemas.data_use import DataUse
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
@@ -59,6 +61,8 @@ from gangline_schemas.events.quota import (
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
+    SnapshotApproved,
+    SnapshotWithdrawn,
     TeamConfigured,
     UsageCharged,
 )
@@ -115,6 +119,7 @@ class Live:
         self.jobs: dict[str, LiveJob] = {}
         self.nodes: dict[str, LiveNode] = {}
         self.teams: dict[str, LiveTeam] = {}
+        self.approvals: dict[DataUse, Approval] = {}
         self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
         self._ended: dict[str, None] = {}
         self._ended_kept = ended_kept
@@ -132,6 +137,7 @@ class Live:
         found.jobs = dict(facts.jobs)
         found.nodes = dict(facts.nodes)
         found.teams = dict(facts.teams)
+        found.approvals = dict(facts.approvals)
         found.outcomes.update(facts.outcomes)
         found._ended = dict(facts.ended)
         found._by_suffix = {suffix_of(job_id): job_id for job_id in facts.jobs}
@@ -159,6 +165,7 @@ class Live:
             checkpoints=dict(self._checkpoints),
             advice=dict(self._advice),
             flags=dict(self._flags),
+            approvals=dict(self.approvals),
         )
 
     def apply(self, envelope: Envelope) -> None:
@@ -352,6 +359,17 @@ class Live:
     def _(self, event: TeamConfigured, at: datetime) -> None:
         known = self.teams.get(event.config.team, LiveTeam(event.config))
         self.teams[event.config.team] = replace(known, config=event.config)
+        self._decided(event.request_id)
+
+    @_on.register
+    def _(self, event: SnapshotApproved, at: datetime) -> None:
+        use = DataUse(event.snapshot, event.project, event.purpose)
+        self.approvals[use] = Approval(event.user, at)
+        self._decided(event.request_id)
+
+    @_on.register
+    def _(self, event: SnapshotWithdrawn, at: datetime) -> None:
+        self.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
         self._decided(event.request_id)
 
     @_on.register

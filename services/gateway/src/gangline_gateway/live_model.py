@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_schemas.base import FieldError
+from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
@@ -194,6 +195,14 @@ class LiveTeam:
 
 
 @dataclass(frozen=True, slots=True)
+class Approval:
+    """A use of data that holds."""
+
+    user: str
+    approved_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was decided about a request; `refused` is the reason, None when it was admitted."""
 
@@ -227,3 +236,4 @@ class LiveFacts:
     checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)
     advice: dict[str, Advice] = field(default_factory=dict)
     flags: dict[str, tuple[Flag, ...]] = field(default_factory=dict)
+    approvals: dict[DataUse, Approval] = field(default_factory=dict)

@@ -32,7 +32,7 @@ def main() -> None:
             raise SystemExit(EXIT_USAGE) from None
     names = TopicNames(settings.topic_prefix)
     on_start = partial(_start, names=names, teams=teams)
-    run_decider("quota", settings, Quota(), codec(), on_start=on_start)
+    run_decider("quota", settings, Quota(settings.data_approvals), codec(), on_start=on_start)
 
 
 def _start(

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from gangline_quota.state import ActiveJob, EndedJob, State
 from gangline_schemas import gpu_time, trainer_batch
+from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.job import JobSpec, Resources
 from gangline_schemas.teams import line, rolled_up, tightest, type_limits
 
 
-def never_runs(state: State, job_id: str, spec: JobSpec) -> str | None:
-    """Why the job can never run; None when it can."""
+def never_runs(
+    state: State, job_id: str, spec: JobSpec, rule: ApprovalRule = ApprovalRule.OFF
+) -> str | None:
+    """Why the job can never run; None when it can. `rule` says whose data must be approved."""
     if spec.team not in state.teams:
         names = ", ".join(sorted(state.teams)) or "none"
         return f"team '{spec.team}' is not known; known: {names}"
@@ -27,6 +30,7 @@ def never_runs(state: State, job_id: str, spec: JobSpec) -> str | None:
         or _above_budget(state, spec)
         or trainer_batch.cannot_share(spec)
         or _cannot_resume(state, job_id, spec)
+        or cannot_use(rule, state.approvals, spec)
     )
 
 

@@ -2,7 +2,7 @@
 
 1. requests: a job is admitted or rejected in one sentence with numbers (admission.py); what is
    asked of a job is forwarded in order after its admission, or refused with the reason; teams are
-   configured if the tree stays sound (configure.py).
+   configured if the tree stays sound (configure.py); uses of data are approved (approvals.py).
 2. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
 3. ticks: a budget that is spent, or open again, is told once (budgets.py).
@@ -20,11 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Refused, Tick
-from gangline_quota import admission, budgets, configure, invariants, ledger
+from gangline_quota import admission, approvals, budgets, configure, invariants, ledger
 from gangline_quota.evolve import apply
 from gangline_quota.state import ActiveJob, EndedJob, State, digest_of
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
+from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -40,6 +41,7 @@ from gangline_schemas.events.requests import (
     JobRestoreRequested,
     JobSubmitted,
     NodeDrainRequested,
+    SnapshotApprovalRequested,
     TeamConfigureRequested,
     TeamsConfigureRequested,
 )
@@ -60,11 +62,14 @@ class Quota:
     inputs: tuple[Topic, ...] = (Topic.REQUESTS, Topic.SCHEDULING)
     signals: tuple[Topic, ...] = ()
 
+    def __init__(self, data_approvals: ApprovalRule = ApprovalRule.OFF) -> None:
+        self._data_approvals = data_approvals
+
     def initial(self) -> State:
         """No teams, no jobs."""
         return State()
 
-    def decide(  # noqa: PLR0911 - a dispatch by type
+    def decide(  # noqa: C901, PLR0911 - a dispatch by type
         self,
         state: State,
         item: Input,
@@ -78,11 +83,13 @@ class Quota:
         envelope = item.envelope
         match envelope.data:
             case JobSubmitted() as submitted:
-                return _submitted(state, submitted, envelope.time)
+                return _submitted(state, submitted, envelope.time, self._data_approvals)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, envelope.id)
             case TeamConfigureRequested() | TeamsConfigureRequested() as request:
                 return configure.configured(state, request, envelope.id)
+            case SnapshotApprovalRequested() as request:
+                return approvals.decided(state, request, envelope.id)
             case NodeDrainRequested() as request:
                 return _drain(state, request, envelope.id)
             case GangAllocated() as allocated:
@@ -110,7 +117,9 @@ class Quota:
         return invariants.broken(state)
 
 
-def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Decision]:
+def _submitted(
+    state: State, submitted: JobSubmitted, at: datetime, rule: ApprovalRule
+) -> list[Decision]:
     job_id = submitted.job_id
     digest = digest_of(submitted.spec)
     known: ActiveJob | EndedJob | None = state.active.get(job_id) or state.ended.get(job_id)
@@ -119,7 +128,7 @@ def _submitted(state: State, submitted: JobSubmitted, at: datetime) -> list[Deci
             return []
         taken = f"job id '{job_id}' is taken by a job with another spec; choose another id"
         return [_refused(JobSubmitted.type, job_id, taken, submitted.user)]
-    reason = admission.never_runs(state, job_id, submitted.spec)
+    reason = admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
             job_id=job_id,

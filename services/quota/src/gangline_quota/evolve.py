@@ -19,6 +19,7 @@ from gangline_quota.state import (
 )
 from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
+from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -29,6 +30,8 @@ from gangline_schemas.events.quota import (
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
+    SnapshotApproved,
+    SnapshotWithdrawn,
     TeamBudgetChanged,
     TeamConfigured,
     UsageCharged,
@@ -57,6 +60,18 @@ def _(event: TeamConfigured, state: State) -> None:
 @_apply.register
 def _(event: TeamBudgetChanged, state: State) -> None:
     state.budgets[event.team] = Budget(event.month, event.exhausted, event.spent_gpu_hours)
+
+
+@_apply.register
+def _(event: SnapshotApproved, state: State) -> None:
+    state.approvals[DataUse(event.snapshot, event.project, event.purpose)] = event.user
+    _remember_request(state, event.request_id)
+
+
+@_apply.register
+def _(event: SnapshotWithdrawn, state: State) -> None:
+    state.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
+    _remember_request(state, event.request_id)
 
 
 @_apply.register

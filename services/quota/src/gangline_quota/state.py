@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Literal
 
+from gangline_schemas.data_use import DataUse
 from gangline_schemas.job import JobSpec, TeamConfig
 
 ENDED_JOBS_KEPT = 100_000
@@ -70,6 +71,7 @@ class State:
     restart changes nothing, so a later change by request stays. `held` are the GPUs under meters
     by team, `spent_us` the charged GPU time by team and UTC month, each without the teams below.
     `totals_us` has what was "charged" in all, and of that to jobs that are "forgotten" since.
+    `approvals` are the uses of data that hold, with who gave each.
     """
 
     teams: dict[str, TeamConfig] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class State:
     ended: dict[str, EndedJob] = field(default_factory=dict)
     meters: dict[tuple[str, int], Meter] = field(default_factory=dict)
     requests: dict[str, None] = field(default_factory=dict)
+    approvals: dict[DataUse, str] = field(default_factory=dict)
 
 
 def digest_of(spec: JobSpec) -> str:

@@ -103,6 +103,8 @@ def rank_environment(
         found["GANGLINE_TRAINING"] = spec.training.encode().decode()
     if spec.seed is not None:
         found["GANGLINE_SEED"] = str(spec.seed)
+    if spec.data_snapshot is not None:
+        found["GANGLINE_DATA_SNAPSHOT"] = spec.data_snapshot
     if spec.code_ref is not None:
         found["GANGLINE_CODE_REF"] = spec.code_ref
     return found

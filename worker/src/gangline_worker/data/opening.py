@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gangline_schemas.data_use import named_by_content
 from gangline_storage import StoreUnavailable, open_store
 from gangline_storage.errors import StoreError
 from gangline_worker.data.blocks import Complain
@@ -17,6 +18,7 @@ from gangline_worker.data.text import TextData, load_text
 from gangline_worker.data.tokens import TokenData, open_folder, open_store_snapshot
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
+SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
 DEFAULT_CACHE_GB = 50.0
 
 
@@ -39,6 +41,21 @@ class TokenSettings:
         return CacheFolder(folder, int(self.cache_gb * 1e9))
 
 
+def check_is_named(source: str, name: str | None) -> None:
+    """See that what is read is what the job was admitted with; `name` None: it has no name.
+
+    Raises:
+        DataError: the job names the content of another snapshot.
+    """
+    wanted = os.environ.get(SNAPSHOT_ENV)
+    if wanted is None or wanted == name or not named_by_content(wanted):
+        return
+    raise DataError(
+        f"data: {source!r} is {name or 'text'}, and the job names data_snapshot {wanted}; say "
+        "where that one lies, or name in the job what it reads"
+    )
+
+
 def open_samples(
     source: str,
     *,
@@ -55,7 +72,8 @@ def open_samples(
     by `gangline data prepare`; else text, of which `suffix` and `max_bytes` say how much.
 
     Raises:
-        DataError: there is nothing to read, or it cannot be used as given.
+        DataError: there is nothing to read, it cannot be used as given, or the job names another
+            snapshot.
         StoreUnavailable: the store does not answer.
     """
     settings = tokens or TokenSettings()
@@ -72,11 +90,14 @@ def open_samples(
             raise
         except StoreError as error:
             raise DataError(f"data: {error}") from error
+        check_is_named(source, reader.manifest.name)
         return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
     if Path(source, MANIFEST_FILE).is_file():
         reader = open_folder(
             Path(source), max_damaged=settings.max_damaged_blocks, complain=complain
         )
+        check_is_named(source, reader.manifest.name)
         return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
+    check_is_named(source, None)
     text = load_text(source, suffix=suffix, max_bytes=max_bytes)
     return TextData.of(text, seq_len=seq_len, seed=seed)

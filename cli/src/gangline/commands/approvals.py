@@ -1,0 +1,50 @@
+"""`gangline data approve` and `gangline data approvals`: what data may be used for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gangline import render
+from gangline.render import Column
+from gangline.session import Session
+
+_TABLE = (
+    Column("SNAPSHOT"),
+    Column("PROJECT", flexible=True),
+    Column("PURPOSE", flexible=True),
+    Column("BY", flexible=True),
+)
+_Name = Annotated[
+    str, typer.Argument(metavar="SNAPSHOT", help="Its whole name, as `data show` prints it.")
+]
+
+
+def approve(
+    session: Session,
+    snapshot: _Name,
+    *,
+    project: Annotated[str, typer.Option(help="Whose jobs may use it.")],
+    purpose: Annotated[str, typer.Option(help="What for, as jobs name it.")],
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="No further jobs; those admitted go on.")
+    ] = False,
+) -> None:
+    """Let a project's jobs use a snapshot for a purpose (an admin's)."""
+    use = session.client.approve_data(snapshot, project, purpose, approve=not withdraw)
+    stands = "approved" if use.approved else "not approved"
+    text = f"{use.snapshot} is {stands} for {use.project}: {render.plain(use.purpose)}"
+    session.out.show(use, render.wrap(text))
+
+
+def approvals(
+    session: Session,
+    snapshot: Annotated[
+        str | None, typer.Argument(metavar="[SNAPSHOT]", help="Only of this one.")
+    ] = None,
+) -> None:
+    """What data may be used for, and who approved it (an admin's)."""
+    found = session.client.data_approvals(snapshot)
+    rows = [[item.snapshot, item.project, render.plain(item.purpose), item.user] for item in found]
+    session.out.table(found, _TABLE, rows, "nothing is approved")

@@ -1,0 +1,19 @@
+"""What data may be used for: approvals are given and withdrawn, each once."""
+
+from __future__ import annotations
+
+from gangline_bus.decision import Decision
+from gangline_quota.state import State
+from gangline_schemas.data_use import DataUse
+from gangline_schemas.events.quota import SnapshotApproved, SnapshotWithdrawn
+from gangline_schemas.events.requests import SnapshotApprovalRequested
+
+
+def decided(state: State, request: SnapshotApprovalRequested, request_id: str) -> list[Decision]:
+    """At most one decision; none when it stands so already."""
+    use = DataUse(request.snapshot, request.project, request.purpose)
+    if request_id in state.requests or (use in state.approvals) == request.approve:
+        return []
+    kind = SnapshotApproved if request.approve else SnapshotWithdrawn
+    event = kind(**use._asdict(), user=request.user, request_id=request_id)
+    return [Decision(request.snapshot, event)]
