@@ -87,6 +87,7 @@ class NodeDistrusted(Event):
     jobs: int = Field(ge=1, description="That met them.")
     since: Timestamp
     distrusted_at: Timestamp
+    reason: str = Field(default="", description="What of it is broken, as its health says.")
 
 
 class GangWatched(Event):
@@ -281,3 +282,5 @@ class CheckpointRequested(Event):
     job_id: Identifier
     attempt: int = Field(ge=1)
     reason: str
+    node_id: Identifier | None = Field(default=None, description="Of which it is expected.")
+    requested_at: Timestamp | None = None

@@ -11,7 +11,7 @@ from gangline_service.deciding import run_decider
 def main() -> None:
     """Read the settings, then decide until told to stop."""
     settings = FaultSettings.load()
-    decider = FaultDecider(settings.timing(), settings.limits())
+    decider = FaultDecider(settings.timing(), settings.limits(), settings.trends())
     run_decider("fault-manager", settings, decider, codec())
 
 

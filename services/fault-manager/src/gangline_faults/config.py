@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.timing import Timing
+from gangline_faults.policy.trends import TrendLimits
 from gangline_service.settings import DecidingSettings
 
 TICKS_BEFORE_DEAF = 3
@@ -43,6 +44,17 @@ class FaultSettings(DecidingSettings):
     stragglers_blamed: bool = False
     """A straggler counts as a failure of its node, towards `distrust_after`."""
 
+    save_every_s: Annotated[float, Field(ge=0)] = 600.0
+    """A job whose node tells of a failure to come is asked to save so often at most; 0: never."""
+    hot_c: Annotated[float, Field(gt=0)] = 90.0
+    """A GPU that stays so hot, or as hot as it slows down at, is a sign of one."""
+    disk_free_gb: Annotated[float, Field(ge=0)] = 1.0
+    """So is a disk with less space left,"""
+    memory_free_gb: Annotated[float, Field(ge=0)] = 0.5
+    """less memory,"""
+    clock_error_s: Annotated[float, Field(gt=0)] = 1.0
+    """or a clock that may be further off."""
+
     def limits(self) -> FaultLimits:
         """The policy's form."""
         return FaultLimits(
@@ -51,6 +63,16 @@ class FaultSettings(DecidingSettings):
             distrust_after=self.distrust_after,
             distrust_window_s=self.distrust_window_s,
             stragglers_blamed=self.stragglers_blamed,
+        )
+
+    def trends(self) -> TrendLimits:
+        """The policy's form."""
+        return TrendLimits(
+            save_every_s=self.save_every_s,
+            hot_c=self.hot_c,
+            disk_free_gb=self.disk_free_gb,
+            memory_free_gb=self.memory_free_gb,
+            clock_error_s=self.clock_error_s,
         )
 
     def timing(self) -> Timing:

@@ -2,7 +2,8 @@
 
 - node.joined, node.admitted: expect heartbeats of this incarnation; an older one is gone.
 - worker.heartbeat: noted only; at Ticks silence, hangs and stragglers are judged
-  (policy/silence.py, progress.py, stragglers.py), and troubles of training told (notices.py).
+  (policy/silence.py, progress.py, stragglers.py), troubles of training told (notices.py), and
+  jobs asked to save where a node's health tells of a failure to come (health.py).
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
 - checkpoint.committed: how far the job got, which its restart budget follows.
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
@@ -19,12 +20,13 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_faults import flags, gangs, incidents, invariants, notices
+from gangline_faults import flags, gangs, health, incidents, invariants, notices
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
 from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
 from gangline_faults.policy.timing import Timing
+from gangline_faults.policy.trends import TrendLimits
 from gangline_faults.state import FaultState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
@@ -60,6 +62,7 @@ class FaultDecider:
 
     timing: Timing = field(default_factory=Timing)
     limits: FaultLimits = field(default_factory=FaultLimits)
+    trends: TrendLimits = field(default_factory=TrendLimits)
     name: str = "fault-manager"
     log: Topic = Topic.FAULTS
     inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.CHECKPOINTS)
@@ -99,6 +102,7 @@ class FaultDecider:
             return
         note_heartbeat(state.listening, beat.node_id, now, self.timing)
         note_gangs(state.listening.gangs, state.gangs, beat.node_id, beat.gangs, now)
+        health.note_heartbeat(state, beat, now, self.trends)
 
     def effects(self, state: FaultState) -> Mapping[str, object]:  # noqa: ARG002  (the port)
         """None: the fault manager acts through its log alone."""
@@ -143,7 +147,10 @@ class FaultDecider:
         ]
         noted = [
             decision
-            for decision in notices.note_heard(state, now, self.timing, self.limits)
+            for decision in (
+                *notices.note_heard(state, now, self.timing, self.limits),
+                *health.act(state, now, self.trends, self.limits),
+            )
             if decision.subject not in again
         ]
         return [*failed, *recovered, *noted, *gangs.forget_early(state, now, EARLY_EXIT_S)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from gangline_faults.policy.trends import HeardHealth
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.workers import RankStatus, WorkerExited
 from gangline_schemas.job import RestartPolicy
@@ -151,3 +152,4 @@ class Listening:
     seen: dict[str, datetime] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
     gangs: dict[str, HeardGang] = field(default_factory=dict)
+    health: dict[str, HeardHealth] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from gangline_faults.policy.budget import nan_rollbacks
 from gangline_faults.policy.distrust import STRAGGLED, with_blame
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
+    CheckpointRequested,
     ExitNoted,
     FailureClass,
     GangFailed,
@@ -53,9 +54,10 @@ class FaultState:
 
     `early` are failed exits of attempts that this service has not been told of yet. `histories`
     are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
-    the newest failures of each node, `distrusted` when it was last kept from new gangs. `flags` are
-    the blocks of data that each of the newest flagged jobs goes without. `ended` is a bounded
-    memory of finished jobs, so that a late duplicate brings none back.
+    the newest failures of each node, `distrusted` when it was last kept from new gangs. `asked` is
+    when each job was last asked to save. `flags` are the blocks of data that each of the newest
+    flagged jobs goes without. `ended` is a bounded memory of finished jobs, so that a late
+    duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -65,6 +67,7 @@ class FaultState:
     incidents: dict[str, OpenIncident] = field(default_factory=dict)
     blames: dict[str, tuple[Blame, ...]] = field(default_factory=dict)
     distrusted: dict[str, datetime] = field(default_factory=dict)
+    asked: dict[str, datetime] = field(default_factory=dict)
     flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
@@ -107,6 +110,8 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
             _note_straggler(state, event)
         case IncidentClosed():
             _close(state, event)
+        case CheckpointRequested(requested_at=datetime() as requested_at):
+            state.asked[event.job_id] = requested_at
         case JobFlagged():
             _flag(state, event)
         case _:
@@ -162,6 +167,7 @@ def _unwatch_gang(state: FaultState, event: GangUnwatched) -> None:
     if not event.final:
         return
     state.attempts.pop(event.job_id, None)
+    state.asked.pop(event.job_id, None)
     state.histories.pop(event.job_id, None)
     state.incidents.pop(event.job_id, None)
     for key in [key for key in state.early if key[0] == event.job_id]:
@@ -280,6 +286,7 @@ def fingerprint(state: FaultState) -> str:
         },
         "flags": {job_id: list(flags) for job_id, flags in state.flags.items()},
         "distrusted": {node_id: str(at) for node_id, at in state.distrusted.items()},
+        "asked": {job_id: str(at) for job_id, at in state.asked.items()},
         "incidents": {
             job_id: [
                 incident.failed.data(),

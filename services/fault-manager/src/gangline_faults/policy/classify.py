@@ -32,9 +32,9 @@ _OUT_OF_MEMORY = re.compile(
 )
 _BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
 _XID = re.compile(r"\bXid(?:\s*\([^)]*\))?[:\s]+(\d{1,3})\b")
-_PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
+PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 """NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
-_CONTAINED_XIDS = frozenset({94})
+CONTAINED_XIDS = frozenset({94})
 """An ECC error that hit this program alone: the GPU works on, and resets when it is free."""
 _BAD_DEVICE = re.compile(
     r"\bXid\b|uncorrectable ECC|no CUDA-capable device|CUDA driver initialization failed"
@@ -221,14 +221,14 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "Xid of a program",
-        lambda exited: xid(exited) in _PROGRAM_XIDS,
+        lambda exited: xid(exited) in PROGRAM_XIDS,
         FailureCause.PROCESS,
         FailureClass.PROCESS,
         "was stopped by its GPU's driver",
     ),
     Rule(
         "contained ECC error",
-        lambda exited: xid(exited) in _CONTAINED_XIDS,
+        lambda exited: xid(exited) in CONTAINED_XIDS,
         FailureCause.INFRASTRUCTURE,
         FailureClass.DEVICE,
         "lost memory of its GPU that others do not use",

@@ -1,0 +1,109 @@
+"""Decisions about what nodes tell of their health: jobs save before the failure, not after it.
+
+The policy is policy/trends.py. At a Tick, each live gang with ranks on a node that has just told
+of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`; a node that is
+broken is distrusted, unless half of all nodes were within the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from gangline_bus.decision import Decision
+from gangline_faults.policy.distrust import may_distrust
+from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.policy.trends import Sign, TrendLimits, note_reading
+from gangline_faults.state import FaultState
+from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.workers import WorkerHeartbeat
+
+FRESH_S = 10.0
+"""What was heard longer ago leads to nothing: it was acted on, or the limits were against it."""
+BROKEN_SHARE = 0.5
+
+
+def note_heartbeat(
+    state: FaultState, beat: WorkerHeartbeat, now: datetime, limits: TrendLimits
+) -> None:
+    """Keep in the soft part of the state what the health in a heartbeat says."""
+    if beat.health is not None:
+        known = state.listening.health.get(beat.node_id)
+        heard = note_reading(known, beat.incarnation, beat.health, now, limits)
+        state.listening.health[beat.node_id] = heard
+
+
+def act(
+    state: FaultState, now: datetime, trends: TrendLimits, limits: FaultLimits
+) -> list[Decision]:
+    """What follows at a Tick. Cost: O(gangs x nodes that have just told of a sign)."""
+    decisions: list[Decision] = []
+    asked: set[str] = set()
+    distrusted: set[str] = set()
+    for node_id, heard in sorted(state.listening.health.items()):
+        fresh = [sign for sign in heard.signs if (now - sign.at).total_seconds() < FRESH_S]
+        node = state.nodes.get(node_id)
+        if not fresh or node is None or node.incarnation != heard.incarnation:
+            continue
+        here = [
+            job_id
+            for job_id, gang in sorted(state.gangs.items())
+            if gang.runs_on(node_id, node.incarnation) and not gang.failed
+        ]
+        reason = f"node {node_id}: {_sentence(fresh)}"
+        for job_id in here:
+            if job_id not in asked and _may_ask(state, job_id, now, trends):
+                asked.add(job_id)
+                event = CheckpointRequested(
+                    job_id=job_id,
+                    attempt=state.gangs[job_id].attempt,
+                    reason=reason,
+                    node_id=node_id,
+                    requested_at=now,
+                )
+                decisions.append(Decision(job_id, event))
+        if not distrusted and _may_distrust(state, node_id, fresh, now, limits):
+            distrusted.add(node_id)
+            decisions.append(_distrust(state, node_id, fresh, len(here), now))
+    return decisions
+
+
+def _sentence(signs: Iterable[Sign]) -> str:
+    return ", ".join(sign.message for sign in signs)
+
+
+def _may_ask(state: FaultState, job_id: str, now: datetime, trends: TrendLimits) -> bool:
+    last = state.asked.get(job_id)
+    if not trends.save_every_s:
+        return False
+    # abs: it may have been asked by a clock that was ahead and went back since.
+    return last is None or abs((now - last).total_seconds()) >= trends.save_every_s
+
+
+def _may_distrust(
+    state: FaultState, node_id: str, fresh: list[Sign], now: datetime, limits: FaultLimits
+) -> bool:
+    broken_at = max((sign.at for sign in fresh if sign.broken), default=None)
+    last = state.distrusted.get(node_id)
+    if broken_at is None or not limits.distrust_after or (last is not None and last >= broken_at):
+        return False
+    others = {other: at for other, at in state.distrusted.items() if other != node_id}
+    generous = replace(limits, distrust_share=BROKEN_SHARE)
+    return may_distrust(others, len(state.nodes), now, generous)
+
+
+def _distrust(
+    state: FaultState, node_id: str, fresh: list[Sign], jobs: int, now: datetime
+) -> Decision:
+    blames = state.blames.get(node_id, ())
+    event = NodeDistrusted(
+        node_id=node_id,
+        incarnation=state.nodes[node_id].incarnation,
+        failures=len(blames) + 1,
+        jobs=max(1, jobs, len({blame.job_id for blame in blames})),
+        since=blames[0].at if blames else now,
+        distrusted_at=now,
+        reason=_sentence(sign for sign in fresh if sign.broken),
+    )
+    return Decision(node_id, event)
