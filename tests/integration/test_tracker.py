@@ -27,6 +27,7 @@ from gangline_schemas.events.faults import (
     GangFailed,
     GangTroubled,
     IncidentClosed,
+    JobFlagged,
     WorkerStraggling,
 )
 from gangline_schemas.events.quota import UsageCharged
@@ -406,6 +407,8 @@ def test_incidents_are_listed_page_by_page_with_their_totals(tracker: TrackerPro
     assert (totals.recover_median_s, totals.recover_p95_s) == (2.0, 2.0)
     assert totals.by_class == [Share("node", 3, 60.0), Share("process", 3, 42.0)]
     assert totals.by_node == [Share("node-2", 6, 102.0)]
+    assert totals.by_job == [Share(f"job-{name}", 2, 34.0) for name in "abc"]
+    assert totals.by_shard == []
 
 
 def test_incidents_are_chosen(tracker: TrackerProcess) -> None:
@@ -450,7 +453,19 @@ def test_one_incident_is_found_with_its_stacks_and_what_was_noticed(
         node_id="node-2", step=9, message="the loss leapt up", noted_at=BASE,
     )  # fmt: skip
     tracker.send(spike, "job-c")
+    for block in (3, 4):
+        flagged = JobFlagged(
+            job_id="job-c", attempt=1, rank=0, node_id="node-2", snapshot="corpus", shard="s-1",
+            block=block, reason="its digest differs", flagged_at=BASE,
+        )  # fmt: skip
+        tracker.send(flagged, "job-c")
     incidents = Incidents(tracker.client("service"))
+    blocks = [Share("corpus/s-1", 2, 0.0)]
+    wait_until("flags", lambda: incidents.totals(IncidentFilter()).by_shard == blocks)
+    vision, nlp = frozenset({"vision"}), frozenset({"nlp"})
+    assert incidents.totals(IncidentFilter(teams=vision)).by_shard == blocks
+    assert incidents.totals(IncidentFilter(teams=nlp)).by_shard == []
+    assert incidents.totals(IncidentFilter(job_id="job-a")).by_shard == []
     wait_until("both notices", lambda: len(incidents.notices(IncidentFilter())) == 2)
 
     def noticed(wanted: IncidentFilter) -> list[tuple[str, int, str, int, str, str]]:

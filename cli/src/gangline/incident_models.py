@@ -42,7 +42,7 @@ class Incident(Answer):
 
 
 class Share(Answer):
-    """The incidents of one class or node."""
+    """The incidents of one class, node or job, or what was left out of one shard of data."""
 
     name: str
     incidents: int
@@ -59,6 +59,8 @@ class Totals(Answer):
     lost_gpu_s: float = 0.0
     by_class: list[Share] = Field(default_factory=list)
     by_node: list[Share] = Field(default_factory=list)
+    by_job: list[Share] = Field(default_factory=list)
+    by_shard: list[Share] = Field(default_factory=list)
 
 
 class Notice(Answer):

@@ -38,6 +38,8 @@ TOTALS = {
     "lost_gpu_s": 36_900.0,
     "by_class": [{"name": "process", "incidents": 30, "lost_gpu_s": 1.0}],
     "by_node": [{"name": f"node-{n}", "incidents": 9, "lost_gpu_s": 1.0} for n in range(20)],
+    "by_job": [{"name": "llama", "incidents": 31, "lost_gpu_s": 1.0}],
+    "by_shard": [{"name": "corpus@sha256-9f/tokens-0003", "incidents": 2, "lost_gpu_s": 0.0}],
 }  # fmt: skip
 
 
@@ -53,6 +55,9 @@ def test_the_table_and_the_totals_fit(stub: Stub, gangline: Runner) -> None:
     assert " ".join(lines[0].split()) == "AGE JOB TRY CLASS NODE OUTCOME BACK IN GPU-H"
     assert lines[2].endswith("process        node-2  recovered  2 min 4 s   0.36")
     text = " ".join(done.out.split())
+    assert text.endswith(
+        "by job: llama 31 blocks of data left out, by shard: corpus@sha256-9f/tokens-0003 2"
+    )
     assert (
         "31 incidents (2 shown); 29 recovered, in 1.2 s (median), 1 min 35 s (P95); "
         "10.25 GPU-hours lost by class: process 30 by node: node-0 9, node-1 9," in text

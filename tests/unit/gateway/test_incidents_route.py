@@ -71,7 +71,9 @@ class Asked:
 
     def totals(self, wanted: IncidentFilter) -> Totals:
         assert wanted == self.filters[-1]
-        return Totals(7, 0, None, None, 84.0, [Share("node", 7, 84.0)], [Share("n1", 7, 84.0)])
+        return Totals(
+            7, 0, None, None, 84.0, [Share("node", 7, 84.0)], [Share("n1", 7, 84.0)], [], []
+        )
 
 
 def get(

@@ -158,7 +158,12 @@ def _totals(totals: Totals, shown: int) -> str:
         render.wrap(f"{count}; {back}; {totals.lost_gpu_s / _HOUR_S:,.2f} GPU-hours lost"),
         *(
             render.wrap(f"{title}: {_shares(shares)}")
-            for title, shares in (("by class", totals.by_class), ("by node", totals.by_node))
+            for title, shares in (
+                ("by class", totals.by_class),
+                ("by node", totals.by_node),
+                ("by job", totals.by_job),
+                ("blocks of data left out, by shard", totals.by_shard),
+            )
             if shares
         ),
     ]

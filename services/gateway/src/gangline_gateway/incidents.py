@@ -64,7 +64,7 @@ class IncidentPage:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The incidents of one class or node."""
+    """The incidents of one class, node or job, or what was left out of one shard of data."""
 
     name: str
     incidents: int
@@ -73,7 +73,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All incidents that a filter accepts; times to recover are of those that recovered."""
+    """All incidents that a filter accepts; times to recover are of those that recovered.
+
+    `by_shard` counts blocks of data that jobs went on without, each once for a job.
+    """
 
     incidents: int
     recovered: int
@@ -82,6 +85,8 @@ class Totals:
     lost_gpu_s: float
     by_class: list[Share]
     by_node: list[Share]
+    by_job: list[Share]
+    by_shard: list[Share]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +131,17 @@ class IncidentFilter:
         where = Where()
         where.add("type IN ('worker.straggling', 'gang.troubled')")
         where.teams(self.teams)
+        self.narrow_events(where)
+        return where
+
+    def narrow_events(self, where: Where) -> None:
+        """Add what is asked of rows of `events`, but for teams and classes."""
         if self.job_id:
             where.add("subject = {job:String}", job=self.job_id)
         if self.node_id:
             where.add("JSONExtractString(data, 'node_id') = {node:String}", node=self.node_id)
         if self.since is not None:
             where.add("time >= {since:DateTime64(3)}", since=self.since)
-        return where
 
 
 _COLUMNS = ", ".join(IncidentRow.__dataclass_fields__)
@@ -189,6 +198,8 @@ class Incidents:
             lost_gpu_s=row["lost"],
             by_class=self._shares("failure_class", wanted.where()),
             by_node=self._shares("node_id", wanted.where()),
+            by_job=self._shares("job_id", wanted.where()),
+            by_shard=self._blocks(wanted),
         )
 
     def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> IncidentRow | None:
@@ -228,6 +239,24 @@ class Incidents:
         rows = self._rows(
             f"SELECT {column} AS name, count() AS incidents, sum(lost_gpu_s) AS lost_gpu_s "
             f"FROM gangline.incident_list {where.sql} GROUP BY name "
+            f"ORDER BY incidents DESC, name LIMIT {MAX_SHARES}",
+            where.parameters,
+        )
+        return [Share(**row) for row in rows]
+
+    def _blocks(self, wanted: IncidentFilter) -> list[Share]:
+        where = Where()
+        where.add("type = 'job.flagged'")
+        if wanted.teams is not None:  # the event names no team, its job does
+            where.add(
+                "subject IN (SELECT job_id FROM gangline.runs WHERE team IN {teams:Array(String)})",
+                teams=sorted(wanted.teams),
+            )
+        wanted.narrow_events(where)
+        rows = self._rows(
+            "SELECT concat(JSONExtractString(data, 'snapshot'), '/', "
+            "JSONExtractString(data, 'shard')) AS name, count() AS incidents, 0.0 AS lost_gpu_s "
+            f"FROM gangline.events {where.sql} GROUP BY name "
             f"ORDER BY incidents DESC, name LIMIT {MAX_SHARES}",
             where.parameters,
         )

@@ -62,7 +62,7 @@ class IncidentAnswer(Answer):
 
 
 class ShareAnswer(Answer):
-    """The incidents of one class or node."""
+    """The incidents of one class, node or job, or what was left out of one shard of data."""
 
     name: str
     incidents: int
@@ -79,6 +79,10 @@ class TotalsAnswer(Answer):
     lost_gpu_s: float
     by_class: list[ShareAnswer]
     by_node: list[ShareAnswer]
+    by_job: list[ShareAnswer]
+    by_shard: list[ShareAnswer] = Field(
+        description="Shards of data: how many blocks jobs went on without."
+    )
 
 
 class NoticeAnswer(Answer):
