@@ -28,7 +28,14 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
-from gangline_schemas.job import CheckpointPolicy, JobSpec, JobState, Resources, Retention
+from gangline_schemas.job import (
+    CheckpointPolicy,
+    Incremental,
+    JobSpec,
+    JobState,
+    Resources,
+    Retention,
+)
 from gangline_storage import ObjectStore, digest_bytes
 
 JOB = "job-1"
@@ -47,6 +54,7 @@ def allocated(
     world_size: int = 2,
     keep: Retention | None = None,
     resume: CheckpointRef | None = None,
+    incremental: Incremental | None = None,
 ) -> GangAllocated:
     return GangAllocated(
         job_id=job_id,
@@ -69,7 +77,7 @@ def allocated(
             team="nlp",
             run="true",
             resources=Resources(gpus=world_size),
-            checkpoint=CheckpointPolicy(keep=keep or Retention()),
+            checkpoint=CheckpointPolicy(keep=keep or Retention(), incremental=incremental),
         ),
     )
 
@@ -197,11 +205,13 @@ def commit(
     job_id: str = JOB,
     metrics: dict[str, float] | None = None,
     heard: bool = True,
+    refers: tuple[int, ...] = (),
 ) -> list[Event]:
     """All ranks write, the verification is fine, the scheduler has `heard` of the commit."""
     for rank in (0, 1):
         run.feed(part(rank, step, attempt=attempt, job_id=job_id, metrics=metrics))
-    events = run.done(f"verify:{job_id}:{attempt}:{step}:0", Verified(100, 5, 0.1))
+    verified = Verified(100, 5, 0.1, whole_bytes=200 if refers else None, refers=refers)
+    events = run.done(f"verify:{job_id}:{attempt}:{step}:0", verified)
     if not heard:
         return events
     return [*events, *run.feed(resumes(attempt, step, job_id=job_id))]

@@ -7,14 +7,16 @@
     rank-00001.bin ...
     COMMIT.json               put if absent by the checkpoint service: it counts from here on
 ```
+In format 2 the rank's bytes lie in chunks: those that changed in its own .bin, the others in those
+that the same rank wrote in earlier steps of the attempt.
 Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from gangline_schemas.base import Identifier, Model, Timestamp
 from gangline_schemas.events.workers import ObjectDigest
@@ -24,7 +26,8 @@ from gangline_schemas.job import JobSpec
 class TensorSlice(Model):
     """A block of one tensor: `shape` elements from `start` of a tensor of `global_shape`.
 
-    Its bytes, row-major and little-endian, lie at `byte_offset` of the rank's shard file.
+    Its bytes, row-major and little-endian, lie at `byte_offset` of the rank's bytes: of its shard
+    file (format 1), or of its chunks one after the other (format 2).
     """
 
     name: str = Field(description="Dotted name, for example model.layers.0.attention.wq.weight.")
@@ -36,10 +39,19 @@ class TensorSlice(Model):
     size_bytes: int = Field(ge=0)
 
 
+class Chunk(Model):
+    """A run of a rank's bytes, and where they lie: never in another place than first written."""
+
+    size_bytes: int = Field(ge=1)
+    xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
+    step: int = Field(ge=0, description="Of the same attempt: this rank's .bin there holds them.")
+    byte_offset: int = Field(ge=0, description="Where in that .bin they begin.")
+
+
 class RankManifest(Model):
     """What one rank wrote for one checkpoint."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     job_id: Identifier
     attempt: int = Field(ge=1)
     step: int = Field(ge=0)
@@ -47,23 +59,49 @@ class RankManifest(Model):
     world_size: int = Field(ge=1)
     shard: ObjectDigest = Field(description="The rank's .bin; its key is the file name.")
     tensors: tuple[TensorSlice, ...]
+    chunks: tuple[Chunk, ...] | None = Field(
+        default=None,
+        description="Format 2: the rank's bytes, in order; those of its own step fill its .bin.",
+    )
     state: dict[str, JsonValue] = Field(
         default_factory=dict,
         description="What is not a tensor: lr schedule, data position, RNG (hex), config hash.",
     )
     metrics: dict[str, float] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _chunks_are_format_2(self) -> Self:
+        if (self.format == 2) != (self.chunks is not None):
+            raise ValueError("a manifest has chunks if and only if its format is 2")
+        return self
+
+    @property
+    def whole_bytes(self) -> int:
+        """How many bytes the rank's tensors take, wherever they lie."""
+        if self.chunks is None:
+            return self.shard.size_bytes
+        return sum(chunk.size_bytes for chunk in self.chunks)
+
+    @property
+    def refers(self) -> tuple[int, ...]:
+        """The earlier steps in whose files some of its chunks lie."""
+        return tuple(sorted({chunk.step for chunk in self.chunks or ()} - {self.step}))
+
 
 class CommitRecord(Model):
     """COMMIT.json: the complete list of the checkpoint's objects with their digests."""
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     job_id: Identifier
     attempt: int = Field(ge=1)
     step: int = Field(ge=0)
     world_size: int = Field(ge=1)
     manifests: tuple[ObjectDigest, ...] = Field(description="By rank.")
     shards: tuple[ObjectDigest, ...] = Field(description="By rank.")
+    referred: tuple[ObjectDigest, ...] | None = Field(
+        default=None,
+        description="Format 2: shards of earlier steps of the attempt that hold chunks of it.",
+    )
     committed_at: Timestamp
     metrics: dict[str, float] = Field(default_factory=dict)
 
@@ -76,7 +114,12 @@ def job_prefix(team: str, job_id: str, spec: JobSpec) -> str:
 
 def checkpoint_prefix(prefix: str, attempt: int, step: int) -> str:
     """Where the objects of one checkpoint lie."""
-    return f"{prefix}/attempt-{attempt:04d}/step-{step:010d}"
+    return f"{prefix}/attempt-{attempt:04d}/{step_folder(step)}"
+
+
+def step_folder(step: int) -> str:
+    """Name of a step's folder below its attempt's."""
+    return f"step-{step:010d}"
 
 
 def commit_key(prefix: str, attempt: int, step: int) -> str:

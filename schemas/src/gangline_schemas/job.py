@@ -171,6 +171,14 @@ class Retention(Model):
     )
 
 
+class Incremental(Model):
+    """A save writes only the chunks that changed since an earlier one of its attempt."""
+
+    full_every: int = Field(
+        default=10, ge=2, le=1000, description="Each so many saves one is written whole."
+    )
+
+
 class CheckpointPolicy(Model):
     """How often checkpoints are saved, which are kept, and where a new attempt starts."""
 
@@ -181,8 +189,16 @@ class CheckpointPolicy(Model):
     adapt_interval: bool = Field(
         default=False, description="From the second attempt on as advised from costs and failures."
     )
+    incremental: Incremental | None = Field(
+        default=None, description="What did not change is not written again; without: whole saves."
+    )
     keep: Retention = Retention()
     resume: str = Field(default="auto", max_length=128, description="auto, never or a step.")
+
+    @property
+    def full_every(self) -> int:
+        """Each so many saves one is written whole."""
+        return 1 if self.incremental is None else self.incremental.full_every
 
     @field_validator("path")
     @classmethod

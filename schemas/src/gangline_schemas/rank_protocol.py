@@ -62,6 +62,9 @@ class ShardReady(Model):
     world_size: int = Field(ge=1)
     manifest: ObjectDigest
     shard: ObjectDigest
+    refers: tuple[int, ...] = Field(
+        default=(), description="Earlier steps of the attempt in whose files chunks of it lie."
+    )
     write_s: float = 0.0
     blocked_s: float = 0.0
     metrics: dict[str, float] = Field(default_factory=dict)
@@ -73,13 +76,20 @@ class Control(Model):
     kind: Literal["control"] = "control"
     stop: str | None = Field(default=None, description="Save and exit: preempted, cancelled, ...")
     checkpoint_request: int = Field(default=0, description="Save once each time this grows.")
+    committed: int | None = Field(
+        default=None,
+        description="The attempt's newest committed step: saves may leave out what is in it.",
+    )
 
 
 class CopyDamaged(Model):
     """A file of the checkpoint to start from is not what was committed: is there another copy?"""
 
     kind: Literal["copy_damaged"] = "copy_damaged"
-    file: str = Field(max_length=200, description="Its name in GANGLINE_RESUME_FROM.")
+    file: str = Field(
+        max_length=200,
+        description="Its name in GANGLINE_RESUME_FROM, or after its step's folder beside that.",
+    )
     reason: str = Field(max_length=1000)
 
 

@@ -27,6 +27,9 @@ class AttemptNoted(Event):
     allocated_at: Timestamp | None = Field(
         default=None, description="When its gang was allocated; from here on it may fail."
     )
+    full_every: int = Field(
+        default=1, ge=1, description="Each so many of its saves one is written whole."
+    )
 
 
 class AttemptEnded(Event):
@@ -74,8 +77,16 @@ class CheckpointCommitted(Event):
     type: ClassVar[str] = "checkpoint.committed"
     job_id: Identifier
     checkpoint: CheckpointRef
-    size_bytes: int = Field(ge=0)
+    size_bytes: int = Field(ge=0, description="Of the objects that were written for it.")
     objects: int = Field(ge=1)
+    whole_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Of the objects that a whole one would be, if some of its bytes lie elsewhere.",
+    )
+    refers: tuple[int, ...] = Field(
+        default=(), description="Earlier steps of its attempt in whose objects chunks of it lie."
+    )
     write_s: float = Field(default=0.0, ge=0, description="The slowest rank's write.")
     blocked_s: float = Field(default=0.0, ge=0, description="Training stood still for this long.")
     verify_s: float = Field(default=0.0, ge=0)

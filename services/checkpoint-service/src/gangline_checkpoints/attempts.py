@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from gangline_bus.decision import Decision
-from gangline_checkpoints import advice
+from gangline_checkpoints import advice, references
 from gangline_checkpoints.model import Job, Kept, StepId
 from gangline_checkpoints.policy.acceptance import refusal
 from gangline_checkpoints.policy.retention import surplus
@@ -53,6 +53,7 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         keep=event.spec.checkpoint.keep,
         resume=event.resume,
         allocated_at=at,
+        full_every=event.spec.checkpoint.full_every,
     )
     decisions = [
         Decision(job_id, noted),
@@ -127,7 +128,10 @@ def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decis
                     key=key,
                     reason=f"node {event.node_id} did not find the bytes that were committed",
                 )
-                return [Decision(owner, corrupted)]
+                return [
+                    Decision(owner, event)
+                    for event in references.corrupted(state.jobs[owner], corrupted)
+                ]
     return []
 
 
@@ -155,10 +159,11 @@ def deletions(
     but_for: str,
     held_now: CheckpointRef | None = None,
     known: StepId | None = None,
+    over: bool = False,
 ) -> list[Decision]:
     """What of `kept` falls out of the job's retention, when `but_for` holds `held_now` alone.
 
-    `known` is what the scheduler names now, None: the same as before.
+    `known` is what the scheduler names now, None: the same as before. `over`: the job ends.
     """
     job = state.jobs[job_id]
     held = state.held(but_for=but_for).get(job_id, set())
@@ -175,7 +180,9 @@ def deletions(
                 reason=_CORRUPTED if step_id in damaged else _REPLACED,
             ),
         )
-        for step_id in surplus(kept, job.keep, held, known=known or job.known)
+        for step_id in references.let_go(
+            job, kept, surplus(kept, job.keep, held, known=known or job.known), over=over
+        )
     ]
 
 
@@ -212,6 +219,6 @@ def _end(
         return [Decision(job_id, ended)]
     return [
         Decision(job_id, ended),
-        *deletions(state, job_id, job.kept, but_for=job_id),
+        *deletions(state, job_id, job.kept, but_for=job_id, over=True),
         *no_longer_held(state, job_id, job.resume),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gangline_checkpoints import references
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.base import Event
@@ -27,7 +28,8 @@ def violations(state: CheckpointState) -> list[str]:
         if job is None:
             found.append(f"{job_id}: is active but unknown")
             continue
-        found += [f"{job_id}: {problem}" for problem in _job_violations(job)]
+        problems = [*_job_violations(job), *references.violations(job)]
+        found += [f"{job_id}: {problem}" for problem in problems]
         found += [
             f"{job_id}: {kept.id} is healthy or is to be read again, and not both"
             for kept in job.kept

@@ -33,12 +33,16 @@ class Open:
 
 @dataclass(slots=True)
 class Kept:
-    """A committed checkpoint. `healthy` until its bytes were found to differ."""
+    """A committed checkpoint. `healthy` until its bytes were found to differ.
+
+    `refers` are the earlier steps of its attempt in whose objects chunks of it lie.
+    """
 
     id: StepId
     world_size: int
     metrics: dict[str, float]
     healthy: bool = True
+    refers: tuple[int, ...] = ()
 
     @property
     def attempt(self) -> int:
@@ -61,6 +65,7 @@ class Job:
     - `restored` is where a user lets the next attempt start.
     - `known` is the checkpoint of its own that the scheduler named last; None: none yet. It may
       start an attempt from this one as long as it names no other.
+    - `full_every` above 1: its saves refer to earlier ones, but for each so many.
     - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
@@ -73,6 +78,7 @@ class Job:
     world_size: int = 0
     prefix: str = ""
     keep: Retention = field(default_factory=Retention)
+    full_every: int = 1
     resume: CheckpointRef | None = None
     restored: CheckpointRef | None = None
     known: StepId | None = None
@@ -138,11 +144,17 @@ Effect = Work | Scrub
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The bytes are right and the commit record is in the store."""
+    """The bytes are right and the commit record is in the store.
+
+    If it `refers` to earlier steps, `size_bytes` are of its own objects alone, and `whole_bytes`
+    what a whole one would have.
+    """
 
     size_bytes: int
     objects: int
     verify_s: float
+    whole_bytes: int | None = None
+    refers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
 from gangline_bus.decision import Decision, EffectDone
-from gangline_checkpoints import advice
+from gangline_checkpoints import advice, references
 from gangline_checkpoints.attempts import abandoned, deletions, no_longer_held
 from gangline_checkpoints.model import (
     Away,
@@ -75,11 +74,13 @@ def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> 
         reason=found.reason,
     )
     if isinstance(effect, Scrub):
-        kept = [
-            replace(item, healthy=item.healthy and item.id != step_id)
-            for item in state.jobs[job_id].kept
+        job = state.jobs[job_id]
+        events = references.corrupted(job, corrupted)
+        kept = references.after(job.kept, events)
+        return [
+            *(Decision(job_id, event) for event in events),
+            *deletions(state, job_id, kept, but_for=""),
         ]
-        return [Decision(job_id, corrupted), *deletions(state, job_id, kept, but_for="")]
     return [
         Decision(job_id, corrupted),
         abandoned(job_id, step_id, f"{found.key}: {found.reason}"),
@@ -95,6 +96,9 @@ def _commit(
         return [abandoned(job_id, step_id, f"attempt {job.attempt} took over")]
     if job.newest is not None and step_id < job.newest:
         return [abandoned(job_id, step_id, f"step {job.newest.step} is committed already")]
+    problem = references.commit_problem(job, step_id, verified.refers)
+    if problem is not None:
+        return [abandoned(job_id, step_id, problem)]
     metrics = merged_metrics(effect.shards)
     committed = CheckpointCommitted(
         job_id=job_id,
@@ -107,6 +111,8 @@ def _commit(
         ),
         size_bytes=verified.size_bytes,
         objects=verified.objects,
+        whole_bytes=verified.whole_bytes,
+        refers=verified.refers,
         write_s=max(shard.write_s for shard in effect.shards),
         blocked_s=max(shard.blocked_s for shard in effect.shards),
         verify_s=verified.verify_s,
@@ -117,7 +123,7 @@ def _commit(
         for other in sorted(job.open)
         if other < step_id
     ]
-    kept = [*job.kept, Kept(step_id, effect.world_size, metrics)]
+    kept = [*job.kept, Kept(step_id, effect.world_size, metrics, refers=verified.refers)]
     return [
         Decision(job_id, committed),
         *advice.of_save(state, committed, now),

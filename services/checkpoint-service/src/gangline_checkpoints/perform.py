@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -24,12 +24,14 @@ from gangline_checkpoints.model import (
     Removed,
     Scrub,
     Scrubbed,
+    StepId,
     Verified,
     Verify,
     merged_metrics,
 )
 from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
+from gangline_checkpoints.policy.chunks import OwnBytes, reference_problem
 from gangline_schemas.checkpoint import (
     CommitRecord,
     RankManifest,
@@ -118,44 +120,81 @@ class StorePerformer:
         began = time.monotonic()
         try:
             manifests = [self._manifest(shard) for shard in effect.shards]
-            for shard in effect.shards:
-                for item in shard.shards:
-                    self._check_bytes(item)
+            for shard, manifest in zip(effect.shards, manifests, strict=True):
+                self._check_bytes(shard, manifest)
         except _Mismatch as error:
             return error.outcome
         problem = coverage_problem(manifests)
         if problem is not None:
             return Refused(problem)
-        refused = self._put_record(effect)
+        try:
+            referred = self._referred(effect, manifests)
+        except _Mismatch as error:
+            return Refused(f"what it refers to is not as it was committed: {error}")
+        refused = self._put_record(effect, referred)
         if refused is not None:
             return refused
         objects = [item for shard in effect.shards for item in (shard.manifest, *shard.shards)]
+        size_bytes = sum(item.size_bytes for item in objects)
+        elsewhere = sum(item.whole_bytes - item.shard.size_bytes for item in manifests)
         return Verified(
-            size_bytes=sum(item.size_bytes for item in objects),
+            size_bytes=size_bytes,
             objects=len(objects) + 1,
             verify_s=round(time.monotonic() - began, 6),
+            whole_bytes=size_bytes + elsewhere if referred else None,
+            refers=tuple(sorted({step for item in manifests for step in item.refers})),
         )
+
+    def _referred(
+        self, effect: Verify, manifests: Sequence[RankManifest]
+    ) -> tuple[ObjectDigest, ...]:
+        """The earlier files in which chunks lie, by rank and step.
+
+        Raises _Mismatch when one was not committed with these chunks in it.
+        """
+        attempt = effect.id.attempt
+        records: dict[int, CommitRecord] = {}
+        found = []
+        for manifest in manifests:
+            bases = {}
+            for step in manifest.refers:
+                if step not in records:
+                    place = (effect.job_id, effect.prefix, StepId(attempt, step))
+                    records[step] = self._record(*place, effect.world_size)
+                digest = records[step].manifests[manifest.rank]
+                bases[step] = self._decoded(digest)
+                found.append(records[step].shards[manifest.rank])
+            problem = reference_problem(manifest, bases)
+            if problem is not None:
+                raise _Mismatch(effect.shards[manifest.rank].manifest.key, problem)
+        return tuple(found)
 
     def _manifest(self, written: CheckpointShardWritten) -> RankManifest:
         digest = written.manifest
-        if digest.size_bytes > MAX_MANIFEST_BYTES:
-            raise _Mismatch(digest.key, f"is above {MAX_MANIFEST_BYTES} bytes, too large to read")
-        raw = b"".join(self._checked(digest))
-        try:
-            manifest = RankManifest.decode(raw)
-        except ValidationError as error:
-            fields = ", ".join(
-                sorted({str(item["loc"][0]) for item in error.errors() if item["loc"]})
-            )
-            raise _Mismatch(digest.key, f"is no manifest (fields: {fields})") from None
+        manifest = self._decoded(digest)
         problem = manifest_problem(manifest, written)
         if problem is not None:
             raise _Mismatch(digest.key, problem)
         return manifest
 
-    def _check_bytes(self, digest: ObjectDigest) -> None:
-        for _ in self._checked(digest):
-            pass
+    def _decoded(self, digest: ObjectDigest) -> RankManifest:
+        if digest.size_bytes > MAX_MANIFEST_BYTES:
+            raise _Mismatch(digest.key, f"is above {MAX_MANIFEST_BYTES} bytes, too large to read")
+        raw = b"".join(self._checked(digest))
+        try:
+            return RankManifest.decode(raw)
+        except ValidationError as error:
+            fields = ", ".join(
+                sorted({str(item["loc"][0]) for item in error.errors() if item["loc"]})
+            )
+            raise _Mismatch(digest.key, f"is no manifest (fields: {fields})") from None
+
+    def _check_bytes(self, written: CheckpointShardWritten, manifest: RankManifest) -> None:
+        own = OwnBytes(manifest)
+        for data in self._checked(written.shards[0]):
+            own.feed(data)
+        if own.problem is not None:
+            raise _Mismatch(written.manifest.key, own.problem)
 
     def _checked(self, digest: ObjectDigest) -> Iterator[bytes]:
         """The bytes in chunks. Raises _Mismatch once they are known to be wrong."""
@@ -174,8 +213,8 @@ class StorePerformer:
         if seen.hexdigest() != digest.xxh3:
             raise _Mismatch(digest.key, "holds other bytes than were written (xxh3-128 differs)")
 
-    def _put_record(self, effect: Verify) -> Refused | None:
-        record = commit_record(effect, self._clock())
+    def _put_record(self, effect: Verify, referred: tuple[ObjectDigest, ...]) -> Refused | None:
+        record = commit_record(effect, self._clock(), referred)
         key = commit_key(effect.prefix, effect.id.attempt, effect.id.step)
         try:
             self._store.put(key, record.encode(), if_absent=True)
@@ -193,7 +232,8 @@ class StorePerformer:
         began, size_bytes = time.monotonic(), 0
         self._pace.begin()
         try:
-            for item in self._recorded(effect):
+            record = self._record(effect.job_id, effect.prefix, effect.id, effect.world_size)
+            for item in (*record.manifests, *record.shards):
                 try:
                     self._read_slowly(item)
                 except _Mismatch:  # the way here may have been at fault: look again
@@ -203,22 +243,22 @@ class StorePerformer:
             return error.outcome
         return Scrubbed(size_bytes, round(time.monotonic() - began, 6))
 
-    def _recorded(self, effect: Scrub) -> tuple[ObjectDigest, ...]:
-        """The objects of its commit record. Raises _Mismatch when it is not the one we put."""
-        key = commit_key(effect.prefix, effect.id.attempt, effect.id.step)
-        folder = checkpoint_prefix(effect.prefix, effect.id.attempt, effect.id.step)
+    def _record(self, job_id: str, prefix: str, step_id: StepId, world_size: int) -> CommitRecord:
+        """A commit record that was put. Raises _Mismatch when it is not the one we put."""
+        key = commit_key(prefix, *step_id)
+        folder = checkpoint_prefix(prefix, *step_id)
         try:
             record = CommitRecord.decode(self._store.get(key))
         except NotFound:
             raise _Mismatch(key, "is missing") from None
         except ValidationError:
             raise _Mismatch(key, "cannot be read") from None
-        names = [shape(rank) for shape in _NAMES for rank in range(effect.world_size)]
+        names = [shape(rank) for shape in _NAMES for rank in range(world_size)]
         found = (*record.manifests, *record.shards)
         says = (record.job_id, record.attempt, record.step, [item.key for item in found])
-        if says != (effect.job_id, *effect.id, [f"{folder}/{name}" for name in names]):
+        if says != (job_id, *step_id, [f"{folder}/{name}" for name in names]):
             raise _Mismatch(key, "is of another checkpoint")
-        return found
+        return record
 
     def _read_slowly(self, digest: ObjectDigest) -> None:
         for chunk in self._checked(digest):
@@ -232,15 +272,19 @@ class StorePerformer:
         return Removed(self._store.delete_prefix(f"{folder}/"))
 
 
-def commit_record(effect: Verify, committed_at: datetime) -> CommitRecord:
+def commit_record(
+    effect: Verify, committed_at: datetime, referred: tuple[ObjectDigest, ...] = ()
+) -> CommitRecord:
     """COMMIT.json of a verified checkpoint; the same but for the time whenever it is made."""
     return CommitRecord(
+        format=2 if referred else 1,
         job_id=effect.job_id,
         attempt=effect.id.attempt,
         step=effect.id.step,
         world_size=effect.world_size,
         manifests=tuple(shard.manifest for shard in effect.shards),
         shards=tuple(shard.shards[0] for shard in effect.shards),
+        referred=referred or None,
         committed_at=committed_at,
         metrics=merged_metrics(effect.shards),
     )

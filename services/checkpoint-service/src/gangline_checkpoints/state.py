@@ -151,6 +151,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job.attempt, job.world_size = event.attempt, event.world_size
     job.allocated_at, job.advised_s = event.allocated_at, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
+    job.full_every = event.full_every
     job.live, job.restored = True, None
     if event.resume is not None and event.resume.job_id == event.job_id:
         job.known = _place(event.resume)
@@ -194,7 +195,8 @@ def _change_step(
     if isinstance(event, CheckpointCommitted):
         step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
         job.open.pop(step_id, None)
-        job.kept.append(Kept(step_id, event.checkpoint.world_size, event.metrics))
+        point = event.checkpoint
+        job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
         save = Save(event.blocked_s, event.write_s, event.verify_s)
         job.saves = (*job.saves, save)[-SAVES:]
         if step_id.attempt == job.attempt:
@@ -351,6 +353,7 @@ def _iso(at: datetime | None) -> str | None:
 def _job(job: Job) -> list[object]:
     return [
         [job.attempt, job.world_size, job.prefix, job.live, job.final, job.keep.data()],
+        job.full_every,
         None if job.resume is None else job.resume.data(),
         [None if job.restored is None else job.restored.data(), job.known],
         [_iso(job.ended_at), _iso(job.allocated_at)],
@@ -363,7 +366,10 @@ def _job(job: Job) -> list[object]:
             ]
             for step_id, opened in sorted(job.open.items())
         ],
-        [[*kept.id, kept.healthy, dict(sorted(kept.metrics.items()))] for kept in job.kept],
+        [
+            [*kept.id, kept.healthy, dict(sorted(kept.metrics.items())), kept.refers]
+            for kept in job.kept
+        ],
         [job.verifying, job.verify_tries],
         [[*step_id, tries] for step_id, tries in sorted(job.deleting.items())],
         [[*step_id, sorted(ranks)] for step_id, ranks in job.closed.items()],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gangline_checkpoints.policy.chunks import layout_problem
 from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
 from gangline_schemas.events.workers import CheckpointShardWritten
 
@@ -36,7 +37,7 @@ def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) ->
         return "names another shard file than its own"
     if (manifest.shard.size_bytes, manifest.shard.xxh3) != (shard.size_bytes, shard.xxh3):
         return "gives another size or digest of the shard than was reported"
-    return _file_problem(manifest.tensors, shard.size_bytes)
+    return layout_problem(manifest) or _file_problem(manifest.tensors, manifest.whole_bytes)
 
 
 def coverage_problem(manifests: Sequence[RankManifest]) -> str | None:

@@ -1,0 +1,82 @@
+"""Which checkpoints need which: chunks of an incremental one lie in objects of earlier ones.
+
+A load looks no further than these, as a chunk is named where it was first written. What is kept for
+another one's sake is kept whole itself: what it needs stays as well. Pure, over what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gangline_checkpoints.model import Job, Kept, StepId
+from gangline_schemas.events.checkpoints import CheckpointCorrupted
+
+HELD = 3
+"""So many of a running attempt's newest healthy ones may be what its ranks refer to next."""
+
+
+def needed(kept: Iterable[Kept]) -> set[StepId]:
+    """The checkpoints in whose objects chunks of these lie."""
+    return {StepId(item.attempt, step) for item in kept for step in item.refers}
+
+
+def let_go(
+    job: Job, kept: Sequence[Kept], surplus: Sequence[StepId], *, over: bool
+) -> list[StepId]:
+    """What of `surplus` may be deleted of `kept`: nothing that one that stays needs.
+
+    Nor, until the job is `over`, what a rank that saves at this moment may refer to: it was told
+    of one of the newest, and if that goes before its save is committed, the save is lost.
+    """
+    held: set[StepId] = set()
+    if job.live and job.full_every > 1 and not over:
+        own = [item.id for item in kept if item.healthy and item.attempt == job.attempt]
+        held.update(own[-HELD:])
+    going = set(surplus) - held
+    while stays := going & needed(item for item in kept if item.id not in going):
+        going -= stays
+    return [step_id for step_id in surplus if step_id in going]
+
+
+def commit_problem(job: Job, step_id: StepId, refers: Iterable[int]) -> str | None:
+    """Why a verified checkpoint cannot count: one that it refers to does not, or not any more."""
+    sound = {item.id for item in job.kept if item.healthy}
+    for step in refers:
+        if StepId(step_id.attempt, step) not in sound:
+            return f"it refers to step {step}, which is not kept and sound"
+    return None
+
+
+def corrupted(job: Job, event: CheckpointCorrupted) -> list[CheckpointCorrupted]:
+    """The event for this checkpoint, and for each healthy one with chunks in its objects.
+
+    Whichever object it is: without its manifest nobody could verify what refers to it next.
+    """
+    reason = f"chunks of it lie in step {event.step}: {event.reason}"
+    others = [
+        event.model_copy(update={"step": item.step, "reason": reason})
+        for item in job.kept
+        if item.healthy and item.attempt == event.attempt and event.step in item.refers
+    ]
+    return [event, *others]
+
+
+def after(kept: Iterable[Kept], events: Iterable[CheckpointCorrupted]) -> list[Kept]:
+    """What is kept once these are decided."""
+    damaged = {(event.attempt, event.step) for event in events}
+    return [replace(item, healthy=item.healthy and item.id not in damaged) for item in kept]
+
+
+def violations(job: Job) -> list[str]:
+    """Sentences about references that do not hold; [] when all is well."""
+    kept = {item.id: item for item in job.kept}
+    found = []
+    for item in job.kept:
+        for step_id in sorted(needed([item])):
+            base = kept.get(step_id)
+            if base is None:
+                found.append(f"{item.id} refers to {step_id}, which is not kept")
+            elif step_id >= item.id:
+                found.append(f"{item.id} refers to {step_id}, which is not older")
+    return found
