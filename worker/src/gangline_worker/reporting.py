@@ -136,6 +136,7 @@ class Reporter:
         self._answered = threading.Condition()
         self._period_s = flush_period_s
         self._stop_reason: str | None = None
+        self._committed: int | None = None
         self._requests_seen = 0
         self._requests_answered = 0
         self._sent = threading.Condition()
@@ -260,6 +261,11 @@ class Reporter:
         if self._stop_reason is None:
             self._stop_reason = reason
 
+    @property
+    def committed_step(self) -> int | None:
+        """The newest step of this attempt that the agent says is committed and kept."""
+        return self._committed
+
     def should_checkpoint(self) -> bool:
         """True once for each time that a checkpoint was asked for since the last call."""
         seen = self._requests_seen
@@ -335,6 +341,7 @@ class Reporter:
         if message.stop is not None:
             self.request_stop(message.stop)
         self._requests_seen = max(self._requests_seen, message.checkpoint_request)
+        self._committed = message.committed
 
     def _next_message(self, *, is_due: bool) -> bytes:
         """What to send now, or nothing; ends the flushes that have nothing left to wait for.

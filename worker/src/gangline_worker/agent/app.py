@@ -28,7 +28,12 @@ from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested, GangFailed
-from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, GangReleased
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangPreempting,
+    GangReleased,
+    ResumePointChanged,
+)
 from gangline_schemas.isolation import Isolation
 from gangline_service.health import Health
 from gangline_storage.open import open_store
@@ -60,7 +65,14 @@ _BUS_RETRY_S = 0.5
 _LAST_UPLOADS_S = 6.0  # of the time until it must be gone: for what ranks left, and to say so
 _SOCKET_FOLDER_LIMIT = 36
 _MIB = 1024 * 1024
-_CONCERNS = (GangAllocated, GangPreempting, GangReleased, GangFailed, CheckpointRequested)
+_CONCERNS = (
+    GangAllocated,
+    GangPreempting,
+    GangReleased,
+    ResumePointChanged,
+    GangFailed,
+    CheckpointRequested,
+)
 
 
 def now() -> Moment:

@@ -24,6 +24,7 @@ from gangline_schemas.checkpoint import (
     job_prefix,
     manifest_name,
     shard_name,
+    step_folder,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
@@ -35,6 +36,7 @@ from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
 from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
+from .referred import Referred, objects, place_of
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ class Checkpoints:
         self._link = link
         self._fetching = threading.Lock()
         self._busy: Counter[Path] = Counter()
+        self._referred = Referred()
         self._busy_lock = threading.Lock()
 
     def folder(self, job_id: str, owner: Owner | None = None) -> Path:
@@ -93,7 +96,9 @@ class Checkpoints:
             ready.step,
         )
         root = self.folder(allocation.job_id)
-        with self._used(root / checkpoint_prefix("", rank.gang.attempt, ready.step)[1:]):
+        folder = root / checkpoint_prefix("", rank.gang.attempt, ready.step)[1:]
+        self._note(folder, [folder.parent / step_folder(step) for step in ready.refers])
+        with self._used(folder):
             put = _Put(root, rank, ready.step, prefix, owner)
             shard = self._put(put, ready.shard, shard_name(rank.rank))
             manifest = self._put(put, ready.manifest, manifest_name(rank.rank))
@@ -112,19 +117,23 @@ class Checkpoints:
         )
 
     def prune(self, job_id: str, keep_steps: int = 2, owner: Owner | None = None) -> None:
-        """Delete local copies of all but the newest steps of a job."""
+        """Delete local copies of all but a job's newest steps and what is known to be in them."""
         with self._busy_lock, acting_as(owner):
             found = sorted(
                 (self._folder / job_id).glob("attempt-*/step-*"),
                 key=lambda path: (path.parent.name, path.name),
             )
-            for old in found[:-keep_steps]:
-                if not self._busy[old]:
+            kept = self._referred.needed(found[-keep_steps:])
+            for old in found:
+                if old not in kept and not self._busy[old]:
                     shutil.rmtree(old, ignore_errors=True)
+                    self._referred.forget(old)
 
     def forget(self, job_id: str) -> None:
         """Delete all local copies of a job that has ended."""
         shutil.rmtree(self._folder / job_id, ignore_errors=True)
+        with self._busy_lock:
+            self._referred.forget(self._folder / job_id)
 
     def fetch(self, ref: CheckpointRef, team: str, owner: Owner | None = None) -> Path:
         """The folder of a committed checkpoint, complete and verified on this node's disk.
@@ -136,7 +145,7 @@ class Checkpoints:
             with acting_as(owner):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = self._record(ref.commit_key, folder, owner)
-            for digest in (*record.manifests, *record.shards):
+            for digest in objects(record):
                 self._bring(digest, prefix, folder, owner)
             return folder
 
@@ -149,11 +158,8 @@ class Checkpoints:
         with self._fetching:
             prefix, folder = self._place(ref, team, owner)
             record = self._record(ref.commit_key, folder, owner)
-            found = [
-                digest
-                for digest in (*record.manifests, *record.shards)
-                if digest.key == f"{prefix}/{file}"
-            ]
+            keys = {f"{prefix}/{file}", f"{prefix.rpartition('/')[0]}/{file}"}
+            found = [digest for digest in objects(record) if digest.key in keys]
             if not found and file != _COMMIT_FILE:
                 raise WrongPath(f"{file[:200]} is no file of this checkpoint")
             for digest in found:
@@ -186,6 +192,10 @@ class Checkpoints:
         finally:
             incoming.unlink(missing_ok=True)
 
+    def _note(self, folder: Path, others: list[Path]) -> None:
+        with self._busy_lock:
+            self._referred.note(folder, others)
+
     @contextlib.contextmanager
     def _used(self, folder: Path) -> Iterator[None]:
         """Keep `prune` away from a folder."""
@@ -205,10 +215,12 @@ class Checkpoints:
             raise CheckpointDamaged(f"{key} is missing", key) from None
 
     def _bring(self, digest: ObjectDigest, prefix: str, folder: Path, owner: Owner | None) -> None:
-        parent, _, name = digest.key.rpartition("/")
-        if parent != prefix or name in {"", ".", ".."}:
+        path = place_of(digest.key, prefix, folder)
+        if path is None:
             raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
-        path = folder / name
+        with acting_as(owner):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._note(folder, [path.parent])
         damage = _damage(path, digest, owner)
         if damage is None:
             return

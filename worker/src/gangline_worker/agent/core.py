@@ -25,6 +25,7 @@ from gangline_schemas.events.scheduling import (
     GangPreempting,
     GangReleased,
     ReleaseReason,
+    ResumePointChanged,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
 from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady, Troubled
@@ -191,7 +192,9 @@ class AgentCore:
 
     # Events of the scheduler and the fault manager.
 
-    def _on_event(self, event: Event, event_id: str, at: Moment) -> list[Action]:
+    def _on_event(  # noqa: PLR0911 -- one case for each event
+        self, event: Event, event_id: str, at: Moment
+    ) -> list[Action]:
         match event:
             case GangAllocated():
                 return self._on_allocated(event, at)
@@ -205,6 +208,8 @@ class AgentCore:
             case CheckpointRequested():
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._request_checkpoint(gang, event_id) if gang else []
+            case ResumePointChanged():
+                return self._on_resume_changed(event)
             case GangFailed(cause=FailureCause.HANG):
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._take_stacks(gang, at) if gang else []
@@ -300,6 +305,18 @@ class AgentCore:
             return []
         gang.requests_seen.add(event_id)
         gang.checkpoint_requests += 1
+        return self._tell(gang)
+
+    def _on_resume_changed(self, event: ResumePointChanged) -> list[Action]:
+        out: list[Action] = []
+        for gang in self.gangs:
+            if gang.key.job_id == event.job_id and gang.incremental:
+                gang.committed = gang.own_step(event)
+                out += self._tell(gang)
+        return out
+
+    @staticmethod
+    def _tell(gang: Gang) -> list[Action]:
         return [
             SendControl(rank.key, gang.control)
             for rank in gang.ranks.values()
@@ -428,8 +445,7 @@ class AgentCore:
         match item.message:
             case Hello():
                 rank.connected = True
-                asked = gang.stop is not None or gang.checkpoint_requests > 0
-                return [SendControl(rank.key, gang.control)] if asked else []
+                return [SendControl(rank.key, gang.control)] if gang.asks else []
             case Report() as report if report.step:
                 rank.step = max(report.step[-1], rank.step or 0)
                 rank.pace.stepped(report.time_ms, at.mono_s)

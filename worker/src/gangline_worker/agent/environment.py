@@ -95,6 +95,8 @@ def rank_environment(
         "GANGLINE_RANK_TOKEN": token,
         "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),
     }
+    if spec.checkpoint.incremental is not None:
+        found["GANGLINE_CHECKPOINT_FULL_EVERY"] = str(spec.checkpoint.incremental.full_every)
     if places.resume is not None:
         found["GANGLINE_RESUME_FROM"] = str(places.resume)
     if spec.parallel is not None:

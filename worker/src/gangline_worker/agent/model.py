@@ -9,7 +9,11 @@ from enum import Enum
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    NodeAssignment,
+    ResumePointChanged,
+)
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
     ExitReason,
@@ -388,6 +392,7 @@ class Gang:
     stop_by_s: float | None = None
     checkpoint_requests: int = 0
     requests_seen: set[str] = field(default_factory=set)
+    committed: int | None = None  # the newest step of its own that it would start from again
     over: bool = False  # released, superseded or its lease lost
     final: bool = False
     hung: bool = False  # its stacks were asked for
@@ -422,6 +427,28 @@ class Gang:
         return self.assignment.first_rank == 0
 
     @property
+    def incremental(self) -> bool:
+        """Whether its saves leave out what earlier ones wrote."""
+        return self.allocation.spec.checkpoint.incremental is not None
+
+    def own_step(self, event: ResumePointChanged) -> int | None:
+        """The step of this attempt that the job would start from again, if it is one."""
+        point = event.checkpoint
+        if point is None or event.restored:
+            return None
+        own = (point.job_id, point.attempt) == (self.key.job_id, self.key.attempt)
+        return point.step if own else None
+
+    @property
+    def asks(self) -> bool:
+        """Whether its ranks are told anything yet."""
+        return self.control != Control()
+
+    @property
     def control(self) -> Control:
         """What its ranks are told at present."""
-        return Control(stop=self.stop, checkpoint_request=self.checkpoint_requests)
+        return Control(
+            stop=self.stop,
+            checkpoint_request=self.checkpoint_requests,
+            committed=self.committed,
+        )

@@ -14,8 +14,15 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from gangline_schemas.base import Model
-from gangline_schemas.checkpoint import CommitRecord, RankManifest, TensorSlice
+from gangline_schemas.checkpoint import (
+    CommitRecord,
+    RankManifest,
+    TensorSlice,
+    shard_name,
+    step_folder,
+)
 from gangline_schemas.events.workers import ObjectDigest
+from gangline_worker.checkpoint.chunked import read_chunks
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
 from gangline_worker.checkpoint.layout import Overlap, overlap
 from gangline_worker.checkpoint.local import Held, holdings
@@ -106,7 +113,7 @@ class Checkpoint:
             ]
             if not found:
                 continue
-            self._read_shard(digest, found)
+            self._read_shard(manifest, digest, found)
             for piece in found:
                 elements[piece.lies.name] += piece.common.elements
         for name, target in wanted.items():
@@ -139,13 +146,29 @@ class Checkpoint:
         raw = self._again(lambda: read_verified(path, digest))
         return _decode(RankManifest, path, bytes(raw))
 
-    def _read_shard(self, digest: ObjectDigest, pieces: list[_Piece]) -> None:
-        path = self._path(digest)
+    def _read_shard(
+        self, manifest: RankManifest, digest: ObjectDigest, pieces: list[_Piece]
+    ) -> None:
+        path, chunks = self._path(digest), manifest.chunks
         pieces.sort(key=lambda piece: piece.lies.byte_offset)
         for piece in pieces:
-            if piece.lies.byte_offset + piece.lies.size_bytes > digest.size_bytes:
+            if piece.lies.byte_offset + piece.lies.size_bytes > manifest.whole_bytes:
                 raise CorruptCheckpoint(path, f"{piece.lies.name} lies beyond its end")
-        self._again(lambda: read_pieces(path, digest, _destinations(pieces)))
+        if chunks is None:
+            self._again(lambda: read_pieces(path, digest, _destinations(pieces)))
+            return
+        files = {self.step: (path, digest.size_bytes)}
+        for step in manifest.refers:
+            files[step] = self._referred(step, manifest.rank)
+        self._again(lambda: read_chunks(chunks, files, _destinations(pieces)))
+
+    def _referred(self, step: int, rank: int) -> tuple[Path, int]:
+        """A rank's file of an earlier step of the attempt, beside this folder, and its size."""
+        name = f"{step_folder(step)}/{shard_name(rank)}"
+        for digest in self.record.referred or ():
+            if digest.key.endswith(f"/{name}"):
+                return self.folder.parent / name, digest.size_bytes
+        raise CorruptCheckpoint(self.folder / COMMIT_FILE, f"does not name {name}")
 
     def _path(self, digest: ObjectDigest) -> Path:
         """Keys are those of the store; here the file's name alone counts."""

@@ -24,6 +24,7 @@ from gangline_worker.reporting import flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
 RESUME_ENV = "GANGLINE_RESUME_FROM"
+FULL_EVERY_ENV = "GANGLINE_CHECKPOINT_FULL_EVERY"
 KEPT_WITHOUT_AGENT = 2
 
 
@@ -48,6 +49,7 @@ def identity(directory: Path) -> SaverIdentity:
         attempt=int(named) if named else _free_attempt(directory),
         rank=int(os.environ.get("RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        full_every=int(os.environ.get(FULL_EVERY_ENV, "1")),
     )
 
 
@@ -76,7 +78,15 @@ def announcer(directory: Path) -> Callable[[ShardReady], None]:
 
 def another_copy(damage: CorruptCheckpoint) -> bool:
     """Let the agent, if there is one, replace a damaged file by the store's; True when it did."""
-    return reporter().another_copy(damage.path.name, damage.reason)
+    folder, name = damage.path.parent, damage.path.name
+    if folder != Path(os.environ.get(RESUME_ENV, "")):  # of a step that this one refers to
+        name = f"{folder.name}/{name}"
+    return reporter().another_copy(name, damage.reason)
+
+
+def committed_step() -> int | None:
+    """The newest committed step of this attempt, if an agent tells us: saves may refer to it."""
+    return reporter().committed_step
 
 
 _savers: dict[Path, AsyncSaver] = {}
@@ -104,7 +114,9 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     directory = Path(named)
     saver = _savers.get(directory)
     if saver is None:
-        saver = _savers[directory] = AsyncSaver(identity(directory), announcer(directory))
+        saver = _savers[directory] = AsyncSaver(
+            identity(directory), announcer(directory), committed_step
+        )
         atexit.register(_finish, saver)
     tensors, skeleton = flatten(state)
     saver.wait()

@@ -7,7 +7,8 @@ A save is these steps, one save at a time per rank:
    start, while the next forward and backward passes only read them;
 3. `wait_copied`, before the state is changed next: training waits for the rest of the copy;
 4. the writer, at low priority, writes the file, hashing it on the way, syncs it, then writes the
-   manifest; only then the shard is announced.
+   manifest; only then the shard is announced. If the job wants incremental saves, the chunks that
+   an earlier committed save wrote are left out: the others are moved together in the buffer first.
 
 A thread does it rather than a process: copying, hashing, writing and syncing all happen without
 the interpreter lock, Linux gives each thread its own priority, and a killed rank leaves no writer
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import xxhash
 from pydantic import JsonValue
 
 from gangline_schemas.checkpoint import (
@@ -36,10 +38,11 @@ from gangline_schemas.checkpoint import (
     shard_name,
 )
 from gangline_schemas.rank_protocol import ShardReady
+from gangline_worker.checkpoint import chunks
 from gangline_worker.checkpoint.files import write_synced
 from gangline_worker.checkpoint.layout import lay_out
 from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
-from gangline_worker.checkpoint.staging import staging
+from gangline_worker.checkpoint.staging import move_together, staging
 
 WRITER_NICENESS = 10
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
@@ -47,24 +50,29 @@ RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
 
 @dataclass(frozen=True)
 class SaverIdentity:
-    """Whose checkpoints these are, and where they lie."""
+    """Whose checkpoints these are, and where they lie. Each `full_every`-th is written whole."""
 
     directory: Path
     job_id: str
     attempt: int
     rank: int
     world_size: int
+    full_every: int = 1
 
 
 @dataclass(frozen=True)
 class SaveResult:
-    """How one save of this rank ended; `error` is None when the shard is whole on disk."""
+    """How one save of this rank ended; `error` is None when the shard is whole on disk.
+
+    `size_bytes` is what it restores, `written_bytes` what of it was written for this save.
+    """
 
     step: int
     size_bytes: int
     blocked_s: float
     copy_s: float
     write_s: float
+    written_bytes: int = 0
     error: str | None = None
 
 
@@ -77,6 +85,8 @@ class _Plan:
     size_bytes: int
     sources: list[torch.Tensor]
     staged: list[torch.Tensor]
+    spans: tuple[chunks.Span, ...]
+    padding: list[torch.Tensor]
 
 
 @dataclass
@@ -90,15 +100,26 @@ class _Job:
     copied: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     copy_s: float = 0.0
+    written_bytes: int = 0
 
 
 class AsyncSaver:
     """Saves this rank's part of checkpoints. Use from one thread, the one that trains."""
 
-    def __init__(self, identity: SaverIdentity, announce: Callable[[ShardReady], None]) -> None:
-        """`announce` is called in the writer thread once a shard and its manifest are on disk."""
+    def __init__(
+        self,
+        identity: SaverIdentity,
+        announce: Callable[[ShardReady], None],
+        committed: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`announce` is called in the writer thread once a shard and its manifest are on disk.
+
+        `committed`, called there too, gives the newest step of this attempt that is committed and
+        kept: a save may leave out what lies in its files, or in those that it refers to.
+        """
         self._identity = identity
         self._announce = announce
+        self._tables = chunks.Tables(identity.full_every, committed)
         self._plan: _Plan | None = None
         self._staging = torch.empty(0, dtype=torch.uint8)
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
@@ -180,7 +201,10 @@ class AsyncSaver:
             .view(source.shape)
             for s, source in zip(slices, sources, strict=True)
         ]
-        self._plan = _Plan(key, slices, size, sources, staged)
+        cut = self._tables.wanted
+        spans = chunks.cut(slices, size) if cut else ()
+        gaps = [self._staging[a:b] for a, b in chunks.padding(slices)] if cut else []
+        self._plan = _Plan(key, slices, size, sources, staged, spans, gaps)
         return self._plan
 
     def _write_for_ever(self) -> None:
@@ -203,6 +227,7 @@ class AsyncSaver:
                     blocked_s=job.blocked_s,
                     copy_s=job.copy_s,
                     write_s=time.perf_counter() - started,
+                    written_bytes=job.written_bytes,
                     error=error,
                 )
             )
@@ -224,20 +249,34 @@ class AsyncSaver:
         job.copy_s = time.perf_counter() - started
         job.copied.set()
 
+    def _digests(self, plan: _Plan) -> list[str]:
+        if plan.padding:  # the moves of earlier saves left bytes there
+            torch._foreach_zero_(plan.padding)
+        data = self._staging.numpy().data
+        return [xxhash.xxh3_128_hexdigest(data[start:end]) for start, end in plan.spans]
+
     def _write(self, job: _Job) -> None:
         me, started = self._identity, time.perf_counter()
         prefix = checkpoint_prefix("", me.attempt, job.step).lstrip("/")
         folder = me.directory / prefix
+        written_bytes, found = job.plan.size_bytes, None
+        if self._tables.wanted:
+            digests = self._digests(job.plan)
+            if self._tables.holds(job.step, digests):
+                return
+            found = chunks.plan(job.step, job.plan.spans, digests, self._tables.base())
+            written_bytes = move_together(self._staging, found.spans)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         free = shutil.disk_usage(folder).free
-        if free < job.plan.size_bytes + RESERVE_BYTES:
+        if free < written_bytes + RESERVE_BYTES:
             raise OSError(
-                f"{folder} has {free:,} bytes free; {job.plan.size_bytes:,} and a reserve of "
+                f"{folder} has {free:,} bytes free; {written_bytes:,} and a reserve of "
                 f"{RESERVE_BYTES:,} are needed"
             )
-        data = self._staging.numpy().data[: job.plan.size_bytes]
+        data = self._staging.numpy().data[:written_bytes]
         shard = write_synced(folder / shard_name(me.rank), data, shard_name(me.rank))
         manifest = RankManifest(
+            format=1 if found is None else 2,
             job_id=me.job_id,
             attempt=me.attempt,
             step=job.step,
@@ -245,6 +284,7 @@ class AsyncSaver:
             world_size=me.world_size,
             shard=shard,
             tensors=job.plan.slices,
+            chunks=None if found is None else found.table.chunks,
             state=dict(job.state),
             metrics=dict(job.metrics),
         )
@@ -253,6 +293,9 @@ class AsyncSaver:
             memoryview(manifest.encode()),
             f"{prefix}/{manifest_name(me.rank)}",
         )
+        if found is not None:
+            self._tables.add(found.table)
+        job.written_bytes = written_bytes
         self._announce(
             ShardReady(
                 step=job.step,
@@ -260,6 +303,7 @@ class AsyncSaver:
                 world_size=me.world_size,
                 manifest=written,
                 shard=shard.model_copy(update={"key": f"{prefix}/{shard_name(me.rank)}"}),
+                refers=manifest.refers,
                 write_s=time.perf_counter() - started,
                 blocked_s=job.blocked_s,
                 metrics=dict(job.metrics),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
+from collections.abc import Iterable
 
 import torch
 
@@ -21,3 +23,16 @@ def staging(size_bytes: int, *, pinned: bool) -> torch.Tensor:
             pages.madvise(mmap.MADV_HUGEPAGE)
         region = torch.frombuffer(pages, dtype=torch.uint8)[:size_bytes]
     return region.zero_()
+
+
+def move_together(region: torch.Tensor, spans: Iterable[tuple[int, int]]) -> int:
+    """Move these spans of the region, which ascend, to its start; gives how many bytes they are.
+
+    Other threads run meanwhile: the interpreter lock is not held.
+    """
+    first, end = region.data_ptr(), 0
+    for start, stop in spans:
+        if start != end:
+            ctypes.memmove(first + end, first + start, stop - start)
+        end += stop - start
+    return end

@@ -15,7 +15,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from gangline_schemas.rank_protocol import ShardReady
-from gangline_worker.checkpoint.public import DIRECTORY_ENV, announcer, identity
+from gangline_worker.checkpoint.public import (
+    DIRECTORY_ENV,
+    announcer,
+    committed_step,
+    identity,
+)
 from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
 from gangline_worker.loss_watch import NotFiniteError
 from gangline_worker.training.config import TrainConfig
@@ -67,7 +72,7 @@ class Checkpointer:
         if named:
             directory = Path(named)
             self._announce = announcer(directory)
-            self._saver = AsyncSaver(identity(directory), self._vouch)
+            self._saver = AsyncSaver(identity(directory), self._vouch, committed_step)
             self._saver.prepare(tensors)
 
     @property
@@ -105,6 +110,7 @@ class Checkpointer:
                 found["checkpoint_blocked_s"] = result.blocked_s
                 found["checkpoint_write_s"] = result.write_s
                 found["checkpoint_bytes"] = float(result.size_bytes)
+                found["checkpoint_written_bytes"] = float(result.written_bytes)
             else:
                 self._tell(result)
         if self.failures:
