@@ -51,6 +51,15 @@ class NodeJoined(Event):
     node: NodeInfo
 
 
+class NodeUnfit(Event):
+    """The node does not join: its own check failed. It is checked again, and joins if it passes."""
+
+    type: ClassVar[str] = "node.unfit"
+    node: NodeInfo
+    reasons: tuple[str, ...] = Field(min_length=1, description="What is wrong, a clause each.")
+    checked_at: Timestamp
+
+
 class NodeLeaving(Event):
     """The node will go: nothing new shall be placed there."""
 
