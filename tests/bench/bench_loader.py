@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from gangline_storage.durable import replace_file
 from gangline_worker.data.inputs import find_inputs
 from gangline_worker.data.prepare import Sources, prepare
+from gangline_worker.data.source import folder_snapshot
 from gangline_worker.data.tokenizer import ByteTokenizer
-from gangline_worker.data.tokens import TokenData, open_folder
+from gangline_worker.data.tokens import TokenData, TokenReader
 
 TOKENS = 64_000_000
 SEQ_LEN, BATCH = 1024, 64
@@ -78,7 +79,9 @@ def run(context: Context) -> list[Result]:
         replace_file(whole, [shard.read_bytes() for shard in sorted(out.glob("*.tok"))])
         plain = np.memmap(whole, dtype="<u2", mode="r")
         data = TokenData(
-            open_folder(out, max_damaged=0, complain=lambda found: context.say(str(found))),
+            TokenReader(
+                folder_snapshot(out), max_damaged=0, complain=lambda found: context.say(str(found))
+            ),
             seq_len=SEQ_LEN,
             seed=1,
         )

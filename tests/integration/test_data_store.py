@@ -14,8 +14,9 @@ from gangline_worker.data.blocks import DamagedBlock
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.prepare import prepare
+from gangline_worker.data.source import store_snapshot
 from gangline_worker.data.tokenizer import ByteTokenizer
-from gangline_worker.data.tokens import TokenReader, open_store_snapshot
+from gangline_worker.data.tokens import TokenReader
 from gangline_worker.data.verify import verify
 from s3_server import NO_WAIT, BreakingProxy, S3Server, s3_server
 
@@ -41,7 +42,7 @@ def upload(store: S3Store, out: Path) -> None:
 
 def reader_of(store: S3Store, cache: Path) -> TokenReader:
     folder = CacheFolder(cache, 1 << 30)
-    return open_store_snapshot(store, folder, max_damaged=8, complain=str)
+    return TokenReader(store_snapshot(store, folder), max_damaged=8, complain=str)
 
 
 def tokens_of(reader: TokenReader, start: int, count: int) -> bytes:

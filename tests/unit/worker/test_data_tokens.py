@@ -23,16 +23,14 @@ from gangline_worker.data.blocks import Complain, LeftOut
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
 from gangline_worker.data.manifest import Manifest
-from gangline_worker.data.opening import TokenSettings, open_samples
+from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.prepare import prepare
-from gangline_worker.data.source import StoreSource
+from gangline_worker.data.source import StoreSource, folder_snapshot, store_snapshot
 from gangline_worker.data.text import TextData
 from gangline_worker.data.tokenizer import ByteTokenizer
 from gangline_worker.data.tokens import (
     TokenData,
     TokenReader,
-    open_folder,
-    open_store_snapshot,
 )
 
 BLOCK_TOKENS = BLOCK_BYTES // 2
@@ -60,14 +58,15 @@ class CountingStore:
 
 
 def folder_reader(out: Path, max_damaged: int = 8, complain: Complain = str) -> TokenReader:
-    return open_folder(out, max_damaged=max_damaged, complain=complain)
+    return TokenReader(folder_snapshot(out), max_damaged=max_damaged, complain=complain)
 
 
 def store_reader(
     store: CountingStore, cache: Path, *, limit_bytes: int = LIMIT_BYTES, max_damaged: int = 8
 ) -> TokenReader:
     folder = CacheFolder(cache, limit_bytes)
-    return open_store_snapshot(store, folder, max_damaged=max_damaged, complain=str)  # type: ignore[arg-type]
+    snapshot = store_snapshot(store, folder)  # type: ignore[arg-type]
+    return TokenReader(snapshot, max_damaged=max_damaged, complain=str)
 
 
 def tokens_of(reader: TokenReader, start: int, count: int) -> bytes:
@@ -350,7 +349,7 @@ def test_room_is_made_by_what_was_not_used_for_longest(tmp_path: Path) -> None:
 
 def test_data_is_opened_by_its_name(snapshot: tuple[Path, Manifest, bytes], tmp_path: Path) -> None:
     out, manifest, text = snapshot
-    settings = TokenSettings(cache=tmp_path / "cache", cache_gb=1)
+    settings = ReadSettings(cache=tmp_path / "cache", cache_gb=1)
     for source in (str(out), f"file://{out}"):
         data = open_samples(source, seq_len=16, seed=1, complain=str, tokens=settings)
         assert isinstance(data, TokenData)
@@ -372,10 +371,10 @@ def test_the_cache_folder_has_a_place_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GANGLINE_DATA_CACHE", str(tmp_path / "node"))
-    assert TokenSettings().cache_folder().folder == tmp_path / "node"
+    assert ReadSettings().cache_folder().folder == tmp_path / "node"
     monkeypatch.delenv("GANGLINE_DATA_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert TokenSettings().cache_folder().folder == tmp_path / ".cache/gangline/data"
+    assert ReadSettings().cache_folder().folder == tmp_path / ".cache/gangline/data"
 
 
 def test_a_store_that_loses_its_object_between_asks_is_damage_not_a_crash(tmp_path: Path) -> None:
@@ -396,7 +395,7 @@ def test_a_job_reads_the_snapshot_that_it_names_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, manifest, _ = small_snapshot(tmp_path)
-    settings = TokenSettings(cache=tmp_path / "cache")
+    settings = ReadSettings(cache=tmp_path / "cache")
 
     def opened(source: str) -> str:
         return open_samples(source, seq_len=16, seed=1, complain=str, tokens=settings).digest()

@@ -1,4 +1,4 @@
-"""`gangline data`: token snapshots are made, read back and shown by the worker's own program.
+"""`gangline data`: snapshots are made, read back and shown by the worker's own program.
 
 This process becomes that program, so signals, output and exit codes are the program's own.
 """
@@ -52,6 +52,21 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     if end_of_document is not None:
         options += ["--end-of-document", str(end_of_document)]
     _become(context, "prepare", options, [str(path) for path in inputs], json=json)
+
+
+def index(
+    context: typer.Context,
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="A folder with *.tar files, or a URL.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name before the digest [the folder's].")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a snapshot of tar files where they lie: each is read once, and left as it is."""
+    options = [] if name is None else ["--name", name]
+    _become(context, "index", options, [place], json=json)
 
 
 def verify(context: typer.Context, snapshot: Snapshot, json: Json = False) -> None:

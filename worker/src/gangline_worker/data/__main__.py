@@ -1,4 +1,4 @@
-"""`python -m gangline_worker.data prepare|verify|show`, which `gangline data` runs.
+"""`python -m gangline_worker.data prepare|index|verify|show`, which `gangline data` runs.
 
 Exit codes: 0 done; 1 a disk or store failed; 2 wrong usage or input; 66 a snapshot is damaged.
 A result goes to stdout, progress to stderr.
@@ -18,8 +18,15 @@ from gangline_storage import NotFound, StoreError, open_store
 from gangline_storage.port import ObjectStore
 from gangline_worker.data.errors import EXIT_DATA_SHARD, DataError
 from gangline_worker.data.inputs import find_inputs
-from gangline_worker.data.manifest import CORPUS_PATTERN, MANIFEST_FILE, Manifest
+from gangline_worker.data.manifest import (
+    CORPUS_PATTERN,
+    MANIFEST_FILE,
+    Manifest,
+    TarManifest,
+    parse_any,
+)
 from gangline_worker.data.prepare import Progress, Sources, prepare
+from gangline_worker.data.tar_index import index_tars
 from gangline_worker.data.tokenizer import BYTES, find_tokenizer
 from gangline_worker.data.verify import verify
 
@@ -40,6 +47,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     making.add_argument("--field", default="text")
     making.add_argument("--shard-mb", type=int, default=128)
     making.add_argument("--end-of-document", type=int)
+    indexing = commands.add_parser("index")
+    indexing.add_argument("place")
+    indexing.add_argument("--name")
     for name in ("verify", "show"):
         commands.add_parser(name).add_argument("snapshot")
     for command in commands.choices.values():
@@ -52,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "prepare": _prepare,
+        "index": _index,
         "verify": _verify,
         "show": _show,
     }
@@ -66,10 +77,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail("stopped; the same command goes on", EXIT_FAILED)
 
 
-def _prepare(options: argparse.Namespace) -> int:
-    corpus = options.name or re.sub(r"[^a-z0-9._-]+", "-", options.out.resolve().name.lower())
+def _corpus(name: str | None, folder: str) -> str:
+    corpus = name or re.sub(r"[^a-z0-9._-]+", "-", folder.lower())
     if not re.fullmatch(CORPUS_PATTERN, corpus):
         raise DataError(f"--name {corpus}: use a-z, 0-9, '.', '_' and '-', at most 63")
+    return corpus
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    corpus = _corpus(options.name, options.out.resolve().name)
     if not 1 <= options.shard_mb <= 1 << 14:
         raise DataError(f"--shard-mb {options.shard_mb}: must be 1 to 16384 (MiB)")
     tokenizer = find_tokenizer(options.tokenizer)
@@ -112,6 +128,27 @@ def _teller() -> Callable[[Progress], None]:
     return tell
 
 
+def _index(options: argparse.Namespace) -> int:
+    place: str = options.place
+    if "://" not in place and not Path(place).is_dir():
+        raise DataError(f"{place}: no such folder")
+    folder = place.partition("?")[0].rstrip("/") if "://" in place else str(Path(place).resolve())
+    corpus = _corpus(options.name, folder.rpartition("/")[2])
+    told = time.monotonic()
+
+    def tell(name: str, done: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TELL_EVERY_S:
+            told = time.monotonic()
+            _note(f"{name}: {done:,} bytes read")
+
+    made = index_tars(_store_at(place), corpus, block_bytes=BLOCK_BYTES, tell=tell)
+    if made.passed_over:
+        _note(f"{made.passed_over:,} files have no extension and belong to no sample")
+    _tell_of(made.manifest, json_wanted=options.json)
+    return 0
+
+
 def _verify(options: argparse.Namespace) -> int:
     store, manifest = _open(options.snapshot)
     total = sum(shard.size_bytes for shard in manifest.shards)
@@ -142,28 +179,36 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
-def _open(source: str) -> tuple[ObjectStore, Manifest]:
-    place = source if "://" in source else str(Path(source).resolve())
+def _store_at(place: str) -> ObjectStore:
+    return open_store(place if "://" in place else str(Path(place).resolve()))
+
+
+def _open(source: str) -> tuple[ObjectStore, Manifest | TarManifest]:
     if "://" not in source and not Path(source, MANIFEST_FILE).is_file():
         raise DataError(f"{source}: has no {MANIFEST_FILE}; make one with `gangline data prepare`")
-    store = open_store(place)
+    store = _store_at(source)
     try:
-        return store, Manifest.parse(store.get(MANIFEST_FILE), f"{source}/{MANIFEST_FILE}")
+        return store, parse_any(store.get(MANIFEST_FILE), f"{source}/{MANIFEST_FILE}")
     except NotFound:
         raise DataError(f"{source}: has no {MANIFEST_FILE}") from None
 
 
-def _tell_of(manifest: Manifest, *, json_wanted: bool) -> None:
-    said = {
-        "name": manifest.name,
-        "tokens": manifest.tokens,
-        "documents": manifest.documents,
+def _tell_of(manifest: Manifest | TarManifest, *, json_wanted: bool) -> None:
+    said: dict[str, str | int] = {"name": manifest.name}
+    if isinstance(manifest, Manifest):
+        said |= {"tokens": manifest.tokens, "documents": manifest.documents}
+    else:
+        said["samples"] = manifest.samples
+    said |= {
         "shards": len(manifest.shards),
         "size_bytes": sum(shard.size_bytes for shard in manifest.shards),
-        "tokenizer": manifest.tokenizer.name,
-        "vocab_size": manifest.tokenizer.vocab_size,
-        "dtype": manifest.dtype,
     }
+    if isinstance(manifest, Manifest):
+        said |= {
+            "tokenizer": manifest.tokenizer.name,
+            "vocab_size": manifest.tokenizer.vocab_size,
+            "dtype": manifest.dtype,
+        }
     if json_wanted:
         _say(json.dumps(said))
         return

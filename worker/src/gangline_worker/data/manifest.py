@@ -304,17 +304,21 @@ def parse_any(raw: bytes, where: str) -> Manifest | TarManifest:
     return Manifest.parse(raw, where)
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a snapshot in a folder.
-
-    Raises:
-        DataError: there is none, or it is not whole.
-    """
+def manifest_bytes(folder: Path) -> bytes:
+    """The manifest of a snapshot in a folder, unread. Raises DataError."""
     path = folder / MANIFEST_FILE
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise DataError(
             f"{path}: {error.strerror}; make a snapshot with `gangline data prepare`"
         ) from error
-    return Manifest.parse(raw, str(path))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a token snapshot in a folder.
+
+    Raises:
+        DataError: there is none, or it is not whole.
+    """
+    return Manifest.parse(manifest_bytes(folder), str(folder / MANIFEST_FILE))

@@ -12,10 +12,13 @@ from gangline_storage.errors import StoreError
 from gangline_worker.data.blocks import Complain
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError
-from gangline_worker.data.manifest import MANIFEST_FILE
+from gangline_worker.data.flag import flag
+from gangline_worker.data.manifest import MANIFEST_FILE, TarManifest
 from gangline_worker.data.samples import Samples
+from gangline_worker.data.source import Snapshot, folder_snapshot, store_snapshot
+from gangline_worker.data.tar import TarData
 from gangline_worker.data.text import TextData, load_text
-from gangline_worker.data.tokens import TokenData, open_folder, open_store_snapshot
+from gangline_worker.data.tokens import TokenData, TokenReader
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
@@ -23,16 +26,21 @@ DEFAULT_CACHE_GB = 50.0
 
 
 @dataclass(frozen=True)
-class TokenSettings:
+class ReadSettings:
     """How a snapshot is read. `cache`: None is `GANGLINE_DATA_CACHE`, else below the home.
 
-    `shuffle_gb`: among how much of the data windows are shuffled at a time; 0 is all of it.
+    `shuffle_gb`: among how much of the data samples are shuffled at a time; 0 is all of it.
     """
 
     cache: Path | None = None
     cache_gb: float = DEFAULT_CACHE_GB
     max_damaged_blocks: int = 8
     shuffle_gb: float = 0.0
+
+    @property
+    def shuffle_bytes(self) -> int:
+        """`shuffle_gb` in bytes."""
+        return int(self.shuffle_gb * 1e9)
 
     def cache_folder(self) -> CacheFolder:
         """The node's cache."""
@@ -62,7 +70,7 @@ def open_samples(
     seq_len: int,
     seed: int,
     complain: Complain,
-    tokens: TokenSettings | None = None,
+    tokens: ReadSettings | None = None,
     suffix: str = ".py",
     max_bytes: int = 12_000_000,
 ) -> Samples:
@@ -76,28 +84,52 @@ def open_samples(
             snapshot.
         StoreUnavailable: the store does not answer.
     """
-    settings = tokens or TokenSettings()
-    shuffle_bytes = int(settings.shuffle_gb * 1e9)
+    settings = tokens or ReadSettings()
+    snapshot = _open_snapshot(source, settings)
+    if snapshot is None:
+        text = load_text(source, suffix=suffix, max_bytes=max_bytes)
+        return TextData.of(text, seq_len=seq_len, seed=seed)
+    reader = TokenReader(snapshot, max_damaged=settings.max_damaged_blocks, complain=complain)
+    return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=settings.shuffle_bytes)
+
+
+def open_tar(
+    source: str, *, seed: int, complain: Complain = flag, settings: ReadSettings | None = None
+) -> TarData:
+    """Samples of tar shards, in a folder or a store, that `gangline data index` has seen.
+
+    Raises:
+        DataError: there are none, they cannot be used as given, or the job names another snapshot.
+        StoreUnavailable: the store does not answer.
+    """
+    settings = settings or ReadSettings()
+    snapshot = _open_snapshot(source, settings)
+    if snapshot is None or not isinstance(snapshot.manifest, TarManifest):
+        raise DataError(
+            f"data: {source!r} is no snapshot of tar shards; make one with `gangline data index`"
+        )
+    return TarData(
+        snapshot.manifest,
+        snapshot.source,
+        snapshot.read,
+        seed=seed,
+        max_damaged=settings.max_damaged_blocks,
+        complain=complain,
+        shuffle_bytes=settings.shuffle_bytes,
+    )
+
+
+def _open_snapshot(source: str, settings: ReadSettings) -> Snapshot | None:
+    """The snapshot that a source names, None where it is none; held to what the job names."""
+    snapshot = None
     if "://" in source:
         try:
-            reader = open_store_snapshot(
-                open_store(source),
-                settings.cache_folder(),
-                max_damaged=settings.max_damaged_blocks,
-                complain=complain,
-            )
+            snapshot = store_snapshot(open_store(source), settings.cache_folder())
         except StoreUnavailable:
             raise
         except StoreError as error:
             raise DataError(f"data: {error}") from error
-        check_is_named(source, reader.manifest.name)
-        return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
-    if Path(source, MANIFEST_FILE).is_file():
-        reader = open_folder(
-            Path(source), max_damaged=settings.max_damaged_blocks, complain=complain
-        )
-        check_is_named(source, reader.manifest.name)
-        return TokenData(reader, seq_len=seq_len, seed=seed, shuffle_bytes=shuffle_bytes)
-    check_is_named(source, None)
-    text = load_text(source, suffix=suffix, max_bytes=max_bytes)
-    return TextData.of(text, seq_len=seq_len, seed=seed)
+    elif Path(source, MANIFEST_FILE).is_file():
+        snapshot = folder_snapshot(Path(source))
+    check_is_named(source, snapshot.manifest.name if snapshot else None)
+    return snapshot

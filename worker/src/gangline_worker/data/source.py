@@ -12,6 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,7 +22,14 @@ from numpy.typing import NDArray
 from gangline_storage import NotFound, ObjectStore, digest_bytes
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError, DataShardError
-from gangline_worker.data.manifest import SnapshotManifest
+from gangline_worker.data.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    SnapshotManifest,
+    TarManifest,
+    manifest_bytes,
+    parse_any,
+)
 
 Mapped = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 
@@ -203,6 +211,37 @@ class StoreSource(Source):
     def _forget(self, shard: int) -> None:
         self._unmap(shard)
         del self._files[shard]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An opened snapshot; `read` gives a small file of it, and raises OSError or StoreError."""
+
+    manifest: Manifest | TarManifest
+    source: Source
+    read: Callable[[str], bytes]
+
+
+def folder_snapshot(folder: Path) -> Snapshot:
+    """A snapshot in a folder. Raises DataError."""
+    manifest = parse_any(manifest_bytes(folder), str(folder / MANIFEST_FILE))
+    source = FolderSource(folder, manifest)
+    return Snapshot(manifest, source, lambda name: (folder / name).read_bytes())
+
+
+def store_snapshot(store: ObjectStore, cache: CacheFolder) -> Snapshot:
+    """A snapshot in a store, read through a cache.
+
+    Raises:
+        DataError: the store has no manifest, or a damaged one.
+        StoreError: the store does not answer.
+    """
+    try:
+        raw = store.get(MANIFEST_FILE)
+    except NotFound:
+        raise DataError(f"data: the store has no {MANIFEST_FILE} there") from None
+    manifest = parse_any(raw, f"data: {MANIFEST_FILE}")
+    return Snapshot(manifest, StoreSource(store, manifest, cache), store.get)
 
 
 def _cached(path: Path, inode: int, start: int, length: int) -> bytes:

@@ -10,16 +10,13 @@ move.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gangline_storage import NotFound, ObjectStore
 from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
-from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError
-from gangline_worker.data.manifest import MANIFEST_FILE, Manifest, read_manifest
+from gangline_worker.data.manifest import Manifest
 from gangline_worker.data.order import (
     STAND_IN_TRIES,
     GroupedOrder,
@@ -28,7 +25,7 @@ from gangline_worker.data.order import (
     stand_ins,
 )
 from gangline_worker.data.samples import Batch
-from gangline_worker.data.source import FolderSource, Source, StoreSource
+from gangline_worker.data.source import Snapshot
 
 _LISTED_AHEAD = 4096
 
@@ -49,14 +46,18 @@ class Ranges:
 
 
 class TokenReader:
-    """Any range of the tokens of `manifest`, which `source` reads. One thread at a time."""
+    """Any range of a snapshot's tokens. One thread at a time."""
 
-    def __init__(
-        self, manifest: Manifest, source: Source, *, max_damaged: int, complain: Complain
-    ) -> None:
-        self.manifest = manifest
-        self.source = source
-        self.blocks = VerifiedBlocks(source, max_damaged=max_damaged, complain=complain)
+    def __init__(self, snapshot: Snapshot, *, max_damaged: int, complain: Complain) -> None:
+        """Raises DataError when it holds tar shards."""
+        if not isinstance(snapshot.manifest, Manifest):
+            raise DataError(
+                f"data: {snapshot.manifest.name} has tar shards, no tokens; a program of your own "
+                "reads them by gangline_worker.data.opening.open_tar"
+            )
+        self.manifest = snapshot.manifest
+        self.source = snapshot.source
+        self.blocks = VerifiedBlocks(self.source, max_damaged=max_damaged, complain=complain)
         self._shard_tokens = self.manifest.shard_tokens
         self._block_tokens = self.manifest.block_bytes // self.manifest.item_type.itemsize
 
@@ -177,28 +178,3 @@ class TokenData:
                 continue
             return
         raise self.reader.blocks.hopeless(STAND_IN_TRIES)
-
-
-def open_folder(folder: Path, *, max_damaged: int, complain: Complain) -> TokenReader:
-    """A snapshot in a folder. Raises DataError."""
-    manifest = read_manifest(folder)
-    source = FolderSource(folder, manifest)
-    return TokenReader(manifest, source, max_damaged=max_damaged, complain=complain)
-
-
-def open_store_snapshot(
-    store: ObjectStore, cache: CacheFolder, *, max_damaged: int, complain: Complain
-) -> TokenReader:
-    """A snapshot in a store, read through a cache.
-
-    Raises:
-        DataError: the store has no manifest, or a damaged one.
-        StoreError: the store does not answer.
-    """
-    try:
-        raw = store.get(MANIFEST_FILE)
-    except NotFound:
-        raise DataError(f"data: the store has no {MANIFEST_FILE} there") from None
-    manifest = Manifest.parse(raw, f"data: {MANIFEST_FILE}")
-    source = StoreSource(store, manifest, cache)
-    return TokenReader(manifest, source, max_damaged=max_damaged, complain=complain)

@@ -26,7 +26,7 @@ from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import another_copy
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.flag import flag
-from gangline_worker.data.opening import TokenSettings, open_samples
+from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
 from gangline_worker.loss_watch import LossSpikeError, SpikeWatch
@@ -276,7 +276,7 @@ class Trainer:
             seq_len=config.seq_len,
             seed=config.seed,
             complain=flag,
-            tokens=TokenSettings(
+            tokens=ReadSettings(
                 cache=Path(config.data_cache) if config.data_cache else None,
                 cache_gb=config.data_cache_gb,
                 shuffle_gb=config.data_shuffle_gb,

@@ -1,0 +1,149 @@
+"""Samples of tar shards, in the order of `SampleOrder`, each block verified once.
+
+A sample is known by its shard and its number in it, so the state of the data is one position at any
+world size, as for tokens. A sample that touches a block which stays damaged is replaced by another
+one, the same on whatever rank it is read.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gangline_storage import digest_bytes
+from gangline_worker.data.blocks import Complain, DamagedBlock, VerifiedBlocks
+from gangline_worker.data.errors import DataShardError
+from gangline_worker.data.manifest import OFFSET_TYPE, TarManifest
+from gangline_worker.data.order import STAND_IN_TRIES, GroupedOrder, SampleOrder, stand_ins
+from gangline_worker.data.source import Source
+from gangline_worker.data.tar_index import split_name
+
+_INDEX_TRIES = 2
+
+
+@dataclass(frozen=True)
+class TarSample:
+    """The files of one sample by extension; `index` is its number in the shard, from 0."""
+
+    key: str
+    shard: str
+    index: int
+    files: Mapping[str, bytes]
+
+
+class TarData:
+    """Samples over a snapshot of tar shards. Its state is one position. One thread at a time.
+
+    `read_index` reads the file of an index; it raises OSError or StoreError. With `shuffle_bytes`
+    samples are shuffled among so much of the data at a time, with 0 among all of it.
+    """
+
+    def __init__(
+        self,
+        manifest: TarManifest,
+        source: Source,
+        read_index: Callable[[str], bytes],
+        *,
+        seed: int,
+        max_damaged: int,
+        complain: Complain,
+        shuffle_bytes: int = 0,
+    ) -> None:
+        self.manifest = manifest
+        self.seed = seed
+        self.blocks = VerifiedBlocks(source, max_damaged=max_damaged, complain=complain)
+        self._source, self._read_index = source, read_index
+        self._firsts = [0, *accumulate(shard.samples.count for shard in manifest.shards)]
+        self._offsets: dict[int, NDArray[np.uint64]] = {}
+        self._replaced = 0
+        self.order = SampleOrder(manifest.samples, seed)
+        if shuffle_bytes:
+            shards = len(manifest.shards)
+            shard_bytes = sum(shard.size_bytes for shard in manifest.shards) // shards
+            group = max(1, manifest.samples // shards)
+            self.order = GroupedOrder(
+                self.order.n, seed, group, max(1, shuffle_bytes // shard_bytes)
+            )
+
+    def digest(self) -> str:
+        """The digest in the snapshot's name: whether two ranks, or two attempts, read the same."""
+        return self.manifest.digest
+
+    def counts(self) -> dict[str, float]:
+        """What was found wrong so far; empty when nothing was."""
+        return self.blocks.counts(self._replaced)
+
+    def batch(self, position: int, size: int, rank: int, world_size: int) -> list[TarSample]:
+        """A rank's part of the global batch of `size` samples at `position`.
+
+        Raises:
+            BatchError: the batch cannot be shared out.
+            DataShardError: the data has more damage than it may have.
+            DataError, StoreError: the cache cannot be written; the store does not answer.
+        """
+        wanted = self.order.of_rank(position, size, rank, world_size).tolist()
+        return [self._readable(number) for number in wanted]
+
+    def sample(self, number: int) -> TarSample:
+        """A sample by its number among all, in the order of shards.
+
+        Raises:
+            DamagedBlock: it touches a quarantined block.
+            DataShardError, DataError, StoreError: as `batch`.
+        """
+        shard = bisect_right(self._firsts, number) - 1
+        index = number - self._firsts[shard]
+        offsets, entry = self._offsets_of(shard), self.manifest.shards[shard]
+        start = int(offsets[index])
+        end = int(offsets[index + 1]) if index + 1 < len(offsets) else entry.end
+        first, size = self._source.first_block(shard), self.manifest.block_bytes
+        self.blocks.make_right(first + start // size, first + (end - 1) // size)
+        key, files = _files(self._source.mapped[shard][start:end].tobytes())
+        return TarSample(key, entry.name, index, files)
+
+    def _readable(self, number: int) -> TarSample:
+        try:
+            return self.sample(number)
+        except DamagedBlock:
+            self._replaced += 1
+        for other in stand_ins(number, self.order.n, self.seed):
+            try:
+                return self.sample(other)
+            except DamagedBlock:
+                continue
+        raise self.blocks.hopeless(STAND_IN_TRIES)
+
+    def _offsets_of(self, shard: int) -> NDArray[np.uint64]:
+        """Where the shard's samples begin; read at its first use, again if it is damaged."""
+        known = self._offsets.get(shard)
+        if known is None:
+            index, raw = self.manifest.shards[shard].samples, b""
+            for _ in range(_INDEX_TRIES):
+                raw = self._read_index(index.name)
+                if digest_bytes(raw) == index.xxh3:
+                    break
+            else:
+                reason = f"its index {index.name} holds other bytes; make it again: `data index`"
+                raise DataShardError(self.manifest.shards[shard].name, None, reason)
+            known = self._offsets[shard] = np.frombuffer(raw, dtype=OFFSET_TYPE)
+        return known
+
+
+def _files(raw: bytes) -> tuple[str, dict[str, bytes]]:
+    """The key and the files of the entries of one sample."""
+    found: dict[str, bytes] = {}
+    key = ""
+    with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as entries:
+        for member in entries:
+            parts = split_name(member.name)
+            if parts is not None and (content := entries.extractfile(member)) is not None:
+                key, extension = parts
+                found[extension] = content.read()
+    return key, found
