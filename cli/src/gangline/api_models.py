@@ -507,10 +507,11 @@ class NodeGpu(Answer):
 
 
 class Node(Answer):
-    """One node: ready, suspected, failed, draining, cordoned, leaving or superseded."""
+    """One node: ready, suspected, failed, draining, cordoned, leaving, superseded or unfit."""
 
     node_id: str
     status: str
+    why: str = ""
     incarnation: str = ""
     hostname: str = ""
     rack: str = ""

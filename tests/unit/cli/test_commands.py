@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import FAILURE, NOW, TEAM, TOKEN, Reply, Stub, event, job, problem
+from stub_gateway import FAILURE, NODE, NOW, TEAM, TOKEN, Reply, Stub, event, job, problem
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"
@@ -247,6 +247,13 @@ def test_teams_are_shown_as_a_tree_within_80_columns(gangline: Runner, stub: Stu
     assert " 2 of 16 " in lines[2]
     assert lines[3].startswith("xxx")
     assert lines[3].endswith(" 0.2")
+
+
+def test_nodes_say_why_they_take_nothing(gangline: Runner, stub: Stub) -> None:
+    unfit = NODE | {"status": "unfit", "why": "its disk has 0.20 GB left, and 1.00 are wanted"}
+    stub.on("GET", "/v1/nodes", {"nodes": [NODE, unfit | {"node_id": "node-1"}]})
+    shown = gangline("nodes")
+    assert shown.err == "node-1 is unfit: its disk has 0.20 GB left, and 1.00 are wanted\n"
 
 
 def test_drain_and_its_undoing(gangline: Runner, stub: Stub) -> None:

@@ -18,6 +18,7 @@ from gangline_schemas.events.faults import (
     FailureCause,
     GangFailed,
     JobFlagged,
+    NodeDistrusted,
     NodeFailed,
     NodeRecovered,
 )
@@ -40,6 +41,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeAssignment,
     NodeCordoned,
+    NodeUncordoned,
     ReleaseReason,
     Rendezvous,
 )
@@ -48,6 +50,7 @@ from gangline_schemas.events.workers import (
     GpuInfo,
     GpuStatus,
     NodeInfo,
+    NodeUnfit,
     WorkerHeartbeat,
     WorkerStep,
 )
@@ -314,6 +317,47 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     fold([NodeAdmitted(node=node_info("i2"))], live)
     assert live.nodes["n0"].status == "ready"
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+
+
+def unfit(reason: str, incarnation: str = "i", after_s: float = 0.0) -> NodeUnfit:
+    at = NOW + timedelta(seconds=after_s)
+    return NodeUnfit(node=node_info(incarnation), reasons=(reason, "and more"), checked_at=at)
+
+
+def test_a_node_that_fails_its_check_is_shown_until_it_joins() -> None:
+    live = fold([unfit("its disk is bad")])
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("unfit", "its disk is bad; and more")
+    fold([NodeAdmitted(node=node_info())], live, after_s=10)
+    fold([unfit("its disk is bad")], live, after_s=11)  # it is read again
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("ready", "")
+    again = [
+        unfit("its clock is off", "i2", after_s=20),
+        NodeFailed(node_id="n0", incarnation="i", reason="silent"),
+        NodeCordoned(node_id="n0", incarnation="i", reason="failed"),
+    ]
+    for events in (again, [NodeAdmitted(node=node_info())]):  # in any order
+        fold(events, live, after_s=10)
+        assert (live.nodes["n0"].status, live.nodes["n0"].info.incarnation) == ("unfit", "i2")
+    fold([NodeAdmitted(node=node_info("i2"))], live, after_s=30)
+    assert live.nodes["n0"].status == "ready"
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"), [("", "it failed 5 times"), ("GPU 0 reported Xid 79",) * 2]
+)
+def test_a_distrusted_node_says_why(reason: str, why: str) -> None:
+    distrusted = NodeDistrusted(
+        node_id="n0", incarnation="i", failures=5, jobs=2, since=NOW, distrusted_at=NOW,
+        reason=reason,
+    )  # fmt: skip
+    cordoned = NodeCordoned(node_id="n0", incarnation="i", reason="drain")
+    live = fold([NodeAdmitted(node=node_info()), distrusted, cordoned])
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("cordoned", why)
+    fold([NodeUncordoned(node_id="n0", incarnation="i")], live)
+    assert live.nodes["n0"].why == ""
 
 
 def test_a_broken_heartbeat_is_no_heartbeat() -> None:

@@ -54,6 +54,9 @@ def nodes(session: Session) -> None:
     found = session.client.nodes()
     now = datetime.now(UTC)
     session.out.table(found, _NODES, [_node(node, now) for node in found], "no node has joined yet")
+    for node in found:
+        if node.why and not session.out.json:
+            session.out.note(f"{node.node_id} is {node.status}: {node.why}")
 
 
 def _node(node: Node, now: datetime) -> list[str]:

@@ -49,6 +49,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.faults import (
     GangFailed,
     JobFlagged,
+    NodeDistrusted,
     NodeFailed,
     NodeRecovered,
     NodeSuspected,
@@ -79,7 +80,7 @@ from gangline_schemas.events.scheduling import (
     NodeCordoned,
     NodeUncordoned,
 )
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.workers import NodeUnfit, WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 
 ENDED_KEPT = 10_000
@@ -386,17 +387,27 @@ class Live:
 
     @_on.register
     def _(self, event: NodeAdmitted, at: datetime) -> None:
-        known = self.nodes.get(event.node.node_id)
-        fresh = LiveNode(event.node, heard_at=known.heard_at if known else None)
-        self.nodes[event.node.node_id] = fresh
+        self._show_node(LiveNode(event.node, since=at))
+
+    @_on.register
+    def _(self, event: NodeUnfit, at: datetime) -> None:
+        why = "; ".join(event.reasons)
+        self._show_node(LiveNode(event.node, cordoned="unfit", why=why, since=event.checked_at))
+
+    @_on.register
+    def _(self, event: NodeDistrusted, at: datetime) -> None:
+        why = event.reason or f"it failed {event.failures} times"
+        self._change_node(event.node_id, why=why)
 
     @_on.register(NodeCordoned)
     def _(self, event: NodeCordoned, at: datetime) -> None:
-        self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
+        if not self._is_unfit(event.node_id):
+            self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
 
     @_on.register(NodeUncordoned)
     def _(self, event: NodeUncordoned, at: datetime) -> None:
-        self._change_node(event.node_id, cordoned="")
+        if not self._is_unfit(event.node_id):
+            self._change_node(event.node_id, cordoned="", why="")
 
     @_on.register(NodeSuspected)
     def _(self, event: NodeSuspected, at: datetime) -> None:
@@ -411,6 +422,22 @@ class Live:
     @_on.register(NodeRecovered)
     def _(self, event: NodeRecovered, at: datetime) -> None:
         self._change_node(event.node_id, silence="")
+
+    def _show_node(self, fresh: LiveNode) -> None:
+        """What is said on two topics may be read in any order: the newest counts."""
+        known = self.nodes.get(fresh.info.node_id)
+        heard_at = None
+        if known is not None:
+            heard_at = known.heard_at
+            old = known.since is not None and fresh.since is not None and fresh.since < known.since
+            if old and "unfit" in {known.cordoned, fresh.cordoned}:
+                return
+        self.nodes[fresh.info.node_id] = replace(fresh, heard_at=heard_at)
+
+    def _is_unfit(self, node_id: str) -> bool:
+        """Whether what the scheduler says of the node is about an incarnation before this one."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.cordoned == "unfit"
 
     def _change_node(self, node_id: str, **fields: object) -> None:
         node = self.nodes.get(node_id)

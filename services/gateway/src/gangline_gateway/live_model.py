@@ -165,11 +165,15 @@ class LiveJob:
 class LiveNode:
     """One node. `silence` is the fault manager's view: "", suspected or failed.
 
-    `cordoned` is the reason, or "move" for a drain that lets its gangs go elsewhere.
+    `cordoned` is the reason, "move" for a drain that lets its gangs go elsewhere, or "unfit" for a
+    node that has not joined. `why` says more about it where more is known. `since`: it was admitted
+    or found unfit then.
     """
 
     info: NodeInfo
     cordoned: str = ""
+    why: str = ""
+    since: datetime | None = None
     silence: str = ""
     heard_at: datetime | None = None
     heartbeat: bytes = b""

@@ -417,8 +417,9 @@ class Node(Answer):
 
     node_id: str
     status: str = Field(
-        description="ready, suspected, failed, draining, cordoned, leaving or superseded"
+        description="ready, suspected, failed, draining, cordoned, leaving, superseded or unfit"
     )
+    why: str = Field(default="", description="Why it is cordoned or unfit, where that is known.")
     incarnation: str
     hostname: str
     rack: str

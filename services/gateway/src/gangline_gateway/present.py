@@ -219,6 +219,7 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.No
     return models.Node(
         node_id=info.node_id,
         status=one.status,
+        why=one.why,
         incarnation=info.incarnation,
         hostname=info.hostname,
         rack=info.rack,
