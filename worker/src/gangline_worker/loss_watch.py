@@ -76,7 +76,7 @@ class SpikeWatch:
     """Finds losses above `median + deviations x MAD` of the last `window`, `steps` in a row.
 
     A loss that is out of line is no part of the window. After a spike was told the window begins
-    anew, so that a new level is told once. Cost: O(window) a step, about a microsecond.
+    anew, so that a new level is told once. Cost: O(window) a step, a few microseconds.
     """
 
     def __init__(self, policy: OnSpike) -> None:
