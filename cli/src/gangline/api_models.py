@@ -512,6 +512,7 @@ class Node(Answer):
     node_id: str
     status: str
     why: str = ""
+    straggler: str = ""
     incarnation: str = ""
     hostname: str = ""
     rack: str = ""

@@ -256,6 +256,11 @@ def test_nodes_say_why_they_take_nothing(gangline: Runner, stub: Stub) -> None:
     assert shown.err == "node-1 is unfit: its disk has 0.20 GB left, and 1.00 are wanted\n"
 
 
+def test_nodes_say_who_is_slow_there(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", "/v1/nodes", {"nodes": [NODE | {"straggler": "rank 1 on node-0 works 0.8 s"}]})
+    assert gangline("nodes").err == "slow: rank 1 on node-0 works 0.8 s\n"
+
+
 def test_drain_and_its_undoing(gangline: Runner, stub: Stub) -> None:
     all_routes(stub)
     gangline("drain", "node-0")

@@ -21,6 +21,7 @@ from gangline_schemas.events.faults import (
     NodeDistrusted,
     NodeFailed,
     NodeRecovered,
+    WorkerStraggling,
 )
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -317,6 +318,18 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     fold([NodeAdmitted(node=node_info("i2"))], live)
     assert live.nodes["n0"].status == "ready"
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+
+
+def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
+    slow = WorkerStraggling(
+        job_id="a", attempt=1, rank=1, node_id="n0", busy_s=0.8, usual_s=0.4, against="gang",
+        relative=0.5, individual=1.0, host=0.75, message="rank 1 on n0 works 0.800 s a step",
+        since=NOW, noted_at=NOW,
+    )  # fmt: skip
+    live = fold([NodeAdmitted(node=node_info()), queued(), allocated(), slow])
+    assert present.node(live, live.nodes["n0"], None).straggler == slow.message
+    fold([allocated(2)], live)
+    assert present.node(live, live.nodes["n0"], None).straggler == ""
 
 
 def unfit(reason: str, incarnation: str = "i", after_s: float = 0.0) -> NodeUnfit:

@@ -57,6 +57,8 @@ def nodes(session: Session) -> None:
     for node in found:
         if node.why and not session.out.json:
             session.out.note(f"{node.node_id} is {node.status}: {node.why}")
+        if node.straggler and not session.out.json:
+            session.out.note(f"slow: {node.straggler}")
 
 
 def _node(node: Node, now: datetime) -> list[str]:

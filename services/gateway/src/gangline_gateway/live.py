@@ -53,6 +53,7 @@ from gangline_schemas.events.faults import (
     NodeFailed,
     NodeRecovered,
     NodeSuspected,
+    WorkerStraggling,
 )
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -398,6 +399,11 @@ class Live:
     def _(self, event: NodeDistrusted, at: datetime) -> None:
         why = event.reason or f"it failed {event.failures} times"
         self._change_node(event.node_id, why=why)
+
+    @_on.register
+    def _(self, event: WorkerStraggling, at: datetime) -> None:
+        told = (event.job_id, event.attempt, event.message)
+        self._change_node(event.node_id, straggler=told)
 
     @_on.register(NodeCordoned)
     def _(self, event: NodeCordoned, at: datetime) -> None:

@@ -167,7 +167,7 @@ class LiveNode:
 
     `cordoned` is the reason, "move" for a drain that lets its gangs go elsewhere, or "unfit" for a
     node that has not joined. `why` says more about it where more is known. `since`: it was admitted
-    or found unfit then.
+    or found unfit then. `straggler` is what was said last of a slow rank there: job, attempt, text.
     """
 
     info: NodeInfo
@@ -175,6 +175,7 @@ class LiveNode:
     why: str = ""
     since: datetime | None = None
     silence: str = ""
+    straggler: tuple[str, int, str] | None = None
     heard_at: datetime | None = None
     heartbeat: bytes = b""
 

@@ -420,6 +420,9 @@ class Node(Answer):
         description="ready, suspected, failed, draining, cordoned, leaving, superseded or unfit"
     )
     why: str = Field(default="", description="Why it is cordoned or unfit, where that is known.")
+    straggler: str = Field(
+        default="", description="What was said of a slow rank there, while its gang runs."
+    )
     incarnation: str
     hostname: str
     rack: str

@@ -220,6 +220,7 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.No
         node_id=info.node_id,
         status=one.status,
         why=one.why,
+        straggler=_straggler(live, one),
         incarnation=info.incarnation,
         hostname=info.hostname,
         rack=info.rack,
@@ -235,6 +236,14 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.No
         cpu_percent=beat.cpu_percent if beat else None,
         memory_used_gb=beat.memory_used_gb if beat else None,
     )
+
+
+def _straggler(live: Live, one: LiveNode) -> str:
+    if one.straggler is None:
+        return ""
+    job_id, attempt, text = one.straggler
+    job = live.jobs.get(job_id)
+    return text if job is not None and job.nodes and job.attempt == attempt else ""
 
 
 def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> models.NodeGpu:
