@@ -142,7 +142,10 @@ def _index(options: argparse.Namespace) -> int:
             told = time.monotonic()
             _note(f"{name}: {done:,} bytes read")
 
-    made = index_tars(_store_at(place), corpus, block_bytes=BLOCK_BYTES, tell=tell)
+    try:
+        made = index_tars(_store_at(place), corpus, block_bytes=BLOCK_BYTES, tell=tell)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
     if made.passed_over:
         _note(f"{made.passed_over:,} files have no extension and belong to no sample")
     _tell_of(made.manifest, json_wanted=options.json)

@@ -72,7 +72,7 @@ def index_tars(
     names = [found.key for found in store.list() if found.key.endswith(SUFFIX)]
     names = sorted(name for name in names if "/" not in name)
     if not names:
-        raise DataError(f"{store}: has no *{SUFFIX} files; packed ones must be unpacked first")
+        raise DataError(f"there are no *{SUFFIX} files; packed ones must be unpacked first")
     shards: list[TarShard] = []
     indexes: dict[str, bytes] = {}
     passed_over = 0
@@ -91,13 +91,13 @@ def index_tars(
 
 def _refuse_another(store: ObjectStore, manifest: TarManifest) -> None:
     try:
-        there = parse_any(store.get(MANIFEST_FILE), f"{store}: {MANIFEST_FILE}")
+        there = parse_any(store.get(MANIFEST_FILE), MANIFEST_FILE)
     except NotFound:
         return
     if there != manifest:
         raise DataError(
-            f"{store}: holds the snapshot {there.name}, and this is {manifest.name}; a snapshot "
-            "never changes: put the files elsewhere, or give the same --name"
+            f"it holds the snapshot {there.name}, and this is {manifest.name}; a snapshot never "
+            "changes: put the files elsewhere, or give the same --name"
         )
 
 

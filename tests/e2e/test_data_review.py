@@ -1,0 +1,50 @@
+"""A gang over a damaged snapshot on the real platform: refused, approved, and flagged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_scene import BLOCK_BYTES, flip, small_snapshot
+from gangline.errors import CliError
+from gangline.sdk import connect
+from platform_fixture import RunningPlatform
+
+END_S = 120.0
+USE = {"project": "assistants", "purpose": "model-training"}
+
+
+def test_a_job_waits_for_its_approval_and_trains_without_the_damaged_block(
+    platform: RunningPlatform, tmp_path: Path
+) -> None:
+    out, manifest, _ = small_snapshot(tmp_path)
+    flip(out / "shard-000003.tok", BLOCK_BYTES + 5)
+    sizes = {"dim": 32, "layers": 2, "heads": 2, "seq_len": 32, "batch_size": 16}
+    wanted = {
+        "name": "damaged",
+        "team": "default",
+        "command": ["python", "-m", "gangline_worker.training"],
+        "resources": {"gpus": 2, "memory_per_gpu_gb": 0.1},
+        "hyperparameters": sizes | {"steps": 12, "data": str(out)},
+        "data_snapshot": manifest.name,
+        **USE,
+    }
+    with connect(platform.client.url, platform.client.token) as client:
+        with pytest.raises(CliError, match=f"data_snapshot: {manifest.name} is not approved"):
+            client.submit(wanted)
+        client.approve_data(manifest.name, **USE)
+        job = client.wait(client.submit(wanted).job_id, END_S)
+        lines = [line.text for line in client.logs(job.job_id, tail=50)]
+        assert (job.state, job.restarts) == ("succeeded", 0), "\n".join(lines)
+        [flag] = job.review
+        place = (flag.snapshot, flag.shard, flag.block)
+        assert place == (manifest.name, "shard-000003.tok", 1)
+        assert "is in the manifest" in flag.reason
+        assert any(line.startswith("data: shard-000003.tok block 1 of corpus@") for line in lines)
+        other = wanted | {"hyperparameters": sizes | {"steps": 12}}
+        ended = client.wait(client.submit(other).job_id, END_S)
+        assert ended.state == "failed"
+        assert ended.failure is not None
+        assert "is text, and the job names data_snapshot" in ended.failure.message
+        client.approve_data(manifest.name, **USE, approve=False)
