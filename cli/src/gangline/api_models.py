@@ -55,6 +55,8 @@ class Checkpoint(Answer):
     write_s: float = 0.0
     blocked_s: float = 0.0
     reason: str = ""
+    whole_bytes: int | None = None
+    refers: tuple[int, ...] = ()
     verify_s: float = 0.0
     scrubbed_at: datetime | None = None
     metrics: dict[str, float] = Field(default_factory=dict)

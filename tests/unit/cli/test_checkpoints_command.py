@@ -63,6 +63,15 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     assert "at risk" not in text
 
 
+def test_what_an_incremental_one_wrote_is_said_beside_what_it_holds(
+    gangline: Runner, stub: Stub
+) -> None:
+    some = {"size_bytes": 805_000_000, "whole_bytes": 1_610_612_736, "refers": [10, 30]}
+    stub.on("GET", PATH, {"checkpoints": [checkpoint(50), checkpoint(40, **some), checkpoint(30)]})
+    shown = " ".join(gangline("checkpoints", JOB).out.split())
+    assert "written: 805.0 MB of 1.6 GB for step 40; the rest lies in step 10, 30" in shown
+
+
 def test_what_a_slow_store_puts_at_risk_is_said(gangline: Runner, stub: Stub) -> None:
     risk = "the store is slow: a failure is expected to cost 30 minutes of work"
     stub.on("GET", PATH, {"checkpoints": [checkpoint(1)], "advice": ADVICE | {"risk": risk}})

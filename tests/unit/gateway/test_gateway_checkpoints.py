@@ -67,6 +67,24 @@ def advised(attempt: int, interval_s: float) -> IntervalAdvised:
     )  # fmt: skip
 
 
+def test_what_others_need_says_so_and_what_was_written_is_told_beside_the_whole() -> None:
+    more = {"whole_bytes": 20, "refers": (50, 120)}
+    live = fold(
+        *(committed(step, 1.0) for step in (50, 120, 180)),
+        *(committed(step, 1.0).model_copy(update=more) for step in (210, 220)),
+    )
+    answers = present.checkpoints(details(live))
+    assert [(item.step, item.kept) for item in answers] == [
+        (220, ["latest", "best"]),
+        (210, ["latest", "every"]),
+        (180, ["in use"]),
+        (120, ["every"]),
+        (50, ["needed"]),
+    ]
+    told = [(item.size_bytes, item.whole_bytes, item.refers) for item in answers[1:3]]
+    assert told == [(9, 20, (50, 120)), (9, None, ())]
+
+
 def test_each_one_says_why_it_is_kept() -> None:
     live = fold(
         committed(50, 5.0),  # of no rule: somebody starts from it

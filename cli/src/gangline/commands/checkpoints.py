@@ -33,7 +33,10 @@ def checkpoints(session: Session, job_id: JobId) -> None:
     now = datetime.now(UTC)
     table = render.table(_COLUMNS, [_row(item, now) for item in found.checkpoints])
     session.out.show(
-        found, "\n".join([table, *_damage(found), *_scrubs(found, now), *_interval(found)])
+        found,
+        "\n".join(
+            [table, *_damage(found), *_written(found), *_scrubs(found, now), *_interval(found)]
+        ),
     )
 
 
@@ -71,6 +74,19 @@ def _damage(found: CheckpointList) -> list[str]:
         for item in found.checkpoints
         if item.status == "corrupted"
     ]
+
+
+def _written(found: CheckpointList) -> list[str]:
+    """Of the newest incremental one: what was written, and where the rest lies."""
+    for item in found.checkpoints:
+        if item.whole_bytes is not None and item.status == "committed":
+            steps = ", ".join(str(step) for step in item.refers)
+            text = (
+                f"{render.size(item.size_bytes)} of {render.size(item.whole_bytes)} for step "
+                f"{item.step}; the rest lies in step {steps}"
+            )
+            return [render.labelled("written:", text, 10)]
+    return []
 
 
 def _scrubs(found: CheckpointList, now: datetime) -> list[str]:

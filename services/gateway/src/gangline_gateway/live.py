@@ -482,7 +482,8 @@ class Live:
         ref = event.checkpoint
         row = Checkpoint(
             ref.attempt, ref.step, "committed", at, ref.world_size, event.size_bytes,
-            event.write_s, event.blocked_s, verify_s=event.verify_s, metrics=event.metrics,
+            event.write_s, event.blocked_s, whole_bytes=event.whole_bytes, refers=event.refers,
+            verify_s=event.verify_s, metrics=event.metrics,
         )  # fmt: skip
         others = _without(self._checkpoints.get(event.job_id, ()), ref.attempt, ref.step)
         self._checkpoints.put(event.job_id, (*others, row)[-CHECKPOINTS_OF_A_JOB:])

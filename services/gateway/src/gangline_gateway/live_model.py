@@ -81,6 +81,8 @@ class Checkpoint:
     write_s: float
     blocked_s: float
     reason: str = ""
+    whole_bytes: int | None = None
+    refers: tuple[int, ...] = ()
     verify_s: float = 0.0
     scrubbed_at: datetime | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -69,10 +69,16 @@ class CheckpointAnswer(Answer):
     status: str
     committed_at: datetime
     world_size: int
-    size_bytes: int
+    size_bytes: int = Field(description="Of the objects that were written for it.")
     write_s: float
     blocked_s: float
     reason: str = Field(default="", description="Why it is corrupted or deleted.")
+    whole_bytes: int | None = Field(
+        default=None, description="What a whole one would take, if some of it lies in earlier ones."
+    )
+    refers: tuple[int, ...] = Field(
+        default=(), description="Earlier steps of its attempt in which some of its bytes lie."
+    )
     verify_s: float = Field(default=0.0, description="Reading it back before it counted.")
     scrubbed_at: datetime | None = Field(
         default=None, description="When all its bytes were last read again and found right."
@@ -80,7 +86,7 @@ class CheckpointAnswer(Answer):
     metrics: dict[str, float] = Field(default_factory=dict)
     kept: list[str] = Field(
         default_factory=list,
-        description="Why it is not deleted: latest, best, every, in use. Empty: it may go.",
+        description="Why it is not deleted: latest, best, every, needed, in use. Empty: it may go.",
     )
 
 

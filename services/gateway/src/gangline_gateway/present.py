@@ -129,11 +129,13 @@ def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:
     healthy = [row for row in rows if row.status == "committed"]
     keep = found.job.spec.checkpoint.keep if found.job.spec is not None else Retention()
     why = reasons(healthy, keep)
+    needed = {(row.attempt, step) for row in healthy for step in row.refers}
     answers = []
     for row in sorted(rows, key=lambda row: (row.step, row.attempt), reverse=True):
         kept: Sequence[str] = ()
-        if row.status == "committed":  # what no rule keeps, somebody starts from
-            kept = why.get((row.attempt, row.step), ("in use",))
+        if row.status == "committed":  # what no rule keeps, a later one or somebody needs
+            place = (row.attempt, row.step)
+            kept = why.get(place, ("needed",) if place in needed else ("in use",))
         answers.append(checkpoint(row).model_copy(update={"kept": list(kept)}))
     return answers
 
