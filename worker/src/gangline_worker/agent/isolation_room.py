@@ -1,24 +1,29 @@
 """The first process of a room: the namespaces that the ranks of one gang on this node share.
 
-Run as a script with one argument, JSON of {"hide": [FOLDER...], "show": [PATH...], "shm_bytes": N,
-"tmp_bytes": N}, as the first process of a new pid namespace. It makes its own mount and ipc
-namespaces, puts empty folders over what is hidden, shows the given paths again where they were,
-says "ready", and then collects what ends. All in the namespaces ends with it, and it ends with the
-agent. Imports the standard library alone.
+Run as a script (`arguments`), as the first process of a new pid namespace. It makes its own mount
+and ipc namespaces, puts empty folders over what is hidden, shows the given paths again where they
+were, says "ready", and then only is there: the system collects what ends. All in the namespaces
+ends with it, and it ends with the agent.
+
+A gang waits for it, so it imports little: `json` or `signal` would cost as much as the rest.
 """
 
 import ctypes
-import json
 import os
-import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _SIGKILL, _SIGCHLD, _SIG_IGN = 1, 9, 17, 1
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a room has its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def arguments(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> list[str]:
+    """The script's: sizes of the room's own memory files, then -HIDDEN and +SHOWN paths."""
+    paths = [*(f"-{path}" for path in hide), *(f"+{path}" for path in show)]
+    return [str(shm_bytes), str(tmp_bytes), *paths]
 
 
 def _check(result: int, what: str) -> None:
@@ -61,23 +66,24 @@ def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) ->
 
 def main() -> None:
     """Furnish the room and keep it until the agent goes."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    _LIBC.prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    _LIBC.signal(_SIGCHLD, ctypes.c_void_p(_SIG_IGN))
     os.umask(0o022)
+    shm_bytes, tmp_bytes, *paths = sys.argv[1:]
     try:
-        furnish(**json.loads(sys.argv[1]))
+        furnish(
+            [path[1:] for path in paths if path[0] == "-"],
+            [path[1:] for path in paths if path[0] == "+"],
+            int(shm_bytes),
+            int(tmp_bytes),
+        )
     except OSError as error:
         sys.stdout.write(f"{error.filename}: {error.strerror}\n")
         sys.exit(1)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     while True:
-        signal.sigwait({signal.SIGCHLD})
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            pass
+        _LIBC.pause()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import subprocess
 import sys
@@ -43,17 +42,6 @@ class Furniture:
     shm_bytes: int
     tmp_bytes: int
 
-    def encode(self) -> str:
-        """As `isolation_room` reads it."""
-        return json.dumps(
-            {
-                "hide": [str(path) for path in self.hide],
-                "show": [str(path) for path in self.show],
-                "shm_bytes": self.shm_bytes,
-                "tmp_bytes": self.tmp_bytes,
-            }
-        )
-
 
 class Room:
     """A furnished room; `handle` is a pidfd of its first process, to join its namespaces by."""
@@ -77,10 +65,16 @@ class Room:
 
 def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
     """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
+    given = isolation_room.arguments(
+        [str(path) for path in furniture.hide],
+        [str(path) for path in furniture.show],
+        furniture.shm_bytes,
+        furniture.tmp_bytes,
+    )
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", str(isolation_room.__file__), furniture.encode()],
+            [sys.executable, "-I", "-S", str(isolation_room.__file__), *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
