@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import Literal
 
 from decider_run import START, DeciderRun
 from gangline_checkpoints.decide import CheckpointDecider
@@ -54,6 +55,8 @@ def allocated(
     world_size: int = 2,
     keep: Retention | None = None,
     resume: CheckpointRef | None = None,
+    promote: Literal["off", "final"] | int = "off",
+    validates: bool = False,
     incremental: Incremental | None = None,
 ) -> GangAllocated:
     return GangAllocated(
@@ -77,7 +80,14 @@ def allocated(
             team="nlp",
             run="true",
             resources=Resources(gpus=world_size),
-            checkpoint=CheckpointPolicy(keep=keep or Retention(), incremental=incremental),
+            resume_from=JOB if validates else None,
+            validates=validates,
+            checkpoint=CheckpointPolicy(
+                keep=keep or Retention(),
+                promote=promote,
+                incremental=incremental,
+                resume=str(resume.step) if validates and resume is not None else "auto",
+            ),
         ),
     )
 
@@ -104,9 +114,11 @@ def restored(attempt: int, step: int, *, job_id: str = JOB) -> ResumePointChange
     return ResumePointChanged(job_id=job_id, checkpoint=point, restored=True)
 
 
-def ended(job_id: str = JOB) -> JobStateChanged:
+def ended(
+    job_id: str = JOB, state: JobState = JobState.CANCELLED, reason: str = ""
+) -> JobStateChanged:
     return JobStateChanged(
-        job_id=job_id, attempt=1, previous=JobState.PENDING, state=JobState.CANCELLED
+        job_id=job_id, attempt=1, previous=JobState.PENDING, state=state, reason=reason
     )
 
 

@@ -61,6 +61,10 @@ class Checkpoint(Answer):
     scrubbed_at: datetime | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     kept: list[str] = Field(default_factory=list)
+    promotion: str = ""
+    promotion_run: str = ""
+    promotion_reason: str = ""
+    pinned: bool = False
 
 
 class Stopping(Answer):
@@ -519,6 +523,7 @@ class Node(Answer):
     hostname: str = ""
     rack: str = ""
     block: str = ""
+    isolation: str = "none"
     cpus: float = 0.0
     memory_gb: float = 0.0
     gpus: list[NodeGpu] = Field(default_factory=list)

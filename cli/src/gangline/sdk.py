@@ -238,6 +238,18 @@ class Gangline:
             found += page.checkpoints
         return first.model_copy(update={"checkpoints": found, "cursor": None})
 
+    def pin(self, job_id: str, step: int, *, pinned: bool = True) -> api.Checkpoint:
+        """Keep a step's checkpoint whatever the job's retention says, or no longer."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints/{step}/pin"
+        answer = self._call("POST", path, body={"pinned": pinned}, repeatable=True)
+        return read(api.Checkpoint, answer)
+
+    def promote(self, job_id: str, step: int) -> api.Job:
+        """Have a step's checkpoint validated; gives the run that does it."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints/{step}/promote"
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return read(api.Job, self._call("POST", path, headers=headers, repeatable=True))
+
     def restore(self, job_id: str, step: int) -> api.Restored:
         """Go on from a step's committed checkpoint: the same run, or a new one if it has ended."""
         path = f"/training-runs/{path_id(job_id)}/checkpoints/{step}/restore"

@@ -193,6 +193,10 @@ class CheckpointPolicy(Model):
         default=None, description="What did not change is not written again; without: whole saves."
     )
     keep: Retention = Retention()
+    promote: Literal["off", "final"] | Annotated[int, Field(ge=1)] = Field(
+        default="off",
+        description="Which a run of its own validates: the last, or each N-th and the last.",
+    )
     resume: str = Field(default="auto", max_length=128, description="auto, never or a step.")
 
     @property
@@ -309,6 +313,11 @@ class JobSpec(Model):
     resume_from: Identifier | None = Field(
         default=None, description="Start from the newest checkpoint of this earlier run."
     )
+    validates: bool = Field(
+        default=False,
+        description="Only load the checkpoint that resume_from and checkpoint.resume name, and "
+        "compare its loss: if the run succeeds, that checkpoint is promoted.",
+    )
     restart: RestartPolicy = RestartPolicy()
     training: TrainingPolicy | None = Field(
         default=None, description="What follows losses that are not finite, or that leap up."
@@ -368,6 +377,12 @@ class JobSpec(Model):
         if size > HYPERPARAMETERS_LIMIT_BYTES:
             raise ValueError(f"hold {size:,} characters; at most {HYPERPARAMETERS_LIMIT_BYTES:,}")
         return value
+
+    @model_validator(mode="after")
+    def _validates_one_checkpoint(self) -> Self:
+        if self.validates and (self.resume_from is None or not self.checkpoint.resume.isdigit()):
+            raise ValueError("validates needs resume_from and checkpoint.resume: a run and a step")
+        return self
 
     @model_validator(mode="after")
     def _one_command_and_no_secrets(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from gangline_schemas.job import Retention
 
-Why = Literal["latest", "best", "every"]
+Why = Literal["latest", "best", "every", "promoted", "pinned"]
 Place = tuple[int, int]
 """Attempt and step; a later attempt is always newer."""
 
@@ -30,6 +30,14 @@ class Stored(Protocol):
     def metrics(self) -> Mapping[str, float]:
         """What was reported with it."""
 
+    @property
+    def promoted(self) -> bool:
+        """Whether it was validated."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a user wants it kept."""
+
 
 def reasons(healthy: Sequence[Stored], keep: Retention) -> dict[Place, tuple[Why, ...]]:
     """Which of these, oldest first, the rules keep, and by which of them.
@@ -38,6 +46,8 @@ def reasons(healthy: Sequence[Stored], keep: Retention) -> dict[Place, tuple[Why
     - best: it is best by the metric of `keep.best`; of equally good ones the newest.
     - every: the first one of each `keep.every` steps, but of the first so many; of two attempts
       that saved at the same step the newer one's.
+    - promoted: it is the newest that was validated.
+    - pinned: a user wants it kept.
     """
     found: dict[Place, tuple[Why, ...]] = {}
 
@@ -49,6 +59,8 @@ def reasons(healthy: Sequence[Stored], keep: Retention) -> dict[Place, tuple[Why
     keeps(healthy[-max(1, keep.latest) :], "latest")
     keeps(_best(healthy, keep), "best")
     keeps(_every(healthy, keep), "every")
+    keeps([item for item in healthy if item.promoted][-1:], "promoted")
+    keeps([item for item in healthy if item.pinned], "pinned")
     return found
 
 

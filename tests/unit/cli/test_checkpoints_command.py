@@ -90,3 +90,46 @@ def test_json_has_everything_of_all_pages(gangline: Runner, stub: Stub) -> None:
     assert found["advice"]["interval_s"] == 414.0
     asked = [call.query for call in stub.asked if call.path == PATH]
     assert asked[-1] == {"cursor": ["20.1"]}
+
+
+def test_what_was_promoted_or_refused_is_shown_with_the_reason(
+    gangline: Runner, stub: Stub
+) -> None:
+    refused = {
+        "promotion": "refused",
+        "promotion_run": "validate-1",
+        "promotion_reason": "its loss",
+    }
+    stub.on("GET", PATH, {"checkpoints": [
+        checkpoint(40, promotion="asked"),
+        checkpoint(30, **refused),
+        checkpoint(20, promotion="promoted", kept=["promoted"]),
+        checkpoint(10, kept=["pinned"], pinned=True),
+    ]})  # fmt: skip
+    lines = gangline("checkpoints", JOB).out.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert [line.split()[3:5] for line in lines[:5]] == [
+        ["KEPT", "GATE"], ["latest", "asked"], ["latest", "no"], ["promoted", "yes"],
+        ["pinned", "-"],
+    ]  # fmt: skip
+    text = " ".join(" ".join(lines).split())
+    assert "step 30 of attempt 1 is not promoted: its loss (gangline logs validate-1)" in text
+
+
+def test_a_step_is_pinned_unpinned_and_promoted(gangline: Runner, stub: Stub) -> None:
+    stub.on("GET", PATH, {"checkpoints": [checkpoint(20)]})
+    stub.on("POST", f"{PATH}/10/pin", checkpoint(10, pinned=True))
+    stub.on("POST", f"{PATH}/20/pin", checkpoint(20))
+    run = {
+        "job_id": "validate-train-1",
+        "name": "validate-train",
+        "team": "nlp",
+        "state": "pending",
+    }
+    stub.on("POST", f"{PATH}/20/promote", run)
+    shown = gangline("checkpoints", JOB, "--pin", "10", "--unpin", "20", "--promote", "20")
+    assert shown.code == 0, shown.err
+    assert stub.bodies("POST", f"{PATH}/10/pin") == [{"pinned": True}]
+    assert stub.bodies("POST", f"{PATH}/20/pin") == [{"pinned": False}]
+    assert stub.asked[-2].path == f"{PATH}/20/promote"
+    assert "step 20 is validated by validate-train-1" in shown.err

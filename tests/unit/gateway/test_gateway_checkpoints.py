@@ -14,8 +14,12 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointPinChanged,
+    CheckpointPromoted,
     CheckpointScrubbed,
     IntervalAdvised,
+    PromotionRefused,
+    PromotionRequested,
 )
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -152,3 +156,33 @@ def test_the_newest_advice_counts_and_survives_a_snapshot() -> None:
     codec = DataclassCodec(LiveFacts)
     again = Live.of(codec.load(b"".join(codec.dump(vars(live.facts()))).splitlines(keepends=True)))
     assert details(again) == details(live)
+
+
+def test_what_is_pinned_and_what_was_validated_is_said_with_its_run() -> None:
+    asked = PromotionRequested(job_id="a", attempt=1, step=210, run="v2", spec=queued().spec)
+    live = fold(
+        *(committed(step, 9.0 - step / 100) for step in (50, 60, 150, 210, 220, 230)),
+        CheckpointPinChanged(job_id="a", attempt=1, step=50, pinned=True),
+        CheckpointPinChanged(job_id="a", attempt=1, step=60, pinned=True),
+        CheckpointPinChanged(job_id="a", attempt=1, step=60, pinned=False),
+        CheckpointPromoted(job_id="a", attempt=1, step=150, run="v1"),
+        asked,
+        PromotionRefused(job_id="a", attempt=1, step=220, run="v3", reason="its loss is 9"),
+        PromotionRefused(job_id="a", attempt=1, step=7, run="v4", reason="of what is not known"),
+    )
+    found = {item.step: item for item in present.checkpoints(details(live))}
+    assert {step: item.kept for step, item in found.items()} == {
+        230: ["latest", "best"],
+        220: ["latest"],
+        210: ["every"],
+        150: ["every", "promoted"],
+        60: ["in use"],
+        50: ["pinned"],
+    }
+    assert (found[50].pinned, found[60].pinned) == (True, False)
+    promotions = {step: (item.promotion, item.promotion_run) for step, item in found.items()}
+    assert promotions == {
+        230: ("", ""), 220: ("refused", "v3"), 210: ("asked", "v2"), 150: ("promoted", "v1"),
+        60: ("", ""), 50: ("", ""),
+    }  # fmt: skip
+    assert found[220].promotion_reason == "its loss is 9"

@@ -8,18 +8,21 @@ from builders_deciding import START, Drive, only, spec, team
 from gangline_quota.decide import Quota
 from gangline_quota.state import State
 from gangline_schemas.base import Event, FieldError
+from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
     JobAdmitted,
     JobClosed,
     JobRejected,
+    PinAdmitted,
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
     TeamConfigured,
 )
 from gangline_schemas.events.requests import (
+    CheckpointPinRequested,
     JobCancelRequested,
     JobPriorityRequested,
     JobRestoreRequested,
@@ -162,6 +165,31 @@ def test_requests_about_others_are_refused_with_the_reason(quota: Drive[State]) 
 
     assert ended.reason == "job 'a' has already ended: failed"
     assert unknown.reason == "job 'b' is not known"
+
+
+def test_a_pin_is_forwarded_once_also_of_a_job_that_has_ended(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a")
+    request = CheckpointPinRequested(job_id="a", step=7, pinned=False, user="ada")
+
+    admitted = only(quota.give(request, ce_id="r1"), PinAdmitted)
+    assert (admitted.job_id, admitted.step, admitted.pinned) == ("a", 7, False)
+    assert (admitted.user, admitted.request_id) == ("ada", "r1")
+    assert quota.give(request, ce_id="r1") == []
+    unknown = only(quota.give(CheckpointPinRequested(job_id="b", step=7)), RequestRefused)
+    assert unknown.reason == "job 'b' is not known"
+
+
+def test_a_run_that_is_to_validate_a_checkpoint_is_admitted_like_any_other(
+    quota: Drive[State],
+) -> None:
+    asked = PromotionRequested(job_id="a", attempt=1, step=7, run="v", spec=spec(gpus=64))
+
+    admitted = only(quota.give(asked), JobAdmitted)
+    assert (admitted.job_id, admitted.spec, admitted.user) == ("v", asked.spec, "promotion")
+    assert quota.give(asked) == []
+    huge = asked.model_copy(update={"run": "w", "spec": spec(gpus=65)})
+    assert only(quota.give(huge), JobRejected).job_id == "w"
 
 
 def test_closing_a_job_is_noted_once(quota: Drive[State]) -> None:

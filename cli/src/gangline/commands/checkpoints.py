@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
 
 from gangline import render
 from gangline.api_models import Checkpoint, CheckpointList
@@ -22,31 +25,51 @@ _COLUMNS = (
     Column("VERIFY", right=True),
     Column("AGE", right=True),
 )
+_GATE = Column("GATE")
+_PROMOTION = {"promoted": "yes", "refused": "no"}
 
 
-def checkpoints(session: Session, job_id: JobId) -> None:
+def checkpoints(
+    session: Session,
+    job_id: JobId,
+    pin: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="Keep this one until it is unpinned.")
+    ] = None,
+    unpin: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="Let this one go in its time.")
+    ] = None,
+    promote: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="Have a run validate this one.")
+    ] = None,
+) -> None:
     """A job's checkpoints, newest first: health, cost, why kept, and the advised interval."""
+    if pin is not None:
+        session.client.pin(job_id, pin)
+    if unpin is not None:
+        session.client.pin(job_id, unpin, pinned=False)
+    if promote is not None:
+        run = session.client.promote(job_id, promote)
+        session.out.note(f"step {promote} is validated by {run.job_id}")
     found = session.client.checkpoint_list(job_id)
     if not found.checkpoints and not session.out.json:
         session.out.note("no checkpoint was committed yet")
         return
     now = datetime.now(UTC)
-    table = render.table(_COLUMNS, [_row(item, now) for item in found.checkpoints])
-    session.out.show(
-        found,
-        "\n".join(
-            [table, *_damage(found), *_written(found), *_scrubs(found, now), *_interval(found)]
-        ),
-    )
+    gate = any(item.promotion for item in found.checkpoints)
+    columns = (*_COLUMNS[:4], _GATE, *_COLUMNS[4:]) if gate else _COLUMNS
+    table = render.table(columns, [_row(item, now, gate=gate) for item in found.checkpoints])
+    notes = [*_damage(found), *_refusals(found), *_written(found), *_scrubs(found, now)]
+    session.out.show(found, "\n".join([table, *notes, *_interval(found)]))
 
 
-def _row(item: Checkpoint, now: datetime) -> list[str]:
+def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
     health = "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
     return [
         str(item.step),
         str(item.attempt),
         health,
         "+".join(item.kept) or NONE,
+        *([_PROMOTION.get(item.promotion, item.promotion) or NONE] if gate else []),
         render.size(item.size_bytes),
         str(item.world_size),
         _cost(item.blocked_s),
@@ -73,6 +96,17 @@ def _damage(found: CheckpointList) -> list[str]:
         render.wrap(f"step {item.step} of attempt {item.attempt} is corrupted: {item.reason}")
         for item in found.checkpoints
         if item.status == "corrupted"
+    ]
+
+
+def _refusals(found: CheckpointList) -> list[str]:
+    return [
+        render.wrap(
+            f"step {item.step} of attempt {item.attempt} is not promoted: {item.promotion_reason} "
+            f"(gangline logs {item.promotion_run})"
+        )
+        for item in found.checkpoints
+        if item.promotion == "refused"
     ]
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
-from gangline_schemas.job import Retention
+from gangline_schemas.job import JobSpec, Retention
 
 
 class AttemptNoted(Event):
@@ -27,6 +27,12 @@ class AttemptNoted(Event):
     allocated_at: Timestamp | None = Field(
         default=None, description="When its gang was allocated; from here on it may fail."
     )
+    validates: CheckpointRef | None = Field(
+        default=None, description="All that it does is to try whether this one can be promoted."
+    )
+    spec: JobSpec | None = Field(
+        default=None, description="Of a job that wants checkpoints promoted: what is to be tried."
+    )
     full_every: int = Field(
         default=1, ge=1, description="Each so many of its saves one is written whole."
     )
@@ -43,6 +49,7 @@ class AttemptEnded(Event):
     failed: bool = Field(
         default=False, description="A failure ended it, and the job goes on from a checkpoint."
     )
+    succeeded: bool = Field(default=False, description="The job ended well.")
 
 
 class RestoreNoted(Event):
@@ -149,6 +156,52 @@ class IntervalAdvised(Event):
     lost_s: float = Field(ge=0, description="Work that a failure is expected to cost.")
     reason: str = Field(description="One sentence for people.")
     risk: str = Field(default="", description="What is put at risk by saving less often.")
+
+
+class PromotionRequested(Event):
+    """A run shall validate this checkpoint; quota admits it as if it had been submitted."""
+
+    type: ClassVar[str] = "checkpoint.promotion.requested"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    run: Identifier = Field(description="The job that loads it and compares its loss.")
+    spec: JobSpec = Field(description="Of that job.")
+
+
+class CheckpointPromoted(Event):
+    """It loaded in fresh processes, is finite, and its evaluation loss is the recorded one.
+
+    The newest promoted checkpoint of a job is never deleted.
+    """
+
+    type: ClassVar[str] = "checkpoint.promoted"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    run: Identifier = Field(description="The job that validated it.")
+
+
+class PromotionRefused(Event):
+    """It was tried and is not promoted. Attempts may start from it all the same."""
+
+    type: ClassVar[str] = "checkpoint.promotion.refused"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    run: Identifier = Field(description="The job that tried it.")
+    reason: str
+
+
+class CheckpointPinChanged(Event):
+    """A user wants this checkpoint kept whatever the job's retention says, or no longer."""
+
+    type: ClassVar[str] = "checkpoint.pin.changed"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    pinned: bool
+    user: str = "unknown"
 
 
 class CheckpointDeleted(Event):

@@ -114,6 +114,17 @@ class RestoreAdmitted(Event):
     request_id: str = Field(default="", description="The ce_id of the request.")
 
 
+class PinAdmitted(Event):
+    """The request to pin or unpin a checkpoint is in order."""
+
+    type: ClassVar[str] = "checkpoint.pin.admitted"
+    job_id: Identifier
+    step: int = Field(ge=0)
+    pinned: bool
+    user: str
+    request_id: str = Field(default="", description="The ce_id of the request.")
+
+
 class DrainAdmitted(Event):
     """The drain request is in order."""
 

@@ -46,6 +46,16 @@ class JobRestoreRequested(Event):
     user: str = Field(default="unknown", max_length=256)
 
 
+class CheckpointPinRequested(Event):
+    """Keep this step's committed checkpoint until it is unpinned (`pinned` false), or let it go."""
+
+    type: ClassVar[str] = "checkpoint.pin.requested"
+    job_id: Identifier
+    step: int = Field(ge=0)
+    pinned: bool = True
+    user: str = Field(default="unknown", max_length=256)
+
+
 class TeamConfigureRequested(Event):
     """Create or change a team; refused if it would break the tree of teams."""
 

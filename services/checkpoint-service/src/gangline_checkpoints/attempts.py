@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from gangline_bus.decision import Decision
-from gangline_checkpoints import advice, references
-from gangline_checkpoints.model import Job, Kept, StepId
+from gangline_checkpoints import advice, promotions, references
+from gangline_checkpoints.deleting import deletions, no_longer_held
+from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.acceptance import refusal
-from gangline_checkpoints.policy.retention import surplus
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import checkpoint_prefix, job_prefix
 from gangline_schemas.events.checkpoints import (
@@ -16,7 +16,6 @@ from gangline_schemas.events.checkpoints import (
     AttemptNoted,
     CheckpointAbandoned,
     CheckpointCorrupted,
-    CheckpointDeleted,
     RestoreNoted,
     ResumeNoted,
 )
@@ -24,13 +23,13 @@ from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
     GangReleased,
+    JobStateChanged,
     ReleaseReason,
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import WorkerExited
+from gangline_schemas.job import JobState
 
-_REPLACED = "newer checkpoints replace it"
-_CORRUPTED = "it is corrupted, and a newer one is healthy"
 _FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
 
@@ -54,6 +53,10 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         resume=event.resume,
         allocated_at=at,
         full_every=event.spec.checkpoint.full_every,
+        validates=_validated(event),
+        spec=None
+        if event.spec.checkpoint.promote == "off"
+        else event.spec.model_copy(update={"code_diff": None}),
     )
     decisions = [
         Decision(job_id, noted),
@@ -73,6 +76,11 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         if reason is not None:
             decisions.append(abandoned(job_id, step_id, reason))
     return decisions
+
+
+def _validated(event: GangAllocated) -> CheckpointRef | None:
+    point = event.resume
+    return point if event.spec.validates and point and point.job_id != event.job_id else None
 
 
 def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
@@ -95,6 +103,7 @@ def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
         return []
     return [
         Decision(job_id, ResumeNoted(job_id=job_id, checkpoint=point)),
+        *promotions.due(job_id, job, step_id, last=job.succeeded and step_id == job.newest),
         *deletions(state, job_id, job.kept, but_for="", known=step_id),
     ]
 
@@ -107,8 +116,15 @@ def release(state: CheckpointState, event: GangReleased, at: datetime) -> list[D
     job = state.jobs.get(event.job_id)
     if job is None or event.attempt != job.attempt or not job.live:
         return []
-    failed = event.reason is ReleaseReason.RESTARTING and job.restored is None
-    return _end(state, event.job_id, job, at, final=event.reason in _FINAL, failed=failed)
+    return _end(
+        state,
+        event.job_id,
+        job,
+        at,
+        final=event.reason in _FINAL,
+        failed=event.reason is ReleaseReason.RESTARTING and job.restored is None,
+        succeeded=event.reason is ReleaseReason.SUCCEEDED,
+    )
 
 
 def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decision]:
@@ -135,12 +151,13 @@ def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decis
     return []
 
 
-def end_job(state: CheckpointState, job_id: str, at: datetime) -> list[Decision]:
+def end_job(state: CheckpointState, event: JobStateChanged, at: datetime) -> list[Decision]:
     """No further attempt comes."""
+    job_id, succeeded = event.job_id, event.state is JobState.SUCCEEDED
     job = state.jobs.get(job_id)
     if job is None or job.final or not job.attempt:
         return []
-    return _end(state, job_id, job, at, final=True)
+    return _end(state, job_id, job, at, final=True, succeeded=succeeded)
 
 
 def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
@@ -151,55 +168,6 @@ def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
     return Decision(job_id, event)
 
 
-def deletions(
-    state: CheckpointState,
-    job_id: str,
-    kept: list[Kept],
-    *,
-    but_for: str,
-    held_now: CheckpointRef | None = None,
-    known: StepId | None = None,
-    over: bool = False,
-) -> list[Decision]:
-    """What of `kept` falls out of the job's retention, when `but_for` holds `held_now` alone.
-
-    `known` is what the scheduler names now, None: the same as before. `over`: the job ends.
-    """
-    job = state.jobs[job_id]
-    held = state.held(but_for=but_for).get(job_id, set())
-    if held_now is not None and held_now.job_id == job_id:
-        held.add(StepId(held_now.attempt, held_now.step))
-    damaged = {item.id for item in kept if not item.healthy}
-    return [
-        Decision(
-            job_id,
-            CheckpointDeleted(
-                job_id=job_id,
-                attempt=step_id.attempt,
-                step=step_id.step,
-                reason=_CORRUPTED if step_id in damaged else _REPLACED,
-            ),
-        )
-        for step_id in references.let_go(
-            job, kept, surplus(kept, job.keep, held, known=known or job.known), over=over
-        )
-    ]
-
-
-def no_longer_held(
-    state: CheckpointState,
-    job_id: str,
-    resume: CheckpointRef | None,
-    *,
-    held_now: CheckpointRef | None = None,
-) -> list[Decision]:
-    """What another job kept only because this one, which holds `held_now`, had started from it."""
-    if resume is None or resume.job_id == job_id or resume.job_id not in state.jobs:
-        return []
-    kept = state.jobs[resume.job_id].kept
-    return deletions(state, resume.job_id, kept, but_for=job_id, held_now=held_now)
-
-
 def _end(
     state: CheckpointState,
     job_id: str,
@@ -208,17 +176,27 @@ def _end(
     *,
     final: bool,
     failed: bool = False,
+    succeeded: bool = False,
 ) -> list[Decision]:
     ran_s = (at - job.allocated_at).total_seconds() if job.allocated_at is not None else 0.0
     ended = AttemptEnded(
-        job_id=job_id, attempt=job.attempt, final=final, ran_s=max(0.0, ran_s), failed=failed
+        job_id=job_id,
+        attempt=job.attempt,
+        final=final,
+        ran_s=max(0.0, ran_s),
+        failed=failed,
+        succeeded=succeeded,
     )
     if not final:
         # The scheduler may be about to start the next attempt from any of its checkpoints, or
         # again from where this one had started.
         return [Decision(job_id, ended)]
-    return [
+    decisions = [
         Decision(job_id, ended),
         *deletions(state, job_id, job.kept, but_for=job_id, over=True),
-        *no_longer_held(state, job_id, job.resume),
     ]
+    if succeeded and job.known is not None and job.known == job.newest and job.verifying is None:
+        decisions += promotions.due(job_id, job, job.known, last=True)
+    if job.validates is None:
+        decisions += no_longer_held(state, job_id, job.resume)
+    return decisions  # what it validates is held until promotions.found

@@ -9,7 +9,10 @@
    restore: that checkpoint is kept for the next attempt.
 7. A commit, and an attempt of a job that has saved before: the interval that follows from the
    costs and failures so far is advised, when it is news.
-8. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
+8. job.resume.changed and a good end, where the job wants checkpoints promoted: a run shall validate
+   the one that the scheduler knows. The end of that run: promoted, or refused with its reason.
+9. checkpoint.pin.admitted: kept until it is unpinned.
+10. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
 
 The commit record is in the store before checkpoint.committed is in the log. A crash between the
 two leaves a record that does not count: consumers trust the event alone, and the next process
@@ -24,13 +27,14 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, EffectDone, Input, Tick
-from gangline_checkpoints import attempts, invariants, outcomes, parts, scrubs
+from gangline_checkpoints import attempts, invariants, outcomes, parts, pins, promotions, scrubs
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.scrubbing import Scrubbing
 from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
+from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -46,7 +50,7 @@ class CheckpointDecider:
 
     name: str = "checkpoint-service"
     log: Topic = Topic.CHECKPOINTS
-    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS)
+    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA)
     signals: tuple[Topic, ...] = ()
     scrubbing: Scrubbing = field(default_factory=Scrubbing)
 
@@ -91,6 +95,10 @@ def _decide_event(
             return parts.record(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
+        case PinAdmitted():
+            return pins.change(state, event)
+        case JobRejected():
+            return promotions.found(state, event.job_id, event)
         case _:
             return _follow_scheduler(state, event, at)
 
@@ -104,7 +112,10 @@ def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> lis
         case GangReleased():
             return attempts.release(state, event, at)
         case JobStateChanged() if event.state.terminal:
-            return attempts.end_job(state, event.job_id, at)
+            return [
+                *attempts.end_job(state, event, at),
+                *promotions.found(state, event.job_id, event),
+            ]
         case _:
             return []
 

@@ -14,6 +14,8 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointPinChanged,
+    CheckpointPromoted,
     RestoreNoted,
     ResumeNoted,
 )
@@ -46,10 +48,15 @@ def log_violations(events: Iterable[Event]) -> list[str]:
 
     Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
     is not deleted, nor one that a job starts from until it has its own or ends, nor a healthy one
-    that the scheduler may still start from.
+    that the scheduler may still start from, that is pinned, or the newest promoted.
     """
     log = list(events)
-    return [*_commit_violations(log), *_start_violations(log), *_known_violations(log)]
+    return [
+        *_commit_violations(log),
+        *_start_violations(log),
+        *_known_violations(log),
+        *_wanted_violations(log),
+    ]
 
 
 def _commit_violations(log: list[Event]) -> list[str]:
@@ -97,6 +104,31 @@ def _start_violations(log: list[Event]) -> list[str]:
                     for job_id, point in (*starts.items(), *restored.items())
                     if point is not None and (point.job_id, point.attempt, point.step) == place
                 ]
+    return found
+
+
+def _wanted_violations(log: list[Event]) -> list[str]:
+    pinned: set[tuple[str, int, int]] = set()
+    promoted: dict[str, tuple[str, int, int]] = {}
+    found = []
+    for event in log:
+        match event:
+            case CheckpointPinChanged(pinned=True):
+                pinned.add((event.job_id, event.attempt, event.step))
+            case CheckpointPromoted():
+                place = (event.job_id, event.attempt, event.step)
+                promoted[event.job_id] = max(place, promoted.get(event.job_id, place))
+            case CheckpointPinChanged() | CheckpointCorrupted():
+                place = (event.job_id, event.attempt, event.step)
+                pinned.discard(place)
+                if promoted.get(event.job_id) == place and isinstance(event, CheckpointCorrupted):
+                    del promoted[event.job_id]
+            case CheckpointDeleted():
+                place = (event.job_id, event.attempt, event.step)
+                if place in pinned:
+                    found.append(f"{place} was deleted, and it was pinned")
+                if promoted.get(event.job_id) == place:
+                    found.append(f"{place} was deleted, and it was the newest promoted one")
     return found
 
 

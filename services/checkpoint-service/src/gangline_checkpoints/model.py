@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gangline_checkpoints.policy.interval import Failures, Save
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
-from gangline_schemas.job import Retention
+from gangline_schemas.job import JobSpec, Retention
 
 
 class StepId(NamedTuple):
@@ -35,13 +35,16 @@ class Open:
 class Kept:
     """A committed checkpoint. `healthy` until its bytes were found to differ.
 
-    `refers` are the earlier steps of its attempt in whose objects chunks of it lie.
+    `promoted` since a run validated it; `pinned` while a user wants it kept. `refers` are the
+    earlier steps of its attempt in whose objects chunks of it lie.
     """
 
     id: StepId
     world_size: int
     metrics: dict[str, float]
     healthy: bool = True
+    promoted: bool = False
+    pinned: bool = False
     refers: tuple[int, ...] = ()
 
     @property
@@ -72,6 +75,9 @@ class Job:
     - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
     - `saves` are the costs of the newest saves at this world size, `failures` what became of its
       ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
+    - `spec` is there if checkpoints are to be promoted, `unasked` counts the commits since one was
+      asked to be validated last, and `asked` is that one.
+    - `validates` is the checkpoint that this run validates, until it is decided.
     """
 
     attempt: int = 0
@@ -95,6 +101,11 @@ class Job:
     saves: tuple[Save, ...] = ()
     failures: Failures = field(default_factory=Failures)
     advised_s: float | None = None
+    spec: JobSpec | None = None
+    succeeded: bool = False
+    unasked: int = 0
+    asked: StepId | None = None
+    validates: CheckpointRef | None = None
 
     @property
     def newest(self) -> StepId | None:
@@ -104,6 +115,10 @@ class Job:
     def keeps(self, step_id: StepId) -> bool:
         """Whether this checkpoint is committed and not deleted."""
         return any(kept.id == step_id for kept in self.kept)
+
+    def kept_with(self, *ids: StepId, **changes: Any) -> list[Kept]:
+        """What is kept, with these fields of these checkpoints changed."""
+        return [replace(kept, **changes) if kept.id in ids else kept for kept in self.kept]
 
 
 @dataclass(frozen=True, slots=True)

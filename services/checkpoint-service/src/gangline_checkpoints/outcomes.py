@@ -7,7 +7,8 @@ from typing import Literal
 
 from gangline_bus.decision import Decision, EffectDone
 from gangline_checkpoints import advice, references
-from gangline_checkpoints.attempts import abandoned, deletions, no_longer_held
+from gangline_checkpoints.attempts import abandoned
+from gangline_checkpoints.deleting import deletions, no_longer_held
 from gangline_checkpoints.model import (
     Away,
     Corrupt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_checkpoints.model import (
@@ -30,10 +30,14 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointPinChanged,
+    CheckpointPromoted,
     CheckpointScrubbed,
     EffectDeferred,
     IntervalAdvised,
     ObjectsDeleted,
+    PromotionRefused,
+    PromotionRequested,
     RestoreNoted,
     ResumeNoted,
     ScrubBegun,
@@ -59,6 +63,8 @@ class CheckpointState:
     `right` says of each healthy committed checkpoint when all its bytes were found right, oldest
     first. One at a time is read again (`scrubbing`); `scrubbed_at` is when the last one ended,
     `scrub_away` whether because the store was away. `failures` are those of all jobs.
+
+    `trying` are the checkpoints that were asked to be validated, by the run that shall do it.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -71,6 +77,7 @@ class CheckpointState:
     scrubbed_at: datetime | None = None
     scrub_away: bool = False
     failures: Failures = field(default_factory=Failures)
+    trying: dict[str, Stored] = field(default_factory=dict)
 
     def effect(self, key: str) -> Effect | None:
         """What is asked for under this key."""
@@ -89,12 +96,16 @@ class CheckpointState:
         return found
 
     def held(self, *, but_for: str = "") -> dict[str, set[StepId]]:
-        """Checkpoints that unfinished jobs start from, by the job that owns them."""
+        """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
-            for start in (self.jobs[job_id].resume, self.jobs[job_id].restored):
+            job = self.jobs[job_id]
+            for start in (job.resume, job.restored, job.validates):
                 if start is not None and job_id != but_for:
                     found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
+        for run, (owner, attempt, step) in self.trying.items():
+            if run != but_for:
+                found.setdefault(owner, set()).add(StepId(attempt, step))
         return found
 
 
@@ -111,14 +122,14 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             job = state.jobs[event.job_id]
             job.restored, job.known = event.checkpoint, _place(event.checkpoint)
             job_id = event.job_id
-        case ResumeNoted():
-            state.jobs[event.job_id].known = _place(event.checkpoint)
-            return
         case ShardRecorded():
             _record(state, event, at)
             job_id = event.shard.job_id
-        case IntervalAdvised():
-            state.jobs[event.job_id].advised_s = event.interval_s
+        case ResumeNoted() | IntervalAdvised() | CheckpointPinChanged():
+            _change_job(state.jobs[event.job_id], event)
+            return
+        case PromotionRequested() | CheckpointPromoted() | PromotionRefused():
+            _change_promotion(state, event)
             return
         case ScrubBegun() | CheckpointScrubbed() | EffectDeferred(effect="scrub"):
             _change_scrub(state, event, at)
@@ -151,6 +162,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job.attempt, job.world_size = event.attempt, event.world_size
     job.allocated_at, job.advised_s = event.allocated_at, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
+    job.spec, job.validates = event.spec, event.validates
     job.full_every = event.full_every
     job.live, job.restored = True, None
     if event.resume is not None and event.resume.job_id == event.job_id:
@@ -166,6 +178,7 @@ def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> N
     state.failures = state.failures.plus(seen)
     if event.final:
         job.final, job.resume, job.restored = True, None, None
+        job.succeeded = event.succeeded
         state.ending[event.job_id] = at
 
 
@@ -199,6 +212,7 @@ def _change_step(
         job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
         save = Save(event.blocked_s, event.write_s, event.verify_s)
         job.saves = (*job.saves, save)[-SAVES:]
+        job.unasked += 1
         if step_id.attempt == job.attempt:
             job.resume = None
         return
@@ -212,15 +226,40 @@ def _change_step(
             job.kept = [kept for kept in job.kept if kept.id != step_id]
             _close(job, step_id, frozenset(range(sum(kept.world_size for kept in gone))))
         case CheckpointCorrupted():
-            job.kept = [
-                replace(kept, healthy=False) if kept.id == step_id else kept for kept in job.kept
-            ]
+            job.kept = job.kept_with(step_id, healthy=False)
         case ObjectsDeleted():
             job.deleting.pop(step_id, None)
         case EffectDeferred(effect="verify"):
             job.verify_tries = event.tries
         case EffectDeferred():
             job.deleting[step_id] = event.tries
+
+
+def _change_job(job: Job, event: ResumeNoted | IntervalAdvised | CheckpointPinChanged) -> None:
+    match event:
+        case ResumeNoted():
+            job.known = _place(event.checkpoint)
+        case IntervalAdvised():
+            job.advised_s = event.interval_s
+        case CheckpointPinChanged():
+            job.kept = job.kept_with(StepId(event.attempt, event.step), pinned=event.pinned)
+
+
+def _change_promotion(
+    state: CheckpointState, event: PromotionRequested | CheckpointPromoted | PromotionRefused
+) -> None:
+    job, step_id = state.jobs.get(event.job_id), StepId(event.attempt, event.step)
+    if isinstance(event, PromotionRequested):
+        state.trying[event.run] = (event.job_id, *step_id)
+        if job is not None:
+            job.asked, job.unasked = step_id, 0
+        return
+    state.trying.pop(event.run, None)
+    run = state.jobs.get(event.run)
+    if run is not None:
+        run.validates = None
+    if job is not None and isinstance(event, CheckpointPromoted):
+        job.kept = job.kept_with(step_id, promoted=True)
 
 
 def _change_scrub(
@@ -340,6 +379,7 @@ def fingerprint(state: CheckpointState) -> str:
         "effects": sorted(state.wanted()),
         "right": [[*place, at.isoformat()] for place, at in state.right.items()],
         "scrubbed": [_iso(state.scrubbed_at), state.scrub_away],
+        "trying": sorted(state.trying.items()),
         "failures": [state.failures.count, state.failures.gpu_hours],
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -367,9 +407,18 @@ def _job(job: Job) -> list[object]:
             for step_id, opened in sorted(job.open.items())
         ],
         [
-            [*kept.id, kept.healthy, dict(sorted(kept.metrics.items())), kept.refers]
+            [
+                *kept.id,
+                kept.healthy,
+                kept.promoted,
+                kept.pinned,
+                dict(sorted(kept.metrics.items())),
+                kept.refers,
+            ]
             for kept in job.kept
         ],
+        [job.spec is not None, job.succeeded, job.unasked, job.asked],
+        None if job.validates is None else job.validates.data(),
         [job.verifying, job.verify_tries],
         [[*step_id, tries] for step_id, tries in sorted(job.deleting.items())],
         [[*step_id, sorted(ranks)] for step_id, ranks in job.closed.items()],

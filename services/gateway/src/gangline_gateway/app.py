@@ -14,6 +14,7 @@ from gangline_gateway.doors import Doors, Names
 from gangline_gateway.gate import Gate
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
+from gangline_gateway.routes.checkpoints import checkpoints
 from gangline_gateway.routes.cluster import cluster, who
 from gangline_gateway.routes.incidents import incidents
 from gangline_gateway.routes.jobs import jobs
@@ -49,7 +50,9 @@ def routes(gate: Gate) -> FastAPI:
     )
     app.state.gate = gate
     problems.install(app)
-    for router in (jobs, bundles, logs, runs, incidents, cluster, approvals, reports, topics, who):
+    for router in (
+        jobs, checkpoints, bundles, logs, runs, incidents, cluster, approvals, reports, topics, who,
+    ):  # fmt: skip
         app.include_router(router)
 
     @app.get(OPENAPI_PATH, include_in_schema=False)

@@ -43,8 +43,12 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointPinChanged,
+    CheckpointPromoted,
     CheckpointScrubbed,
     IntervalAdvised,
+    PromotionRefused,
+    PromotionRequested,
 )
 from gangline_schemas.events.faults import (
     GangFailed,
@@ -60,6 +64,7 @@ from gangline_schemas.events.quota import (
     DrainAdmitted,
     JobAdmitted,
     JobRejected,
+    PinAdmitted,
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
@@ -343,8 +348,11 @@ class Live:
 
     @_on.register(PriorityAdmitted)
     @_on.register(RestoreAdmitted)
+    @_on.register(PinAdmitted)
     @_on.register(DrainAdmitted)
-    def _(self, event: PriorityAdmitted | RestoreAdmitted | DrainAdmitted, at: datetime) -> None:
+    def _(
+        self, event: PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted, at: datetime
+    ) -> None:
         self._decided(event.request_id)
 
     @_on.register
@@ -506,9 +514,35 @@ class Live:
     def _(self, event: CheckpointScrubbed, at: datetime) -> None:
         self._change_row(event, lambda row: replace(row, scrubbed_at=at))
 
+    @_on.register
+    def _(self, event: CheckpointPinChanged, at: datetime) -> None:
+        self._change_row(event, lambda row: replace(row, pinned=event.pinned))
+
+    @_on.register(PromotionRequested)
+    @_on.register(CheckpointPromoted)
+    @_on.register(PromotionRefused)
+    def _(
+        self, event: PromotionRequested | CheckpointPromoted | PromotionRefused, at: datetime
+    ) -> None:
+        reason = event.reason if isinstance(event, PromotionRefused) else ""
+        told = {PromotionRequested: "asked", CheckpointPromoted: "promoted"}
+        fresh = told.get(type(event), "refused")
+        self._change_row(
+            event,
+            lambda row: replace(
+                row, promotion=fresh, promotion_run=event.run, promotion_reason=reason
+            ),
+        )
+
     def _change_row(
         self,
-        event: CheckpointCorrupted | CheckpointDeleted | CheckpointScrubbed,
+        event: CheckpointCorrupted
+        | CheckpointDeleted
+        | CheckpointScrubbed
+        | CheckpointPinChanged
+        | PromotionRequested
+        | CheckpointPromoted
+        | PromotionRefused,
         change: Callable[[Checkpoint], Checkpoint],
     ) -> None:
         known = self._checkpoints.get(event.job_id)

@@ -69,7 +69,8 @@ class Flag:
 class Checkpoint:
     """One committed checkpoint; `status` is committed, corrupted or deleted.
 
-    `scrubbed_at` is when all its bytes were last read again and found right.
+    `scrubbed_at` is when all its bytes were last read again and found right. `promotion` is
+    "asked", "promoted" or "refused" by the run `promotion_run`; "": none was to validate it.
     """
 
     attempt: int
@@ -86,6 +87,15 @@ class Checkpoint:
     verify_s: float = 0.0
     scrubbed_at: datetime | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    promotion: str = ""
+    promotion_run: str = ""
+    promotion_reason: str = ""
+    pinned: bool = False
+
+    @property
+    def promoted(self) -> bool:
+        """Whether it was validated."""
+        return self.promotion == "promoted"
 
 
 @dataclass(frozen=True, slots=True)

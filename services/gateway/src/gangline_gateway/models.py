@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gangline_schemas.base import FieldError, Identifier
+from gangline_schemas.isolation import Isolation
 from gangline_schemas.job import GpuTypeLimit, JobSpec, TeamConfig
 from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
@@ -86,8 +87,15 @@ class CheckpointAnswer(Answer):
     metrics: dict[str, float] = Field(default_factory=dict)
     kept: list[str] = Field(
         default_factory=list,
-        description="Why it is not deleted: latest, best, every, needed, in use. Empty: it may go.",
+        description="Why it is not deleted: latest, best, every, promoted, pinned, needed, "
+        "in use. Empty: it may go.",
     )
+    promotion: str = Field(
+        default="", description="asked, promoted or refused; empty: no run was to validate it."
+    )
+    promotion_run: str = Field(default="", description="The run that validates it.")
+    promotion_reason: str = Field(default="", description="Why it was refused.")
+    pinned: bool = Field(default=False, description="A user wants it kept.")
 
 
 class StoppingAnswer(Answer):
@@ -164,6 +172,13 @@ class DryRun(Answer):
     gpus: int
     notes: list[str] = Field(description="What would make the job wait or be rejected now.")
     spec: JobSpec
+
+
+class PinBody(BaseModel):
+    """Whether a checkpoint is kept until it is unpinned."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pinned": True}]})
+    pinned: bool
 
 
 class PriorityBody(BaseModel):
@@ -433,6 +448,9 @@ class Node(Answer):
     hostname: str
     rack: str
     block: str
+    isolation: Isolation = Field(
+        default=Isolation.NONE, description="How well its agent keeps teams apart."
+    )
     cpus: float
     memory_gb: float
     gpus: list[NodeGpu]

@@ -3,9 +3,10 @@
 1. requests: a job is admitted or rejected in one sentence with numbers (admission.py); what is
    asked of a job is forwarded in order after its admission, or refused with the reason; teams are
    configured if the tree stays sound (configure.py); uses of data are approved (approvals.py).
-2. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
+2. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one.
+3. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
-3. ticks: a budget that is spent, or open again, is told once (budgets.py).
+4. ticks: a budget that is spent, or open again, is told once (budgets.py).
 
 Cost per input: constant whatever the number of jobs; of a submission the teams that hold GPUs; of
 a tick with budgets the teams and the live gangs.
@@ -26,16 +27,19 @@ from gangline_quota.state import ActiveJob, EndedJob, State, digest_of
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import ApprovalRule
+from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
     JobAdmitted,
     JobRejected,
+    PinAdmitted,
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
 )
 from gangline_schemas.events.requests import (
+    CheckpointPinRequested,
     JobCancelRequested,
     JobPriorityRequested,
     JobRestoreRequested,
@@ -50,6 +54,8 @@ from gangline_schemas.secrets import redact
 
 _IDENTIFIER: TypeAdapter[str] = TypeAdapter(Identifier)
 _MAX_ERRORS = 20
+PROMOTION = "promotion"
+"""The user of runs that validate checkpoints, as their jobs asked for."""
 
 AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
 
@@ -59,7 +65,7 @@ class Quota:
 
     name = "quota"
     log = Topic.QUOTA
-    inputs: tuple[Topic, ...] = (Topic.REQUESTS, Topic.SCHEDULING)
+    inputs: tuple[Topic, ...] = (Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS)
     signals: tuple[Topic, ...] = ()
 
     def __init__(self, data_approvals: ApprovalRule = ApprovalRule.OFF) -> None:
@@ -82,7 +88,7 @@ class Quota:
             return _unreadable(state, item) if isinstance(item, Refused) else []
         envelope = item.envelope
         match envelope.data:
-            case JobSubmitted() as submitted:
+            case JobSubmitted() | PromotionRequested() as submitted:
                 return _submitted(state, submitted, envelope.time, self._data_approvals)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, envelope.id)
@@ -90,8 +96,8 @@ class Quota:
                 return configure.configured(state, request, envelope.id)
             case SnapshotApprovalRequested() as request:
                 return approvals.decided(state, request, envelope.id)
-            case NodeDrainRequested() as request:
-                return _drain(state, request, envelope.id)
+            case CheckpointPinRequested() | NodeDrainRequested() as request:
+                return _forwarded(state, request, envelope.id)
             case GangAllocated() as allocated:
                 return ledger.metered(state, allocated, envelope.time)
             case GangReleased() as released:
@@ -118,8 +124,13 @@ class Quota:
 
 
 def _submitted(
-    state: State, submitted: JobSubmitted, at: datetime, rule: ApprovalRule
+    state: State,
+    submitted: JobSubmitted | PromotionRequested,
+    at: datetime,
+    rule: ApprovalRule,
 ) -> list[Decision]:
+    if isinstance(submitted, PromotionRequested):
+        submitted = JobSubmitted(job_id=submitted.run, spec=submitted.spec, user=PROMOTION)
     job_id = submitted.job_id
     digest = digest_of(submitted.spec)
     known: ActiveJob | EndedJob | None = state.active.get(job_id) or state.ended.get(job_id)
@@ -201,18 +212,33 @@ def _not_active(state: State, job_id: str) -> str:
     return f"job '{job_id}' has already ended: {ended.outcome}"
 
 
-def _drain(state: State, request: NodeDrainRequested, request_id: str) -> list[Decision]:
-    """Forwarded unseen: the nodes are the scheduler's."""
+def _forwarded(
+    state: State, request: CheckpointPinRequested | NodeDrainRequested, request_id: str
+) -> list[Decision]:
+    """Unseen: nodes are the scheduler's, and checkpoints, also of ended jobs, their service's."""
     if request_id in state.requests:
         return []
-    event = DrainAdmitted(
-        node_id=request.node_id,
-        drain=request.drain,
-        move_jobs=request.move_jobs,
+    if isinstance(request, NodeDrainRequested):
+        drain = DrainAdmitted(
+            node_id=request.node_id,
+            drain=request.drain,
+            move_jobs=request.move_jobs,
+            user=request.user,
+            request_id=request_id,
+        )
+        return [Decision(request.node_id, drain)]
+    job_id = request.job_id
+    if job_id not in state.active and job_id not in state.ended:
+        reason = _not_active(state, job_id)
+        return [_refused(request.type, job_id, reason, request.user, request_id)]
+    pin = PinAdmitted(
+        job_id=job_id,
+        step=request.step,
+        pinned=request.pinned,
         user=request.user,
         request_id=request_id,
     )
-    return [Decision(request.node_id, event)]
+    return [Decision(job_id, pin)]
 
 
 def _refused(

@@ -27,6 +27,7 @@ from gangline_schemas.events.quota import (
     JobAdmitted,
     JobClosed,
     JobRejected,
+    PinAdmitted,
     PriorityAdmitted,
     RequestRefused,
     RestoreAdmitted,
@@ -107,9 +108,10 @@ def _(event: PriorityAdmitted, state: State) -> None:
 
 
 @_apply.register(RestoreAdmitted)
+@_apply.register(PinAdmitted)
 @_apply.register(DrainAdmitted)
 @_apply.register(RequestRefused)
-def _(event: RestoreAdmitted | DrainAdmitted | RequestRefused, state: State) -> None:
+def _(event: RestoreAdmitted | PinAdmitted | DrainAdmitted | RequestRefused, state: State) -> None:
     _remember_request(state, event.request_id)
 
 

@@ -1,0 +1,63 @@
+"""Decisions to delete: what the retention no longer keeps, and nobody holds."""
+
+from __future__ import annotations
+
+from gangline_bus.decision import Decision
+from gangline_checkpoints import references
+from gangline_checkpoints.model import Kept, StepId
+from gangline_checkpoints.policy.retention import surplus
+from gangline_checkpoints.state import CheckpointState
+from gangline_schemas.events.checkpoints import CheckpointDeleted
+from gangline_schemas.events.scheduling import CheckpointRef
+
+_REPLACED = "newer checkpoints replace it"
+_CORRUPTED = "it is corrupted, and a newer one is healthy"
+
+
+def deletions(
+    state: CheckpointState,
+    job_id: str,
+    kept: list[Kept],
+    *,
+    but_for: str,
+    held_now: CheckpointRef | None = None,
+    known: StepId | None = None,
+    over: bool = False,
+) -> list[Decision]:
+    """What of `kept` falls out of the job's retention, when job `but_for` holds `held_now` alone.
+
+    `known` is what the scheduler names now, None: the same as before. `over`: the job ends.
+    """
+    job = state.jobs[job_id]
+    held = state.held(but_for=but_for).get(job_id, set())
+    if held_now is not None and held_now.job_id == job_id:
+        held.add(StepId(held_now.attempt, held_now.step))
+    damaged = {item.id for item in kept if not item.healthy}
+    return [
+        Decision(
+            job_id,
+            CheckpointDeleted(
+                job_id=job_id,
+                attempt=step_id.attempt,
+                step=step_id.step,
+                reason=_CORRUPTED if step_id in damaged else _REPLACED,
+            ),
+        )
+        for step_id in references.let_go(
+            job, kept, surplus(kept, job.keep, held, known=known or job.known), over=over
+        )
+    ]
+
+
+def no_longer_held(
+    state: CheckpointState,
+    job_id: str,
+    resume: CheckpointRef | None,
+    *,
+    held_now: CheckpointRef | None = None,
+) -> list[Decision]:
+    """What another job kept only because this one, which holds `held_now`, had started from it."""
+    if resume is None or resume.job_id == job_id or resume.job_id not in state.jobs:
+        return []
+    kept = state.jobs[resume.job_id].kept
+    return deletions(state, resume.job_id, kept, but_for=job_id, held_now=held_now)

@@ -1,0 +1,102 @@
+"""/v1/training-jobs/.../checkpoints/...: pin one, have one promoted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Response
+
+from gangline_gateway import models, present
+from gangline_gateway.gate import Caller, JobId, TheGate, answers, job_to_change, router
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import Checkpoint, JobDetails
+from gangline_gateway.problems import conflict, not_found
+from gangline_gateway.routes.jobs import IdempotencyKey
+from gangline_gateway.submit import submit
+from gangline_schemas.events.requests import CheckpointPinRequested
+from gangline_schemas.validation import validation_of
+
+checkpoints = router("Jobs")
+
+Step = Annotated[int, Path(ge=0, le=2**53, description="The step of a committed checkpoint.")]
+
+
+@checkpoints.post(
+    "/v1/training-jobs/{job_id}/checkpoints/{step}/pin",
+    operation_id="pinCheckpoint",
+    summary="Keep a checkpoint, or no longer",
+    response_model=models.CheckpointAnswer,
+    responses=answers(404, 409),
+)
+async def pin(
+    job_id: JobId, step: Step, body: models.PinBody, gate: TheGate, caller: Caller
+) -> models.CheckpointAnswer:
+    """A pinned one is not deleted, whatever `checkpoint.keep` says; unpinned it may go at once."""
+    pinned = body.pinned
+    row = _standing(job_to_change(gate, caller, job_id), step, pinned_first=not pinned)
+    if row.pinned == pinned:
+        return present.checkpoint(row)
+    event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
+    request_id = await gate.publisher.publish(job_id, event)
+
+    def decided(live: Live) -> Checkpoint | str | None:
+        outcome, details = live.outcomes.get(request_id), live.details(job_id)
+        if outcome is not None and outcome.refused is not None:
+            return outcome.refused
+        rows = details.checkpoints if details is not None else ()
+        changed = [
+            item
+            for item in rows
+            if (item.attempt, item.step) == (row.attempt, row.step) and item.pinned == pinned
+        ]
+        return changed[0] if changed else None
+
+    answer: Checkpoint | str | None = await gate.tail.until(decided, gate.answer_wait_s)
+    if isinstance(answer, str):
+        raise conflict("refused", answer)
+    return present.checkpoint(answer or row)
+
+
+@checkpoints.post(
+    "/v1/training-jobs/{job_id}/checkpoints/{step}/promote",
+    operation_id="promoteCheckpoint",
+    summary="Have a checkpoint validated",
+    status_code=201,
+    response_model=models.Job,
+    responses={
+        200: {"model": models.Job, "description": "The same key was used before."},
+        **answers(404, 409),
+    },
+)
+async def promote(
+    job_id: JobId,
+    step: Step,
+    response: Response,
+    gate: TheGate,
+    caller: Caller,
+    key: IdempotencyKey = None,
+) -> models.Job:
+    """Gives the run that loads it in fresh processes; if that succeeds, it is promoted.
+
+    409 when the job's `checkpoint.promote` is off: nothing was recorded to compare with.
+    """
+    found = job_to_change(gate, caller, job_id)
+    _standing(found, step)
+    spec = found.job.spec
+    if spec is None or spec.checkpoint.promote == "off":
+        raise conflict(
+            "not-recorded",
+            "the job's checkpoint.promote is off, so no loss was recorded with its checkpoints",
+        )
+    done = await submit(gate, caller, validation_of(spec, job_id, step), key)
+    response.status_code = 201 if done.created else 200
+    response.headers["Location"] = f"/v1/training-jobs/{done.found.job.job_id}"
+    return present.job(done.found, gate.clock(), None)
+
+
+def _standing(found: JobDetails, step: int, *, pinned_first: bool = False) -> Checkpoint:
+    """Of the attempts that saved this step, the newest one's, or the newest that is pinned."""
+    rows = [row for row in found.checkpoints if (row.step, row.status) == (step, "committed")]
+    if not rows:
+        raise not_found("committed checkpoint of this job")
+    return max(rows, key=lambda row: (pinned_first and row.pinned, row.attempt))
