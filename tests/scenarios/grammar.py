@@ -38,6 +38,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from gangline_schemas.isolation import Isolation
+
 _UNITS_S = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _RANGE = re.compile(r"^([a-z-]*)(\d+)\.\.([a-z-]*)(\d+)$")
 
@@ -91,6 +93,7 @@ class NodeRow(_Row):
     cpus: float = 128
     memory_gb: float = 1024
     labels: dict[str, str] = {}
+    isolation: Isolation = Isolation.NONE
     incarnation: str = "i1"
 
 

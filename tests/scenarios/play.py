@@ -10,10 +10,10 @@ from typing import Any
 from builders_deciding import START, spec
 from gangline_bus.decision import Decision
 from gangline_scheduler import jobs
-from gangline_scheduler.allocate import allocate
+from gangline_scheduler.allocate import allocate, demand_from
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.free import FreeIndex
-from gangline_scheduler.model import Hold, Member, demand_of
+from gangline_scheduler.model import Hold, Member
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.placement import place
 from gangline_schemas.base import Event
@@ -111,7 +111,7 @@ class Table(Checked):
         plan = Plan(self.state, self.now)
         jobs.admit(plan, self._admitted(job_id, row))
         job = plan.state.jobs[job_id]
-        demand = replace(demand_of(job.spec), gpus=sum(shares.values()), fewest=None)
+        demand = replace(demand_from(job.spec, plan.state), gpus=sum(shares.values()), fewest=None)
         found = place(demand, FreeIndex(own), self.state.levels)
         assert found is not None, f"{job_id}: its ranks don't fit where it shall run"
         allocate(plan, job, found)
@@ -215,6 +215,7 @@ def node_info(node_id: str, row: NodeRow) -> NodeInfo:
         cpus=row.cpus,
         memory_gb=row.memory_gb,
         rendezvous_ports=(7001, 7002, 7003),
+        isolation=row.isolation,
     )
 
 

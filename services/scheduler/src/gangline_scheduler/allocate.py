@@ -11,7 +11,7 @@ from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.state import State
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
-from gangline_schemas.job import JobState
+from gangline_schemas.job import JobSpec, JobState
 
 
 def allocate(plan: Plan, job: Job, placement: Placement) -> None:
@@ -61,7 +61,7 @@ def next_demand(job: Job, state: State) -> Demand:
 
     An elastic gang that gave GPUs to somebody who still waits for them does not take them back.
     """
-    demand = demand_of(job.spec)
+    demand = demand_from(job.spec, state)
     if job.resize_to is not None:
         demand = demand.at_most(job.resize_to)
     if not job.avoid:
@@ -73,7 +73,13 @@ def next_demand(job: Job, state: State) -> Demand:
 
 def need_of(state: State, job_id: str) -> Demand:
     """What GPUs that are held for a job must be, and what is held with each of them."""
-    return demand_of(state.jobs[job_id].spec)
+    return demand_from(state.jobs[job_id].spec, state)
+
+
+def demand_from(spec: JobSpec, state: State) -> Demand:
+    """What a spec asks for here: whose it is counts only where nodes may not mix teams."""
+    demand = demand_of(spec)
+    return demand if state.mix_from is None else replace(demand, team=spec.team)
 
 
 def _never(item: Avoid, nodes: dict[str, Node]) -> bool:

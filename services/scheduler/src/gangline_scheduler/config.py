@@ -12,6 +12,7 @@ from gangline_scheduler.door_config import DoorSettings
 from gangline_scheduler.free import LEVELS
 from gangline_scheduler.policy.config import Policy, Preemption, Switch, order_named
 from gangline_scheduler.policy.reservation import Mode
+from gangline_schemas.isolation import Isolation
 
 HOLD_MARGIN_S = 60.0
 """GPUs are held for this long after the last gang that makes room must be gone."""
@@ -36,6 +37,8 @@ class SchedulerSettings(DoorSettings):
     """An elastic gang is stopped for another size at most so often."""
     drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A gang leaves a draining node after its next checkpoint, or when this has passed."""
+    mix_teams_from: Isolation = Isolation.NONE
+    """Nodes of a weaker isolation hold one team's gangs at a time; none: all mix teams."""
     foretell: bool = True
     """Estimate the start of the first jobs that wait, so that explain knows its own error."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
@@ -75,6 +78,7 @@ class SchedulerSettings(DoorSettings):
         return Policy(
             order=order_named(self.order),
             levels=self.levels,
+            mix_from=self.mix_teams_from if self.mix_teams_from.strength else None,
             reservation=self.reservation,
             reserve_after=timedelta(minutes=self.reserve_after_minutes),
             default_runtime=timedelta(hours=self.default_runtime_hours),

@@ -212,6 +212,7 @@ class _Pass:
         if self._now is self._later:
             self._later = self._now.copy()
         self._later.keep(dict(found.kept))
+        self._later.claim(found.nodes, job.team)
         self._failed.clear()
         return True
 

@@ -95,7 +95,9 @@ class Scheduler:
     def initial(self) -> State:
         """No teams, no nodes, no jobs."""
         policy = self._policy
-        return State(queue=PendingIndex(policy.order.slot), levels=policy.levels)
+        return State(
+            queue=PendingIndex(policy.order.slot), levels=policy.levels, mix_from=policy.mix_from
+        )
 
     def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
         """See the module's docstring. A repeated or outdated input leads to nothing."""

@@ -144,7 +144,7 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
     usage.take(state, job, gang, at)
     need = event.spec.resources
     for part in event.nodes:
-        hold = Hold.of(part.gpus, need)
+        hold = Hold.of(part.gpus, need, event.team)
         node = state.nodes[part.node_id]
         led = node.led + (1 if part.first_rank == 0 else 0)
         _put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
@@ -348,7 +348,7 @@ def _put_node(state: State, node: Node) -> None:
     if node.schedulable:
         empty = state.empty.get(node_id)
         if empty is None or known is None or known.info is not node.info:
-            empty = empty_of(node, levels=state.levels)
+            empty = empty_of(node, levels=state.levels, mix_from=state.mix_from)
             state.empty.put(empty)
         state.free.put(left_on(empty, node))
     else:

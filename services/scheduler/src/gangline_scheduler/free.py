@@ -21,6 +21,7 @@ from operator import itemgetter
 from gangline_scheduler.model import Hold, Node
 from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.values import replace
+from gangline_schemas.isolation import Isolation
 
 LEVELS = ("nvlink", "rack", "block")
 """The levels between one node and the whole cluster, closest first."""
@@ -33,7 +34,8 @@ class FreeNode:
 
     `path`: its domain at each level, from the node itself to the whole cluster, as names that are
     unique in the cluster. `gpus`: (model in lower case, free indexes in order). `home`: which of
-    `path` is its rack (the widest level below the cluster where there are no racks).
+    `path` is its rack (the widest level below the cluster where there are no racks). `alone`: it
+    holds gangs of one team at a time, and `teams` are then those of its gangs, once for each.
     """
 
     node_id: str
@@ -43,6 +45,8 @@ class FreeNode:
     memory_gb: float
     labels: tuple[tuple[str, str], ...] = ()
     home: int = field(default=0, repr=False, compare=False)
+    alone: bool = False
+    teams: tuple[str, ...] = ()
 
     @property
     def rack(self) -> str:
@@ -62,6 +66,16 @@ class FreeNode:
             return self.gpus[0][1]
         return tuple(sorted(index for _, indexes in self.gpus for index in indexes))
 
+    def is_open_to(self, team: str, back: Iterable[Hold] = ()) -> bool:
+        """Whether no other team has a gang here, once these have given back what they hold."""
+        if not self.alone:
+            return True
+        staying = list(self.teams)
+        for hold in back:
+            if hold.team in staying:
+                staying.remove(hold.team)
+        return all(name == team for name in staying)
+
     def less(self, hold: Hold) -> FreeNode:
         """After a gang took this. GPUs that are not free are left out."""
         gone = frozenset(hold.gpus)
@@ -74,6 +88,7 @@ class FreeNode:
             gpus=gpus,
             cpus=self.cpus - hold.cpus,
             memory_gb=self.memory_gb - hold.memory_gb,
+            teams=(*self.teams, hold.team) if self.alone and hold.team else self.teams,
         )
 
     def more(self, hold: Hold, node: Node) -> FreeNode:
@@ -83,16 +98,25 @@ class FreeNode:
         for index, model in node.gpu_models:
             if index in back:
                 free.setdefault(model, set()).add(index)
+        teams = list(self.teams)
+        if hold.team in teams:
+            teams.remove(hold.team)
         return replace(
             self,
+            teams=tuple(teams),
             gpus=tuple((model, tuple(sorted(indexes))) for model, indexes in free.items()),
             cpus=self.cpus + hold.cpus,
             memory_gb=self.memory_gb + hold.memory_gb,
         )
 
 
-def empty_of(node: Node, *, levels: tuple[str, ...] = LEVELS) -> FreeNode:
-    """What a node could give if no gang ran there."""
+def empty_of(
+    node: Node, *, levels: tuple[str, ...] = LEVELS, mix_from: Isolation | None = None
+) -> FreeNode:
+    """What a node could give if no gang ran there.
+
+    `mix_from`: nodes below this isolation hold one team's gangs at a time; None: all mix them.
+    """
     by_model: dict[str, list[int]] = {}
     for index, model in node.gpu_models:
         by_model.setdefault(model, []).append(index)
@@ -104,6 +128,7 @@ def empty_of(node: Node, *, levels: tuple[str, ...] = LEVELS) -> FreeNode:
         memory_gb=node.info.memory_gb,
         labels=node.labels,
         home=rack_level(levels),
+        alone=mix_from is not None and node.info.isolation.strength < mix_from.strength,
     )
 
 
@@ -119,12 +144,15 @@ def left_on(empty: FreeNode, node: Node) -> FreeNode:
         ),
         cpus=empty.cpus - sum(hold.cpus for hold in holds),
         memory_gb=empty.memory_gb - sum(hold.memory_gb for hold in holds),
+        teams=tuple(hold.team for hold in holds) if empty.alone else (),
     )
 
 
-def free_of(node: Node, *, levels: tuple[str, ...] = LEVELS) -> FreeNode:
+def free_of(
+    node: Node, *, levels: tuple[str, ...] = LEVELS, mix_from: Isolation | None = None
+) -> FreeNode:
     """What is free on a node now."""
-    return left_on(empty_of(node, levels=levels), node)
+    return left_on(empty_of(node, levels=levels, mix_from=mix_from), node)
 
 
 def rack_level(levels: tuple[str, ...]) -> int:

@@ -225,12 +225,13 @@ def consistent(state: State) -> list[str]:
     """What is derived agrees with the facts. For tests: O(everything)."""
     found: list[str] = []
     up = [node for node in state.nodes.values() if node.schedulable]
-    free = FreeIndex(free_of(node, levels=state.levels) for node in up)
+    levels, mix_from = state.levels, state.mix_from
+    free = FreeIndex(free_of(node, levels=levels, mix_from=mix_from) for node in up)
     if free != state.free:
         found.append("the free GPUs differ from what nodes and gangs say")
     if state.free_gpus != free.total():
         found.append("the number of free GPUs is wrong")
-    if state.empty != FreeIndex(empty_of(node, levels=state.levels) for node in up):
+    if state.empty != FreeIndex(empty_of(node, levels=levels, mix_from=mix_from) for node in up):
         found.append("the empty nodes differ from what nodes say")
     if sorted(state.queue.ids()) != sorted(state.pending):
         found.append("the queue differs from the jobs that wait")

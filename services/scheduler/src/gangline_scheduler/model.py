@@ -225,7 +225,8 @@ class Demand:
     """What one gang asks for. Equal demands fit or fail together.
 
     `fewest` GPUs are enough for an elastic gang, which may have one of `counts`, or any number
-    from its fewest up if that is empty; `widest` is the level that it must not pass.
+    from its fewest up if that is empty; `widest` is the level that it must not pass. `team`: whose
+    it is, where some nodes do not mix teams; else equal gangs of two teams are equal demands.
     """
 
     gpus: int
@@ -238,6 +239,7 @@ class Demand:
     labels: tuple[tuple[str, str], ...] = ()
     fewest: int | None = None
     counts: tuple[int, ...] = ()
+    team: str = ""
 
     def at_most(self, gpus: int) -> Demand:
         """The same for so many GPUs at most, of what it may have; never below its fewest."""
@@ -291,17 +293,18 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one gang holds on a node."""
+    """What one gang of a team holds on a node."""
 
     gpus: tuple[int, ...]
     cpus: float
     memory_gb: float
+    team: str = ""
 
     @classmethod
-    def of(cls, gpus: tuple[int, ...], need: Demand | Resources) -> Hold:
+    def of(cls, gpus: tuple[int, ...], need: Demand | Resources, team: str) -> Hold:
         """What a gang that needs this holds with these GPUs."""
         count = len(gpus)
-        return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb)
+        return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb, team)
 
 
 @dataclass(frozen=True, slots=True)

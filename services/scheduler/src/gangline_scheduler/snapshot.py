@@ -15,7 +15,7 @@ from gangline_scheduler.evolve import _put_node
 from gangline_scheduler.state import State
 
 DERIVED = frozenset({"queue", "free", "empty", "used", "used_models"})
-CONFIGURED = frozenset({"levels"})
+CONFIGURED = frozenset({"levels", "mix_from"})
 ORDERS = frozenset({"pending", "live"})
 
 

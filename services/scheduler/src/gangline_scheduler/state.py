@@ -16,6 +16,7 @@ from gangline_scheduler.free import LEVELS, FreeIndex
 from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage, Wait
 from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.queue import PendingIndex, Slot
+from gangline_schemas.isolation import Isolation
 
 ENDED_RUNS_KEPT = 100_000
 LOST_NODES_KEPT = 10_000
@@ -33,7 +34,7 @@ class State:
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
-    by team and model. `levels` are the configuration's.
+    by team and model. `levels` and `mix_from` (free.empty_of) are the configuration's.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class State:
     used: dict[str, int] = field(default_factory=dict)
     used_models: dict[tuple[str, str], int] = field(default_factory=dict)
     levels: tuple[str, ...] = LEVELS
+    mix_from: Isolation | None = None
 
     @property
     def free_gpus(self) -> int:
@@ -103,6 +105,7 @@ def _copied(
         used=dict(state.used),
         used_models=dict(state.used_models),
         levels=state.levels,
+        mix_from=state.mix_from,
     )
 
 

@@ -24,6 +24,7 @@ from gangline_scheduler.model import Demand, Hold, Node
 from gangline_scheduler.policy.placement import Placement, models, ranks_in, reached
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.policy.victims import Guarantees, Victim
+from gangline_scheduler.values import replace
 
 TRIED = 4
 """So many nodes, and so many domains of a level, are tried at most."""
@@ -116,7 +117,7 @@ class _Search:
         for victim in victims:
             for part in victim.job.gang.nodes if victim.job.gang is not None else ():
                 if free.get(part.node_id) is not None:
-                    hold = Hold.of(part.gpus, victim.job.spec.resources)
+                    hold = Hold.of(part.gpus, victim.job.spec.resources, victim.job.team)
                     holds.setdefault(part.node_id, []).append((victim, hold))
         for model in models(self._demand):
             offers = [
@@ -147,7 +148,7 @@ class _Search:
         if len(node.gpus) > 1 and model:
             of_model = {index for index, name in full.gpu_models if name == model}
             gains = [
-                (victim, Hold(tuple(of_model.intersection(hold.gpus)), hold.cpus, hold.memory_gb))
+                (victim, replace(hold, gpus=tuple(of_model.intersection(hold.gpus))))
                 for victim, hold in gains
             ]
         elif model and node.gpus[0][0] != model:
@@ -160,10 +161,12 @@ class _Search:
         )
         return _Offer(node, model, gains, size, spent / min(size, self._demand.gpus))
 
-    def _room(self, node: FreeNode, model: str, back: Iterable[Hold]) -> int:
+    def _room(self, node: FreeNode, model: str, back: Sequence[Hold]) -> int:
         """Ranks of the gang that a node holds once these are given back."""
         demand = self._demand
         if demand.labels and not set(demand.labels) <= set(node.labels):
+            return 0
+        if not node.is_open_to(demand.team, back):
             return 0
         gpus, cpus, memory_gb = len(node.indexes(model)), node.cpus, node.memory_gb
         for hold in back:
@@ -292,7 +295,9 @@ def _without(
         node = after.free.get(part.node_id)
         if node is None:
             continue
-        hold = Hold.of(part.gpus, need)
+        if not node.is_open_to(victim.job.team):
+            return None
+        hold = Hold.of(part.gpus, need, victim.job.team)
         gpus, cpus, memory_gb = left.get(part.node_id, (node.size, node.cpus, node.memory_gb))
         now = (
             gpus - len(hold.gpus),

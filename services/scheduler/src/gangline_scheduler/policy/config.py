@@ -13,6 +13,7 @@ from gangline_scheduler.policy.placement import Placer, place
 from gangline_scheduler.policy.reference import ShortestRemaining, Tiresias
 from gangline_scheduler.policy.reservation import Mode
 from gangline_scheduler.policy.short_first import ShortFirst
+from gangline_schemas.isolation import Isolation
 
 Switch = Literal["on", "off"]
 
@@ -66,6 +67,7 @@ class Policy:
 
     `reserve_after`: a job that waited longer gets a reservation, in the given mode.
     `default_runtime`: for jobs that say nothing, of teams without a past.
+    `mix_from`: nodes of a weaker isolation hold one team's gangs at a time; None: all mix them.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
     a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
     know how good such estimates are (telling.py). `tell`: say why jobs wait; simulations don't.
@@ -82,6 +84,7 @@ class Policy:
     preemption: Preemption = field(default_factory=Preemption)
     foretell: bool = False
     tell: bool = True
+    mix_from: Isolation | None = None
 
 
 def order_named(name: str) -> Order:

@@ -22,8 +22,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from gangline_scheduler.allocate import next_demand
-from gangline_scheduler.model import Demand, Job, demand_of
+from gangline_scheduler.allocate import demand_from, next_demand
+from gangline_scheduler.model import Demand, Job
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.order import examples
@@ -258,7 +258,8 @@ class _Trial:
             return None
         sizes: list[tuple[Job, int]] = []
         for other in reversed(asked):
-            demand = demand_of(other.spec).at_most(other.fewest if fewest else other.held_gpus - 1)
+            asked_for = demand_from(other.spec, held.state)
+            demand = asked_for.at_most(other.fewest if fewest else other.held_gpus - 1)
             smaller = self._one(statement, held, other, demand)
             if smaller is None:
                 return None

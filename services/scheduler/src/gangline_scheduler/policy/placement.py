@@ -136,6 +136,8 @@ def room(demand: Demand, node: FreeNode, model: str) -> int:
     most = len(node.indexes(model))
     if not most or (demand.labels and not set(demand.labels) <= set(node.labels)):
         return 0
+    if not node.is_open_to(demand.team):
+        return 0
     return ranks_in(demand, most, node.cpus, node.memory_gb)
 
 

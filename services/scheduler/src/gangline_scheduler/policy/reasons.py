@@ -205,9 +205,12 @@ class Explainer:
                 f"{largest} of them in one {demand.widest}{self._holders()}",
             )
         together = " together" if demand.gpus > 1 else ""
+        closed = sum(node.size for node in free if not node.is_open_to(demand.team))
+        apart = f"; {closed} more are free beside other teams, on nodes that do not mix them"
         return Reason(
             "capacity",
-            f"{need}{together}; {most} of {self._total} are free{self._holders()}",
+            f"{need}{together}; {most} of {self._total} are free{self._holders()}"
+            f"{apart if closed else ''}",
         )
 
     def _largest(self, demand: Demand, nodes: list[FreeNode]) -> int:

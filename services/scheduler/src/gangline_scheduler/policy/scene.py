@@ -172,6 +172,7 @@ class Scene:
         for reservation in self._made:
             if reservation.job_id != job_id:
                 snapshot.keep(dict(reservation.kept))
+                snapshot.claim(reservation.nodes, self.state.jobs[reservation.job_id].team)
         return snapshot
 
     @cached_property

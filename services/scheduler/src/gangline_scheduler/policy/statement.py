@@ -6,7 +6,7 @@ moves here; none has a placement of its own. Cost: that of the placements, and O
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gangline_scheduler.free import FreeIndex, FreeNode
 from gangline_scheduler.model import Demand, Hold, Job, Node
@@ -60,7 +60,14 @@ class Snapshot:
                 kept = _kept(node, gpus, models(demand))
                 ranks = min(gpus, len(kept))
                 cpus, memory_gb = ranks * demand.cpus_per_gpu, ranks * demand.memory_per_gpu_gb
-                self.free.put(node.less(Hold(kept, cpus, memory_gb)))
+                self.free.put(node.less(Hold(kept, cpus, memory_gb, demand.team)))
+
+    def claim(self, node_ids: Iterable[str], team: str) -> None:
+        """Let no gang of another team onto these nodes, where they do not mix teams."""
+        for node_id in node_ids:
+            node = self.free.get(node_id)
+            if node is not None and node.alone:
+                self.free.put(node.less(Hold((), 0.0, 0.0, team)))
 
     def take(self, demand: Demand, placement: Placement) -> list[FreeNode]:
         """Take what a placed gang holds; the nodes as they were before, those it knows."""
@@ -69,7 +76,7 @@ class Snapshot:
             node = self.free.get(part.node_id)
             if node is not None:
                 before.append(node)
-                self.free.put(node.less(Hold.of(part.gpus, demand)))
+                self.free.put(node.less(Hold.of(part.gpus, demand, demand.team)))
         return before
 
 
@@ -100,7 +107,7 @@ class Statement:
             if known is None:
                 continue
             self._before.append(known)
-            hold = Hold.of(part.gpus, job.spec.resources)
+            hold = Hold.of(part.gpus, job.spec.resources, job.team)
             self._snapshot.free.put(known.more(hold, self._snapshot.nodes[part.node_id]))
 
     def commit(self) -> None:
