@@ -227,6 +227,7 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.No
         hostname=info.hostname,
         rack=info.rack,
         block=info.block,
+        isolation=info.isolation,
         cpus=info.cpus,
         memory_gb=info.memory_gb,
         gpus=[
