@@ -195,22 +195,26 @@ def test_an_unchanged_state_costs_its_manifests_alone(job: Job) -> None:
 
 def test_a_commit_reads_what_was_written_and_scrubbing_each_object_once(job: Job) -> None:
     job.save(10)
-    old = {key for key in job.store.read if key.endswith(".bin")}
+    old = set(job.store.read)
     job.store.read.clear()
     job.save(20)
     assert not old & job.store.read.keys(), "a referred chunk is known by its digest"
+    job.perform = StorePerformer(job.store)  # another process: it reads the manifests again
+    job.store.read.clear()
+    job.save(30)
+    assert old & job.store.read.keys() == {digest.key for digest in job.record(10).manifests}
     spent: list[int] = []
     pace = Pace()
     pace.spend = spent.append  # type: ignore[method-assign]
     perform = StorePerformer(job.store, pace=pace)
     job.store.read.clear()
     job.run.tick(90_000)
-    for _ in range(2):
+    for _ in range(3):
         [(key, effect)] = job.run.effects().items()
         assert isinstance(effect, Scrub)
         job.run.done(key, perform(key, effect))
         job.run.tick(60)
-    records = [job.record(step) for step in (10, 20)]
+    records = [job.record(step) for step in (10, 20, 30)]
     objects = [digest for found in records for digest in (*found.manifests, *found.shards)]
     assert job.store.read == {digest.key: digest.size_bytes for digest in objects}
     assert sum(spent) == sum(digest.size_bytes for digest in objects)
@@ -285,6 +289,7 @@ def test_a_rank_that_was_not_told_in_time_loses_that_save_alone(job: Job) -> Non
     job.save(10)
     key, folder = f"{checkpoint_prefix(PREFIX, 1, 10)}/{manifest_name(0)}", job.store.root
     flip(folder / key)
+    job.perform = StorePerformer(job.store)
     job.step()
     for written in job.write(20):
         job.run.feed(written)

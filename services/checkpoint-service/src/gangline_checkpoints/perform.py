@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 import structlog
 from pydantic import ValidationError
 
+from gangline_checkpoints.known_chunks import KnownChunks
 from gangline_checkpoints.model import (
     Away,
     Corrupt,
@@ -31,8 +32,9 @@ from gangline_checkpoints.model import (
 )
 from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
-from gangline_checkpoints.policy.chunks import OwnBytes, reference_problem
+from gangline_checkpoints.policy.chunks import OwnBytes, own_chunks, reference_problem
 from gangline_schemas.checkpoint import (
+    Chunk,
     CommitRecord,
     RankManifest,
     checkpoint_prefix,
@@ -88,6 +90,7 @@ class StorePerformer:
         self._pause = pause
         self._pace = pace or Pace()
         self._scrubs = threading.Lock()
+        self._known = KnownChunks()
 
     def __call__(self, key: str, effect: object) -> Outcome:
         """The outcome of one effect. Raises StoreError for what no later try can heal."""
@@ -134,6 +137,9 @@ class StorePerformer:
         refused = self._put_record(effect, referred)
         if refused is not None:
             return refused
+        for shard, manifest in zip(effect.shards, manifests, strict=True):
+            if manifest.chunks is not None:
+                self._known.add(shard.manifest, own_chunks(manifest))
         objects = [item for shard in effect.shards for item in (shard.manifest, *shard.shards)]
         size_bytes = sum(item.size_bytes for item in objects)
         elsewhere = sum(item.whole_bytes - item.shard.size_bytes for item in manifests)
@@ -156,18 +162,26 @@ class StorePerformer:
         records: dict[int, CommitRecord] = {}
         found = []
         for manifest in manifests:
-            bases = {}
+            there: set[Chunk] = set()
             for step in manifest.refers:
                 if step not in records:
                     place = (effect.job_id, effect.prefix, StepId(attempt, step))
                     records[step] = self._record(*place, effect.world_size)
                 digest = records[step].manifests[manifest.rank]
-                bases[step] = self._decoded(digest)
+                there.update(self._chunks_of(digest))
                 found.append(records[step].shards[manifest.rank])
-            problem = reference_problem(manifest, bases)
+            problem = reference_problem(manifest, there)
             if problem is not None:
                 raise _Mismatch(effect.shards[manifest.rank].manifest.key, problem)
         return tuple(found)
+
+    def _chunks_of(self, manifest: ObjectDigest) -> tuple[Chunk, ...]:
+        """The chunks that were verified when this manifest was."""
+        known = self._known.get(manifest)
+        if known is None:
+            known = own_chunks(self._decoded(manifest))
+            self._known.add(manifest, known)
+        return known
 
     def _manifest(self, written: CheckpointShardWritten) -> RankManifest:
         digest = written.manifest

@@ -6,15 +6,15 @@ manifest of that step, verified when it was committed, names the same bytes as i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from gangline_schemas.checkpoint import Chunk, RankManifest
 from gangline_storage import Digest
 
 
-def own_chunks(manifest: RankManifest) -> list[Chunk]:
+def own_chunks(manifest: RankManifest) -> tuple[Chunk, ...]:
     """The chunks that lie in the manifest's own file."""
-    return [chunk for chunk in manifest.chunks or () if chunk.step == manifest.step]
+    return tuple(chunk for chunk in manifest.chunks or () if chunk.step == manifest.step)
 
 
 def layout_problem(manifest: RankManifest) -> str | None:
@@ -32,9 +32,8 @@ def layout_problem(manifest: RankManifest) -> str | None:
     return f"refers to step {newer[0]}, which is later" if newer else None
 
 
-def reference_problem(manifest: RankManifest, bases: Mapping[int, RankManifest]) -> str | None:
-    """What of other steps it names that their manifests (all of `refers`) do not; or None."""
-    there = {chunk for base in bases.values() for chunk in own_chunks(base)}
+def reference_problem(manifest: RankManifest, there: Collection[Chunk]) -> str | None:
+    """What of other steps it names that is not among their own chunks; or None."""
     for chunk in manifest.chunks or ():
         if chunk.step != manifest.step and chunk not in there:
             return f"names bytes at {chunk.byte_offset} of step {chunk.step} that it did not write"
@@ -45,7 +44,7 @@ class OwnBytes:
     """Compares the bytes of a rank's file, fed in order, with the chunks of its manifest."""
 
     def __init__(self, manifest: RankManifest) -> None:
-        self._left = own_chunks(manifest)[::-1]
+        self._left = list(reversed(own_chunks(manifest)))
         self._digest = Digest()
         self.problem: str | None = None
 
