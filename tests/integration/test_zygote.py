@@ -100,12 +100,17 @@ class Ranks:
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZygoteHost]:
+    """Of an agent that nohup started in the background of a shell."""
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     become_subreaper()
     host = ZygoteHost(tmp_path_factory.mktemp("sockets"))
     host.start()
     until(host.is_ready, "the zygote never became ready")
     yield host
     host.stop()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

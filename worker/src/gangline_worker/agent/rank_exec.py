@@ -12,6 +12,8 @@ import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
+HANDED_DOWN = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""What nohup, or a shell in the background, had the agent ignore; its ranks do not."""
 
 
 def tied_command(*command: str, orders: tuple[str, ...] = (), room: int | None = None) -> list[str]:
@@ -68,7 +70,7 @@ def main() -> None:
     """Run the command, tied to the agent; 127 when there is no such command, else 126."""
     agent, orders, room = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     command = sys.argv[4:]
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (*HANDED_DOWN, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         confine(tuple(filter(None, orders.split(";"))), int(room) if room else None)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .isolation_rooms import turn_to
-from .rank_exec import confine, tie_to
+from .rank_exec import HANDED_DOWN, confine, tie_to
 
 TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
 TOKEN_CHARS = 32
@@ -200,7 +200,7 @@ def _become(request: ZygoteRequest, descriptors: list[int], agent: int) -> None:
         os._exit(126)
     tie_to(agent)
     os.closerange(3, max(descriptors) + 1)
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in HANDED_DOWN:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o077)
