@@ -11,6 +11,7 @@ from checkpoint_scene import (
     allocated,
     checkpoint_run,
     commit,
+    part,
     ref,
     released,
     restored,
@@ -19,7 +20,7 @@ from checkpoint_scene import (
 from decider_run import DeciderRun
 from gangline_checkpoints import references
 from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.model import Corrupt, Delete, Removed, Scrub, Scrubbed, StepId
+from gangline_checkpoints.model import Corrupt, Delete, Removed, Scrub, Scrubbed, StepId, Verified
 from gangline_checkpoints.snapshot import codec
 from gangline_checkpoints.state import CheckpointState, fingerprint
 from gangline_schemas.events.checkpoints import (
@@ -59,7 +60,7 @@ def test_what_a_kept_one_refers_to_stays_until_it_is_needed_no_more() -> None:
     commit(run, 10)
     for step in (20, 30, 40, 50):
         commit(run, step, refers=(10,))
-    assert steps(run) == [10, 30, 40, 50], "the latest, those of a running attempt, what they need"
+    assert steps(run) == [10, 30, 40, 50], "the latest, the attempt's newest three, what they need"
     run.feed(released())
     run.feed(allocated(2, keep=ONE, resume=ref(1, 50)))
     assert steps(run) == [10, 30, 40, 50]
@@ -75,6 +76,27 @@ def test_the_end_of_a_job_keeps_what_its_last_one_needs() -> None:
     commit(run, 40, refers=(20,))
     run.feed(released(reason=ReleaseReason.SUCCEEDED))
     assert steps(run) == [10, 20, 40], "what is kept is whole"
+
+
+@pytest.mark.parametrize("reason", [ReleaseReason.SUCCEEDED, ReleaseReason.PREEMPTED])
+def test_the_last_save_of_a_gang_counts_though_what_it_refers_to_was_replaced(
+    reason: ReleaseReason,
+) -> None:
+    """Its rank was told of step 10; 20 and 30 were committed before the gang had saved and left."""
+    run = running()
+    for step in (10, 20):
+        commit(run, step)
+    for step in (30, 40):
+        for rank in (0, 1):
+            run.feed(part(rank, step))
+    run.feed(released(reason=reason))
+    run.done(f"verify:{JOB}:1:30:0", Verified(1, 5, 0.0))
+    run.feed(resumes(1, 30))
+    run.done(f"verify:{JOB}:1:40:0", Verified(1, 5, 0.0, 2, (10,)))
+    run.feed(resumes(1, 40))
+    assert healthy(run)[-1] == 40
+    left = [10, 40] if reason is ReleaseReason.SUCCEEDED else [10, 20, 30, 40]
+    assert steps(run) == left, "the next attempt lets go of the rest"
 
 
 def test_a_commit_says_what_was_written_and_what_it_refers_to() -> None:

@@ -13,7 +13,7 @@ from gangline_checkpoints.model import Job, Kept, StepId
 from gangline_schemas.events.checkpoints import CheckpointCorrupted
 
 HELD = 3
-"""So many of a running attempt's newest healthy ones may be what its ranks refer to next."""
+"""So many of the newest healthy ones of an attempt may be what its ranks refer to next."""
 
 
 def needed(kept: Iterable[Kept]) -> set[StepId]:
@@ -26,11 +26,12 @@ def let_go(
 ) -> list[StepId]:
     """What of `surplus` may be deleted of `kept`: nothing that one that stays needs.
 
-    Nor, until the job is `over`, what a rank that saves at this moment may refer to: it was told
-    of one of the newest, and if that goes before its save is committed, the save is lost.
+    Nor what a save on its way may refer to: its rank was told of one of the newest, and if that
+    goes before it is committed, the save is lost. None is on its way when the job is `over` and
+    no part of an open checkpoint is known.
     """
     held: set[StepId] = set()
-    if job.live and job.full_every > 1 and not over:
+    if job.full_every > 1 and (job.open or not (over or job.final)):
         own = [item.id for item in kept if item.healthy and item.attempt == job.attempt]
         held.update(own[-HELD:])
     going = set(surplus) - held
