@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= 180
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test test-unit lint format soak chaos bench bench-scheduler clean
+.PHONY: help setup lock up demo test test-unit lint format soak chaos bench bench-scheduler bench-worker clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -52,7 +52,7 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 # Two workers: much of the time of the slow suites is waiting for real processes.
 test: $(STAMP) lint ## everything that CI runs (about 15 minutes on 2 cores)
 	@rm -rf .pytest_cache
-	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 tests || $(BIN)/python tests/second_try.py $$?
+	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 --durations 12 --durations-min 5 tests || $(BIN)/python tests/second_try.py $$?
 
 test-unit: $(STAMP) ## the fast part
 	@$(PYTEST) -q -n auto tests/unit
@@ -82,6 +82,10 @@ BENCH_SCHEDULER := cycle growth reclaim queues replay
 bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, many queues, two months
 	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
 	  $(BENCH_SCHEDULER:%=--only scheduler_%)
+
+BENCH_WORKER := checkpoint restart loader step_overhead ettr
+bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader and failures beside torch's own
+	@$(BIN)/python tests/bench/run.py --json build/bench-worker.json $(BENCH_WORKER:%=--only %)
 
 clean: ## remove what was set up and made here
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache build
