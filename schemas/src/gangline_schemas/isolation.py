@@ -15,6 +15,8 @@ class Isolation(StrEnum):
     """A user of its own for each team, with limits on processes and memory, and private folders."""
     NAMESPACES = "namespaces"
     """Mount, pid and ipc namespaces of its own for each gang."""
+    LIMITS = "limits"
+    """A control group for each gang: limits for all of its processes together."""
 
     @property
     def strength(self) -> int:

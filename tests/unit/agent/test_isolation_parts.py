@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -13,7 +15,10 @@ from gangline_schemas.isolation import Isolation
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator, Owners
 from gangline_worker.agent.isolation_files import Owner, acting_as, give, opened_as
-from gangline_worker.agent.model import GangKey
+from gangline_worker.agent.isolation_groups import Groups
+from gangline_worker.agent.isolation_rooms import Confinement
+from gangline_worker.agent.launcher import Launch, start_cold
+from gangline_worker.agent.model import GangKey, RankKey
 from gangline_worker.agent.store_gate import Guests, admitted
 
 UIDS = range(1_900_000_000, 1_900_000_010)
@@ -72,6 +77,7 @@ def test_each_level_gives_what_it_says(isolator: Isolator) -> None:
     assert uid is not None
     limits = ("limit NPROC 500", "limit DATA 1073741824", f"user {uid.uid}")
     assert orders[Isolation.USER] == ("limit CORE 0", *limits, "lock")
+    assert orders[Isolation.NAMESPACES] == orders[Isolation.USER]
 
 
 def test_settings_name_what_is_wrong_with_the_users() -> None:
@@ -79,6 +85,56 @@ def test_settings_name_what_is_wrong_with_the_users() -> None:
         AgentSettings.load(isolation_uids="0-1000", store_url="file:///s")
     settings = AgentSettings.load(isolation_uids="2000-2009", store_url="file:///s")
     assert settings.uids == range(2000, 2010)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A control group as its files are."""
+    folder = tmp_path / "group"
+    folder.mkdir()
+    (folder / "cgroup.controllers").write_text("cpu memory pids\n")
+    return folder
+
+
+def test_a_gang_has_a_control_group_with_its_limits(base: Path) -> None:
+    groups = Groups(base)
+    assert (base / "gangline-agent" / "cgroup.procs").read_text() == "0"
+    assert (base / "cgroup.subtree_control").read_text() == "+memory +pids"
+    file = groups.make(GANG, 1 << 30, 500)
+    folder = base / "gang-job-1"
+    assert file == folder / "cgroup.procs"
+    assert (folder / "memory.max").read_text() == str(1 << 30)
+    assert (folder / "pids.max").read_text() == "500"
+    groups.remove(GANG)
+    assert (folder / "cgroup.kill").read_text() == "1"
+    for made in folder.iterdir():  # which the system does
+        made.unlink()
+    groups.remove(GangKey("other", 1))
+    assert not folder.exists(), "what was busy goes later"
+
+
+def test_a_process_gives_up_what_it_is_told_to(tmp_path: Path) -> None:
+    group = tmp_path / "with a space"
+    group.touch()
+    program = """
+        import resource
+        print(resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_NOFILE))
+        print(*(line for line in open("/proc/self/status") if line.startswith("NoNewPrivs")))
+    """
+    orders = (f"group {group}", "limit CORE 0", "limit NOFILE 77", "lock")
+    command = (sys.executable, "-c", dedent(program))
+    launch = Launch(RankKey(GANG, 0), command, {}, tmp_path, Confinement(orders))
+    with start_cold(launch) as process:
+        said, complaint = process.communicate(timeout=30)
+    assert said.decode().split("\n")[:2] == ["(0, 0) (77, 77)", "NoNewPrivs:\t1"], complaint
+    assert group.read_text() == "0"
+
+
+def test_a_group_without_the_controllers_is_left_as_it_is(base: Path) -> None:
+    (base / "cgroup.controllers").write_text("hugetlb\n")
+    with pytest.raises(OSError, match="no controllers of memory and pids"):
+        Groups(base)
+    assert [path.name for path in base.iterdir()] == ["cgroup.controllers"]
 
 
 @pytest.fixture

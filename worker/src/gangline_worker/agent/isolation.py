@@ -5,7 +5,8 @@ takes the first at which that works. From then on each gang gets what its node's
 
 - process: ranks can gain no privileges by what they execute, and leave no core dumps;
 - user: one user for each team, which owns what the gang needs and can read nothing of others;
-- namespaces: one room for each gang (`isolation_room`), in which there is nobody else.
+- namespaces: one room for each gang (`isolation_room`), in which there is nobody else;
+- limits: one control group for each gang, with limits for all that it does together.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
 from .isolation_files import Owner, give
+from .isolation_groups import Groups, delegated_group
 from .isolation_metadata import block_metadata
 from .isolation_rooms import (
     Confinement,
@@ -42,8 +44,11 @@ from .model import GangKey, RankKey
 log = structlog.get_logger(__name__)
 
 _TRIAL_S = 10.0
+_TRIAL_BYTES = 128 << 20
 _LEAST_BYTES = 64 << 20
 _TRIAL = GangKey("trial", 0)
+_WRITES = "import gangline_worker, pathlib; pathlib.Path('done').touch()"
+_TAKES_TOO_MUCH = f"bytearray({2 * _TRIAL_BYTES})"
 
 Start = Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]]
 """Calls the given function, so that what it starts is not taken for an orphan."""
@@ -109,6 +114,8 @@ class Isolator:
         self._bounds = bounds
         self._owners = Owners(data / "users.json", bounds.uids[1:])
         self._rooms: dict[GangKey, Room] = {}
+        self._groups: Groups | None = None
+        self._group_files: dict[GangKey, Path] = {}
         self._lock = threading.Lock()
 
     def owner(self, team: str) -> Owner | None:
@@ -116,10 +123,14 @@ class Isolator:
         return self._owners.of(team) if self._has(Isolation.USER) else None
 
     def enter(self, gang: GangKey, show: Sequence[Path], memory_bytes: int, start: Start) -> None:
-        """Make the gang's room, if the level has rooms, with `show` of what is hidden there.
+        """Make the gang's room and group, as far as the level has them.
 
-        Raises OSError.
+        `show` is what the room has of what it hides. Raises OSError.
         """
+        with self._lock:
+            if self._has(Isolation.LIMITS) and self._groups is not None:
+                file = self._groups.make(gang, memory_bytes, self._bounds.processes)
+                self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
             return
         below = [path for path in interpreter_places() if _hidden(path, self._hide)]
@@ -137,7 +148,9 @@ class Isolator:
         """What one of its ranks gives up before its program begins."""
         orders = []
         with self._lock:
-            room = self._rooms.get(gang)
+            room, group = self._rooms.get(gang), self._group_files.get(gang)
+        if group is not None:
+            orders.append(f"group {group}")
         if owner is not None:
             orders += [
                 f"limit NPROC {self._bounds.processes}",
@@ -151,6 +164,8 @@ class Isolator:
     def leave(self, gang: GangKey) -> int | None:
         """End all that is in the gang's room; the pid of its first process, to be collected."""
         with self._lock:
+            if self._group_files.pop(gang, None) is not None and self._groups is not None:
+                self._groups.remove(gang)
             room = self._rooms.pop(gang, None)
         if room is None:
             return None
@@ -198,11 +213,18 @@ class Isolator:
         place.mkdir(mode=0o700)
         owner = Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
         try:
+            if self._has(Isolation.LIMITS) and self._groups is None:
+                self._groups = Groups(delegated_group())
             self._let_through()
             give(place, owner)
-            self.enter(_TRIAL, [place], 0, lambda begin: begin())
+            self.enter(_TRIAL, [place], _TRIAL_BYTES, lambda begin: begin())
             confinement = self.confinement(_TRIAL, owner, 1 << 30)
-            return _run(place, confinement)
+            lacking = _run(place, confinement, _WRITES)
+            if lacking is not None or not self._has(Isolation.LIMITS):
+                return lacking
+            if _run(place, confinement, _TAKES_TOO_MUCH) is None:
+                return "a process took more memory than its control group may"
+            return None
         except OSError as error:
             return f"{error}"
         finally:
@@ -215,9 +237,8 @@ class Isolator:
             path.chmod(0o711 if self.level is Isolation.USER else 0o700)
 
 
-def _run(place: Path, confinement: Confinement) -> str | None:
+def _run(place: Path, confinement: Confinement, program: str) -> str | None:
     """Run a program with this interpreter there; what it complained of."""
-    program = "import gangline_worker, pathlib; pathlib.Path('done').touch()"
     command = (sys.executable, "-c", program)
     launch = Launch(RankKey(_TRIAL, 0), command, {}, place, confinement)
     with start_cold(launch) as process:
@@ -226,10 +247,11 @@ def _run(place: Path, confinement: Confinement) -> str | None:
         except subprocess.TimeoutExpired:
             process.kill()
             return "a process took too long"
-    if process.returncode == 0 and (place / "done").exists():
+    if process.returncode == 0:
         return None
     lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"a process ended with {process.returncode}"
+    last = lines[-1] if lines else f"code {process.returncode}"
+    return f"a process ended with {last} (may other users read {place} and {sys.base_prefix}?)"
 
 
 def _hidden(path: Path, hide: Sequence[Path]) -> bool:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from .isolation_groups import base_group
 from .isolation_rooms import UNCONFINED, Confinement, born_in
 from .log_lines import LogBatcher, Stream
 from .model import RankExited, RankKey
@@ -41,10 +42,8 @@ def become_subreaper() -> None:
 
 def _oom_kills() -> int:
     """How many processes the kernel has killed for memory in this agent's control group."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        line = Path("/proc/self/cgroup").read_text().splitlines()[-1]
-        group = Path("/sys/fs/cgroup") / line.split(":", 2)[2].lstrip("/")
-        for entry in (group / "memory.events").read_text().splitlines():
+    with contextlib.suppress(OSError, ValueError):
+        for entry in (base_group() / "memory.events").read_text().splitlines():
             name, count = entry.split()
             if name == "oom_kill":
                 return int(count)

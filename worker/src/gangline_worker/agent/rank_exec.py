@@ -26,7 +26,8 @@ def confine(orders: tuple[str, ...], room: int | None) -> None:
     """Give up what ranks shall not have, for ever. Raises OSError.
 
     `room` is a pidfd of a process whose mount and ipc namespaces are joined. The orders, in turn:
-    `limit NAME N` for a resource limit, `user UID`, and `lock`: no new privileges by execution.
+    `group FILE` to join a control group, `limit NAME N` for a resource limit, `user UID`, and
+    `lock`: no new privileges by execution.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     folder = os.getcwd()  # noqa: PTH109 -- pathlib costs as much as the rest
@@ -35,8 +36,11 @@ def confine(orders: tuple[str, ...], room: int | None) -> None:
             raise OSError(ctypes.get_errno(), "cannot enter the gang's namespaces")
         os.close(room)
     for order in orders:
-        name, *values = order.split()
-        if name == "limit":
+        name, *values = order.split(" ")
+        if name == "group":
+            with open(" ".join(values), "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write("0")
+        elif name == "limit":
             number = int(values[1])
             resource.setrlimit(getattr(resource, f"RLIMIT_{values[0]}"), (number, number))
         elif name == "user":
