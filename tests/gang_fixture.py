@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -53,7 +52,7 @@ class Run:
 
 _PR_SET_PDEATHSIG = 1
 KILL_AT_ENV = "TEST_KILL_AT_STEP"
-BAD_LOSS_ENV = "TEST_BAD_LOSS_RANK_FIRST_COUNT"
+BAD_LOSS_ENV = "TEST_BAD_LOSS_RANK_FIRST_COUNT_ADDED"
 LATE_COPY_ENV = "TEST_LATE_COPY"
 SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
@@ -88,15 +87,15 @@ def copy_late() -> None:
     AsyncSaver.wait_copied = ask  # type: ignore[method-assign]
 
 
-def spoil_losses(first: int, count: int) -> None:
-    """Make this rank's loss infinite in these steps; its own gradients stay finite."""
+def spoil_losses(first: int, count: int, added: float) -> None:
+    """Add to this rank's loss in these steps; its own gradients stay as they are."""
     from gangline_worker.training import parallel
 
     sound, calls = parallel.loss_of, itertools.count(1)
 
     def spoilt(logits: Any, targets: Any) -> Any:
         loss = sound(logits, targets)
-        return loss + math.inf if first <= next(calls) < first + count else loss
+        return loss + added if first <= next(calls) < first + count else loss
 
     parallel.loss_of = spoilt  # type: ignore[assignment]
 
@@ -142,9 +141,9 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         copy_late()
     if SAVE_ENV in env:
         save_at_once()
-    rank, first, count = (int(part) for part in env.get(BAD_LOSS_ENV, "-1 0 0").split())
-    if int(env["RANK"]) == rank:
-        spoil_losses(first, count)
+    rank, first, count, added = env.get(BAD_LOSS_ENV, "none 0 0 0").split()
+    if env["RANK"] == rank:
+        spoil_losses(int(first), int(count), float(added))
     try:
         program.leave(program.main(arguments))
     except BaseException:
@@ -232,8 +231,14 @@ class Gang:
             time.sleep(0.01)
 
 
-def train(directory: Path, ranks: int, *settings: str, resume_from: Path | None = None) -> Run:
+def train(
+    directory: Path,
+    ranks: int,
+    *settings: str,
+    resume_from: Path | None = None,
+    extra_env: Mapping[str, str] | None = None,
+) -> Run:
     """Train to the end, which must be reached."""
-    run = Gang(directory, ranks, settings, resume_from=resume_from).wait()
+    run = Gang(directory, ranks, settings, resume_from=resume_from, extra_env=extra_env).wait()
     assert set(run.codes) == {0}, run.text
     return run

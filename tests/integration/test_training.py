@@ -74,7 +74,7 @@ def test_a_killed_run_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_one_ranks_bad_loss_is_left_out_by_all(tmp_path: Path, strategy: str) -> None:
     settings = (f"steps={STEPS}", "checkpoint_every_steps=3", f"strategy={strategy}")
-    run = Gang(tmp_path / "nan", 2, settings, extra_env={BAD_LOSS_ENV: "1 5 2"}).wait()
+    run = Gang(tmp_path / "nan", 2, settings, extra_env={BAD_LOSS_ENV: "1 5 2 inf"}).wait()
     assert run.codes == (0, 0), run.text
     losses, norms = run.losses(), run.by_step("grad_norm")
     assert [step for step, loss in losses.items() if not math.isfinite(loss)] == [5, 6]
@@ -89,7 +89,7 @@ def test_too_many_bad_losses_end_all_ranks_and_the_run_goes_on_bit_for_bit(
     undisturbed: Run, tmp_path: Path
 ) -> None:
     settings = (f"steps={STEPS}", "checkpoint_every_steps=3")
-    env = {BAD_LOSS_ENV: "1 5 9", "GANGLINE_TRAINING": '{"on_nan": {"skip": 0}}'}
+    env = {BAD_LOSS_ENV: "1 5 9 inf", "GANGLINE_TRAINING": '{"on_nan": {"skip": 0}}'}
     dead = Gang(tmp_path / "nan", 2, settings, extra_env=env).wait()
     assert dead.codes == (EXIT_ERROR, EXIT_ERROR), dead.text
     for output in dead.outputs:
@@ -101,6 +101,19 @@ def test_too_many_bad_losses_end_all_ranks_and_the_run_goes_on_bit_for_bit(
     run = Gang(tmp_path / "nan", 2, settings, attempt=2, resume_from=found).wait()
     assert run.codes == (0, 0), run.text
     assert run.losses() == undisturbed.losses()
+
+
+def test_a_spike_ends_all_ranks_and_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
+    settings = ("steps=40", "checkpoint_every_steps=3")
+    policy = '{"on_spike": {"window": 16, "steps": 3, "then": "restart"}}'
+    env = {BAD_LOSS_ENV: "0 18 9 50", "GANGLINE_TRAINING": policy}
+    run = Gang(tmp_path / "spike", 2, settings, extra_env=env).wait()
+    assert run.codes == (EXIT_ERROR, EXIT_ERROR), run.text
+    assert max(run.losses()) == 20
+    for output in run.outputs:
+        assert "LossSpikeError: the loss was above" in output.strip().splitlines()[-1]
+    saved = {int(folder.name[5:]) for folder in committed(tmp_path / "spike" / "checkpoints")}
+    assert max(saved) == 15, "step 18 was high already"
 
 
 def test_weights_wait_for_the_copy_of_the_step_before(undisturbed: Run, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from gangline_worker.data.flag import flag
 from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
-from gangline_worker.loss_watch import LossSpikeError, SpikeWatch
+from gangline_worker.loss_watch import LossSpikeError, NotFiniteError, SpikeWatch
 from gangline_worker.reporting import (
     AGENT_LOST,
     doing,
@@ -157,6 +157,13 @@ class Trainer:
             NotFiniteError, LossSpikeError: all ranks raise; an earlier checkpoint is better.
         """
         doing("training")
+        try:
+            return self._steps()
+        except (NotFiniteError, LossSpikeError):
+            self.checkpointer.finish()  # what is being written is from before it
+            raise
+
+    def _steps(self) -> str | None:
         ended = time.perf_counter()
         while self.step < self.config.steps:
             result = self.train_step()
