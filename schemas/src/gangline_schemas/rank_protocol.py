@@ -80,6 +80,9 @@ class Control(Model):
         default=None,
         description="The attempt's newest committed step: saves may leave out what is in it.",
     )
+    interval_s: float | None = Field(
+        default=None, gt=0, description="Save this often from now on; none: as at the start."
+    )
 
 
 class CopyDamaged(Model):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import allocated
+from checkpoint_scene import allocated, ref
 from gangline_schemas.job import OnNan, TrainingPolicy
 from gangline_worker.agent.environment import Places, rank_environment
 from gangline_worker.reporting import TRAINING_ENV
@@ -46,3 +46,19 @@ def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -
         given = allocation.model_copy(update={"spec": spec})
         found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
         assert found.get("GANGLINE_DATA_SNAPSHOT") == named
+
+
+def test_ranks_know_whether_checkpoints_are_to_be_promoted_and_whether_they_validate_one(
+    tmp_path: Path,
+) -> None:
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    told = {"GANGLINE_PROMOTE": "final", "GANGLINE_VALIDATE": "1"}
+    for given, names in (
+        (allocated(), set()),
+        (allocated(promote="final"), {"GANGLINE_PROMOTE"}),
+        (allocated(resume=ref(1, 20), validates=True), {"GANGLINE_VALIDATE"}),
+    ):
+        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        assert {name: found[name] for name in told if name in found} == {
+            name: told[name] for name in names
+        }

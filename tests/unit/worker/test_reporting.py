@@ -139,8 +139,10 @@ def test_what_the_agent_asks_is_heard(agent: AgentEnd) -> None:
     agent.ask(Control(checkpoint_request=1))
     until(reporter.should_checkpoint)
     assert not reporter.should_checkpoint()
-    agent.ask(Control(stop="preempted", checkpoint_request=1))
+    assert reporter.interval_s is None
+    agent.ask(Control(stop="preempted", checkpoint_request=1, interval_s=90.0))
     until(lambda: reporter.should_stop() == "preempted")
+    until(lambda: reporter.interval_s == 90.0)
     assert not reporter.should_checkpoint()
 
 

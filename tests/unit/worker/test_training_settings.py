@@ -81,6 +81,20 @@ def test_a_save_is_due_by_time_on_rank_0_alone(monkeypatch: pytest.MonkeyPatch) 
     assert not schedule.wanted(5, rank=1)
 
 
+def test_an_interval_that_changes_while_the_rank_runs_counts_from_the_last_save() -> None:
+    now, changed = [100.0], [0.0]
+    schedule = CheckpointSchedule(
+        TrainConfig(checkpoint_interval_s=600), lambda: now[0], lambda: changed[0] or None
+    )
+    now[0] += 60
+    assert not schedule.wanted(1, rank=0)
+    changed[0] = 60.0
+    assert schedule.wanted(2, rank=0)
+    assert not schedule.wanted(2, rank=1)
+    changed[0] = 61.0
+    assert not schedule.wanted(3, rank=0)
+
+
 def test_the_loss_is_of_ranks_where_the_model_ends() -> None:
     earlier = StepNews(0.0, 0.2, has_loss=False)
     assert summarize([earlier, earlier, StepNews(2.0, 0.1), StepNews(4.0, 0.1)]).loss == 3.0

@@ -137,6 +137,7 @@ class Reporter:
         self._period_s = flush_period_s
         self._stop_reason: str | None = None
         self._committed: int | None = None
+        self._interval_s: float | None = None
         self._requests_seen = 0
         self._requests_answered = 0
         self._sent = threading.Condition()
@@ -262,6 +263,11 @@ class Reporter:
             self._stop_reason = reason
 
     @property
+    def interval_s(self) -> float | None:
+        """How often the job saves since that was changed while it runs."""
+        return self._interval_s
+
+    @property
     def committed_step(self) -> int | None:
         """The newest step of this attempt that the agent says is committed and kept."""
         return self._committed
@@ -342,6 +348,7 @@ class Reporter:
             self.request_stop(message.stop)
         self._requests_seen = max(self._requests_seen, message.checkpoint_request)
         self._committed = message.committed
+        self._interval_s = message.interval_s
 
     def _next_message(self, *, is_due: bool) -> bytes:
         """What to send now, or nothing; ends the flushes that have nothing left to wait for.

@@ -99,6 +99,10 @@ def rank_environment(
         found["GANGLINE_CHECKPOINT_FULL_EVERY"] = str(spec.checkpoint.incremental.full_every)
     if places.resume is not None:
         found["GANGLINE_RESUME_FROM"] = str(places.resume)
+    if spec.checkpoint.promote != "off":
+        found["GANGLINE_PROMOTE"] = str(spec.checkpoint.promote)
+    if spec.validates:
+        found["GANGLINE_VALIDATE"] = "1"
     if spec.parallel is not None:
         found["GANGLINE_PARALLEL"] = spec.parallel.encode().decode()
     if spec.training is not None:

@@ -1,8 +1,9 @@
 """`python -m gangline_worker.training [--config FILE] [--set name=value ...]`.
 
-Exit codes: 0 trained to the end, or saved and stopped as asked; 1 an error in the program; 2 wrong
-settings or data; 65 a corrupt or foreign checkpoint; 66 data that is not what its manifest says; 74
-the last checkpoint could not be written; 75 the agent, or the store that has the data, is gone.
+Exit codes: 0 trained to the end, saved and stopped as asked, or validated a checkpoint; 1 an error
+in the program, or a checkpoint that may not be promoted; 2 wrong settings or data; 65 a corrupt or
+foreign checkpoint; 66 data that is not what its manifest says; 74 the last checkpoint could not be
+written; 75 the agent, or the store that has the data, is gone.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from gangline_worker.data.errors import EXIT_DATA_SHARD, DataShardError
 from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
+from gangline_worker.training.evaluation import RefusedError, validates
 from gangline_worker.training.layout import lay_out
 from gangline_worker.training.trainer import AgentLostError, SaveFailedError, Trainer
 from gangline_worker.training.world import join_world
 
 EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AWAY = 1, 2, 65, 74, 75
 _CODES: dict[type[Exception], int] = {
+    RefusedError: EXIT_ERROR,
     CorruptCheckpoint: EXIT_CHECKPOINT,
     WrongCheckpoint: EXIT_CHECKPOINT,
     DataShardError: EXIT_DATA_SHARD,
@@ -76,7 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trainer = Trainer(config, world, resume_from)
         if world.rank == 0:
             say(f"ready after {time.perf_counter() - started:.2f} s")
-        reason = trainer.run()
+        reason = None
+        if validates():
+            _validate(trainer)
+        else:
+            reason = trainer.run()
     except tuple(_CODES) as error:
         return _fail(error, next(code for kind, code in _CODES.items() if isinstance(error, kind)))
     except ValueError as error:  # settings and data; torch's own come with a traceback
@@ -88,6 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flush()
     dist.destroy_process_group()
     return 0
+
+
+def _validate(trainer: Trainer) -> None:
+    loss = trainer.validate()
+    if trainer.world.rank == 0:
+        say(f"step {trainer.step} is sound: its evaluation loss is {loss:.6f}, as was recorded")
 
 
 def submitted() -> dict[str, object]:

@@ -67,6 +67,23 @@ class ParallelModel:
             loss_sum += loss.detach()
         return loss_sum
 
+    @torch.no_grad()
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """The mean loss of this rank's samples alone; None where the model does not end here."""
+        if self.pipeline is not None:
+            found = self.pipeline.loss(inputs, targets)
+        else:
+            losses = []
+            parts = (inputs.chunk(self.accumulation), targets.chunk(self.accumulation))
+            for micro_inputs, micro_targets in zip(*parts, strict=True):
+                with self._micro_step(last=True):
+                    losses.append(loss_of(self.module(micro_inputs), micro_targets))
+            found = torch.stack(losses).mean()
+        for part in self.plain.modules():  # no backward pass does it, and the weights will change
+            if isinstance(part, FSDPModule):
+                part.reshard()
+        return found
+
     @contextlib.contextmanager
     def _micro_step(self, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one micro-batch: gradients are exchanged in the last."""

@@ -6,6 +6,9 @@ at most as many micro-batches as there are stages.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -61,13 +64,21 @@ class Pipeline:
 
     def backward(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
         """Gradients of this stage for one batch; the mean loss, on the last stage alone."""
+        return self._pass(
+            functools.partial(self._schedule.step, return_outputs=False), inputs, targets
+        )
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor | None:
+        """The mean loss without gradients, on the last stage alone."""
+        return self._pass(self._schedule.eval, inputs, targets)
+
+    def _pass(self, run: Callable[..., object], inputs: Tensor, targets: Tensor) -> Tensor | None:
         losses: list[Tensor] = []
         arguments = [(part,) for part in inputs.chunk(self._parts)]
-        self._schedule.step(
+        run(
             arg_mbs=arguments if self._layout.first_stage else None,
             target_mbs=list(targets.chunk(self._parts)) if self._layout.last_stage else None,
             losses=losses if self._layout.last_stage else None,
-            return_outputs=False,
         )
         return torch.stack(losses).sum().detach() if self._layout.last_stage else None
 

@@ -23,6 +23,7 @@ from gangline_worker.checkpoint.public import (
 )
 from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
 from gangline_worker.loss_watch import NotFiniteError
+from gangline_worker.reporting import reporter
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain
 
@@ -30,12 +31,20 @@ from gangline_worker.training.console import complain
 class CheckpointSchedule:
     """Decides on rank 0 when the next save is due, and keeps a wish until it is met."""
 
-    def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        """The interval is the job's, when the agent names it, else that of the settings."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        clock: Callable[[], float] = time.monotonic,
+        changed_s: Callable[[], float | None] = lambda: reporter().interval_s,
+    ) -> None:
+        """The interval is the job's, when the agent names it, else that of the settings.
+
+        `changed_s` gives another one once the agent has named it while the rank runs.
+        """
         named = os.environ.get("GANGLINE_CHECKPOINT_INTERVAL_S")
         self._interval_s = float(named) if named else config.checkpoint_interval_s
         self._every_steps = config.checkpoint_every_steps
-        self._clock = clock
+        self._clock, self._changed_s = clock, changed_s
         self._last = clock()
         self._asked = False
 
@@ -46,7 +55,8 @@ class CheckpointSchedule:
     def wanted(self, step: int, rank: int) -> bool:
         """Whether this rank wants to save after `step`; the clock counts on rank 0 alone."""
         by_steps = self._every_steps > 0 and step % self._every_steps == 0
-        by_time = rank == 0 and self._clock() - self._last >= self._interval_s
+        interval_s = self._changed_s() or self._interval_s
+        by_time = rank == 0 and self._clock() - self._last >= interval_s
         return self._asked or by_steps or by_time
 
     def saved(self) -> None:
@@ -62,11 +72,7 @@ class Checkpointer:
         """Plan and allocate now, so that the first save does not block training for it."""
         named = os.environ.get(DIRECTORY_ENV)
         self._tensors = tensors
-        self._weights = [
-            weight.to_local() if isinstance(weight, DTensor) else weight
-            for name, weight in tensors.items()
-            if name.startswith("model.")
-        ]
+        self._weights = local_weights(tensors)
         self._saver: AsyncSaver | None = None
         self.failures = 0
         if named:
@@ -130,6 +136,15 @@ class Checkpointer:
     def _tell(self, result: SaveResult) -> None:
         self.failures += 1
         complain(f"checkpoint of step {result.step} failed: {result.error}; training goes on")
+
+
+def local_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """This rank's part of the model's weights, of a checkpoint's tensors."""
+    return [
+        weight.to_local() if isinstance(weight, DTensor) else weight
+        for name, weight in tensors.items()
+        if name.startswith("model.")
+    ]
 
 
 @torch.no_grad()

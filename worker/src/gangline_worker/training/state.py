@@ -26,8 +26,19 @@ class RngState(Model):
     python: str
 
 
+class Evaluation(Model):
+    """A loss in nats a byte over the samples at a position."""
+
+    position: int
+    samples: int
+    loss: float
+
+
 class TrainState(Model):
-    """All that is not a tensor. The lr schedule is a function of `step`, the data of `position`."""
+    """All that is not a tensor. The lr schedule is a function of `step`, the data of `position`.
+
+    `evaluation` is what fresh processes must find, where checkpoints are to be promoted.
+    """
 
     step: int
     position: int
@@ -35,6 +46,7 @@ class TrainState(Model):
     data_digest: str
     code_ref: str | None = None
     rng: RngState
+    evaluation: Evaluation | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
         """As it stands in a manifest."""

@@ -43,6 +43,14 @@ from gangline_worker.training.agreement import StepNews, StepSummary, all_agree,
 from gangline_worker.training.busy import LayerClock
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain, say
+from gangline_worker.training.evaluation import (
+    EVALUATION_POSITION,
+    Evaluator,
+    RefusedError,
+    records_losses,
+    validate,
+    validates,
+)
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
@@ -51,6 +59,7 @@ from gangline_worker.training.saving import Checkpointer, CheckpointSchedule
 from gangline_worker.training.schedule import lr_at
 from gangline_worker.training.shapes import VOCABULARY
 from gangline_worker.training.state import (
+    Evaluation,
     TrainState,
     build_optimizer,
     capture_rng,
@@ -97,6 +106,7 @@ class Trainer:
         self.layout = lay_out(config, world.rank, world.size)
         self.step = 0
         self.position = 0  # samples used so far, over all ranks
+        self._recorded: Evaluation | None = None  # with the checkpoint that was loaded
         self.data = self._open_data()
         self._data_digest = self.data.digest()
         self._check_same_data()
@@ -108,6 +118,7 @@ class Trainer:
             self.model.plain.reset_weights(config.seed)
         else:
             self._resume(resume_from)
+        self._evaluator = self._open_evaluator()
         self._batches = Prefetcher(
             self._read, start=self.position, stride=config.batch_size, ahead=config.data_ahead
         )
@@ -120,6 +131,16 @@ class Trainer:
         self._peak = 0.0
         if world.rank == 0:
             self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
+
+    def validate(self) -> float:
+        """See that what was loaded may be promoted; the loss that was found.
+
+        Raises:
+            RefusedError: on all ranks, when it may not.
+        """
+        if self._evaluator is None or self.step == 0:
+            raise RefusedError("there is no checkpoint to validate")
+        return validate(self._evaluator, self._recorded, self._tensors, self.world)
 
     def train_step(self) -> StepResult:
         """One optimizer step over one global batch.
@@ -257,11 +278,28 @@ class Trainer:
             data_digest=self._data_digest,
             code_ref=code_ref(),
             rng=capture_rng(self.world.device),
+            evaluation=self._evaluate(),
         )
         metrics = {"loss": summary.loss, "lr": result.lr}
+        if state.evaluation is not None:
+            metrics["eval_loss"] = state.evaluation.loss
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.checkpointer.begin(self.step, state.as_json(), metrics)
         self.schedule.saved()
+
+    def _open_evaluator(self) -> Evaluator | None:
+        """Its batch is read once, before anything else reads ahead."""
+        if not (records_losses() or validates()):
+            return None
+        batch = self._read(EVALUATION_POSITION)
+        return Evaluator(self.model, self.world, batch, self.config.batch_size)
+
+    def _evaluate(self) -> Evaluation | None:
+        if self._evaluator is None:
+            return None
+        found = self._evaluator.measure()
+        self._clock.take()  # it is no work of a step
+        return found if math.isfinite(found.loss) else None
 
     def _finish(self) -> None:
         """Wait for the last save and see that every rank's is whole."""
@@ -334,6 +372,7 @@ class Trainer:
                 "the run began with, or start a new run"
             )
         self.step, self.position = state.step, state.position
+        self._recorded = state.evaluation
         if checkpoint.record.world_size == world.size:
             restore_rng(state.rng, world.device)
         else:  # there is no state for each new rank: draw anew, but not what was drawn before
