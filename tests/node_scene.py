@@ -85,6 +85,7 @@ class NodeScene:
             "GANGLINE_SLOTS": "2",
             "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
             "GANGLINE_ISOLATION": "process",  # ranks read the tests' folders
+            "GANGLINE_NODE_CHECK": "off",
             "GANGLINE_WARM_START": "false",  # a zygote costs 4 s of CPU; see `start_agent`
             "AGENT_ONLY_VARIABLE": "of the agent alone",
             **settings,
@@ -222,7 +223,7 @@ class NodeScene:
     def _record(self, bootstrap: str) -> None:
         bus = KafkaBus(bootstrap, client="scene-record")
         reader = bus.reader("scene")
-        topics = (Topic.WORKERS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS)
+        topics = (Topic.WORKERS, Topic.FAULTS, Topic.LOGS, Topic.STEPS, Topic.HEARTBEATS)
         reader.assign({place: 0 for topic in topics for place in self.names.places(bus, topic)})
         while not self._ended.is_set():
             found = [decode(record) for record in reader.poll(1000, 0.1)]

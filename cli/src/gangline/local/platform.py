@@ -194,6 +194,7 @@ class Platform:
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
+            "GANGLINE_NODE_CHECK": "light",
             # Jobs here are the user's own, and may read all that is his.
             "GANGLINE_ISOLATION": os.environ.get("GANGLINE_ISOLATION", "process"),
             "OMP_NUM_THREADS": "1",

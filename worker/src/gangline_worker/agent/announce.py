@@ -10,6 +10,7 @@ from gangline_schemas.events.workers import (
     NodeInfo,
     NodeJoined,
     NodeLeaving,
+    NodeUnfit,
     WorkerExited,
     WorkerHeartbeat,
     WorkerStacks,
@@ -29,6 +30,12 @@ def identity(gang: Gang, rank: Rank) -> tuple[str | int, ...]:
 def joined(node: NodeInfo) -> Publish:
     """The node offers its GPUs as this incarnation."""
     return Publish(node.node_id, NodeJoined(node=node), (node.incarnation,))
+
+
+def unfit(node: NodeInfo, failures: tuple[str, ...], at: Moment) -> Publish:
+    """The node does not join: this is wrong with it."""
+    event = NodeUnfit(node=node, reasons=failures, checked_at=at.utc)
+    return Publish(node.node_id, event, (node.incarnation, at.utc.isoformat()), spooled=False)
 
 
 def leaving(node: NodeInfo, reason: str) -> Publish:

@@ -1,7 +1,7 @@
 """The agent's process: folders, threads, and the loop of the one thread that owns the core.
 
 1. Take the data folder, kill what an earlier agent left behind.
-2. Wait while the provider says that the machine will go.
+2. Wait while the provider says that the machine will go; then begin to check it.
 3. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
 4. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
 5. Told to stop, or given notice: leave, let ranks save and exit, send what is left, end.
@@ -40,8 +40,9 @@ from gangline_storage.open import open_store
 
 from .checkpoints import Checkpoints
 from .config import AgentSettings
-from .core import AgentCore, AgentLimits
+from .core import AgentCore
 from .effects import Effects, Parts
+from .fitness import FitnessLimits
 from .gpu_health import GpuWatch
 from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .inbox import Inbox
@@ -49,7 +50,9 @@ from .inventory import Labels, take_inventory
 from .isolation import Bounds, Isolator
 from .launcher import become_subreaper
 from .lease_guard import LeaseGuard
+from .membership import AgentLimits
 from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
+from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
 from .prepare import Folders, Preparer
@@ -121,7 +124,13 @@ class Agent:
             ports=self._ports.ports if self._ports is not None else settings.ports,
         ).model_copy(update={"isolation": self._isolator.level})
         self._watch = HealthWatch(self._health_source, settings.health_interval_s)
-        limits = AgentLimits(settings.heartbeat_interval_s, settings.lease)
+        self._checks = self._node_checks()
+        limits = AgentLimits(
+            settings.heartbeat_interval_s,
+            settings.lease,
+            check_node=self._checks is not None,
+            check_again_s=settings.check_again_s,
+        )
         self._core = AgentCore(self._node, limits)
 
     def run(self) -> None:
@@ -134,11 +143,14 @@ class Agent:
         zygote = self._zygote()
         if zygote is not None:
             zygote.start()
-        positions = self._wait_for_logs() if self._stays() else None
+        self._watch.start()
+        positions = None
+        if self._stays():
+            self._check_node()
+            positions = self._wait_for_logs()
         if positions is None:
             self._end(stores, zygote, guard)
             return
-        self._watch.start()
         outgoing = self._outgoing()
         effects = Effects(self._parts(outgoing, stores, zygote))
         outgoing.start()
@@ -151,14 +163,15 @@ class Agent:
             self._turn(effects, stores, zygote, guard)
         finally:
             self._ended.set()
-            self._watch.stop()
             effects.stop()
             outgoing.close(3.0)
             self._end(stores, zygote, guard)
             reader.join(2.0)
 
-    @staticmethod
-    def _end(stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard) -> None:
+    def _end(self, stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard) -> None:
+        self._watch.stop()
+        if self._checks is not None:
+            self._checks.stop()
         stores.stop()
         if zygote is not None:
             zygote.stop()
@@ -174,9 +187,29 @@ class Agent:
         isolator.settle(wanted if isinstance(wanted, Isolation) else None)
         return isolator
 
+    @property
+    def _has_gpus(self) -> bool:
+        return any(gpu.model != "cpu" for gpu in self._node.gpus)
+
+    def _node_checks(self) -> NodeCheckHost | None:
+        """None where the node joins unchecked."""
+        settings, level = self._settings, self._settings.node_check
+        if level == "off":
+            return None
+        if level == "auto":
+            level = "full" if self._has_gpus else "light"
+        limits = FitnessLimits(
+            settings.disk_free_gb, settings.memory_free_gb, settings.clock_error_s
+        )
+        return NodeCheckHost(level, self._folders, limits, self._watch, self._inbox.put)
+
+    def _check_node(self) -> None:
+        if self._checks is not None:
+            self._checks.begin()
+
     def _zygote(self) -> ZygoteHost | None:
         """None where ranks start cold: on GPUs, whose driver does not outlive a fork."""
-        if not self._settings.warm_start or any(gpu.model != "cpu" for gpu in self._node.gpus):
+        if not self._settings.warm_start or self._has_gpus:
             return None
         return ZygoteHost(self._folders.sockets)
 
@@ -207,6 +240,7 @@ class Agent:
             checkpoints,
             stores,
             zygote,
+            self._check_node,
             self._isolator,
             self._node,
         )
@@ -230,7 +264,7 @@ class Agent:
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(effects, Tick())
-                helpers = (stores.pid, guard.pid, zygote.pid if zygote is not None else None)
+                helpers = [part.pid for part in (stores, guard, zygote, self._checks) if part]
                 effects.launcher.not_orphans.update(filter(None, helpers))
                 effects.launcher.reap()
                 stores.tick()
@@ -238,6 +272,8 @@ class Agent:
                     zygote.tick()
                 self._health.beat()
                 lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
+                unfit_for = "; ".join(self._core.unfit_for)
+                self._health.set("check", ok=not unfit_for, detail=unfit_for)
                 self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 
     def _handle(self, effects: Effects, item: Input) -> None:

@@ -66,6 +66,16 @@ class AgentSettings(ServiceSettings):
     """How often it is asked."""
     health_interval_s: Annotated[float, Field(gt=0, le=600)] = 10.0
     """How often the node's health is read."""
+    node_check: Literal["auto", "off", "light", "full"] = "auto"
+    """Before it joins: the CPU and the disk (light), GPUs and an all-reduce too (full: on GPUs)."""
+    check_again_s: Annotated[float, Field(gt=0)] = 30.0
+    """A node that failed its check is checked again after so long."""
+    disk_free_gb: Annotated[float, Field(ge=0)] = 1.0
+    """A node with less space in `data_dir` does not join; set it as the fault manager's,"""
+    memory_free_gb: Annotated[float, Field(ge=0)] = 0.5
+    """nor one with less memory,"""
+    clock_error_s: Annotated[float, Field(gt=0)] = 1.0
+    """nor one whose clock may be further off."""
     health_script: Path | None = None
     """For tests: a JSON file to read the node's health from, or a folder with <node_id>.json."""
 

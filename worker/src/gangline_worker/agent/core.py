@@ -8,14 +8,10 @@ Life of a gang on this node
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
-The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
-seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
-and the node joins again as a new incarnation once the bus answers and the last rank is gone.
+Whether it takes gangs at all is said in membership.py.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
@@ -31,6 +27,7 @@ from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
 from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady, Troubled
 
 from . import announce
+from .membership import AgentLimits, Membership
 from .model import (
     DAMAGE_LIMIT,
     EXIT_CONFIG,
@@ -45,6 +42,7 @@ from .model import (
     KillRank,
     Leave,
     Moment,
+    NodeChecked,
     Note,
     OpenStore,
     Phase,
@@ -58,7 +56,6 @@ from .model import (
     RankMessage,
     RankSpawned,
     SendControl,
-    SendHeartbeat,
     Spawn,
     SpawnFailed,
     StacksTaken,
@@ -79,14 +76,6 @@ _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED
 _HELD_FOR_UPLOADS = {ExitReason.FINISHED, ExitReason.STOPPED}
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLimits:
-    """How often heartbeats go out, and how long ranks may run without one acknowledged."""
-
-    heartbeat_interval_s: float = 1.0
-    lease_s: float = 45.0
-
-
 class AgentCore:
     """The state machine of one agent process. `start` once, then `handle` each input in order.
 
@@ -94,17 +83,9 @@ class AgentCore:
     """
 
     def __init__(self, node: NodeInfo, limits: AgentLimits) -> None:
-        self._node = node
-        self._boot = node.incarnation
-        self._limits = limits
+        self._member = Membership(node, limits)
         self._gangs: dict[GangKey, Gang] = {}
         self._fences: dict[str, int] = {}  # by job: no attempt up to this one starts any more
-        self._rejoins = 0
-        self._joined = False
-        self._leaving: str | None = None
-        self._acked_mono_s = 0.0
-        self._heartbeats = 0
-        self._heartbeat_due_s = 0.0
         self._reports = 0
         self._ticked_s = 0.0
 
@@ -123,12 +104,17 @@ class AgentCore:
     @property
     def joined(self) -> bool:
         """Whether the node has offered its GPUs as this incarnation."""
-        return self._joined
+        return self._member.joined
+
+    @property
+    def unfit_for(self) -> tuple[str, ...]:
+        """Why the node does not join; () when it may."""
+        return self._member.unfit_for
 
     @property
     def gone(self) -> bool:
         """Whether the agent was told to leave and nothing is left to end or report."""
-        return self._leaving is not None and not any(
+        return self._member.leaving is not None and not any(
             gang.alive or any(rank.held_exit for rank in gang.ranks.values())
             for gang in self._gangs.values()
         )
@@ -136,19 +122,28 @@ class AgentCore:
     @property
     def lease_ends_s(self) -> float:
         """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
-        return self._acked_mono_s + self._limits.lease_s
+        return self._member.lease_ends_s
+
+    @property
+    def _node(self) -> NodeInfo:
+        return self._member.node
+
+    @property
+    def _busy(self) -> bool:
+        return any(gang.alive for gang in self._gangs.values())
 
     def start(self, at: Moment) -> list[Action]:
-        """Join. No process of an earlier agent on this node may run any more."""
-        self._acked_mono_s = self._ticked_s = at.mono_s
-        self._joined = True
-        self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
-        return [announce.joined(self._node), self._heartbeat(at)]
+        """Join. No process of an earlier agent on this node may run any more.
+
+        A node that is to be checked joins later: its first check was begun before.
+        """
+        self._ticked_s = at.mono_s
+        return self._member.start(at)
 
     def handle(self, item: Input, at: Moment) -> list[Action]:
         """What follows from an input. Inputs that come twice or too late lead to nothing."""
-        if isinstance(item, HeartbeatAcked) and item.incarnation == self._node.incarnation:
-            self._acked_mono_s = max(self._acked_mono_s, item.sent_mono_s)
+        if isinstance(item, HeartbeatAcked):
+            self._member.acked(item)
         out = self._check_lease(at)
         out += self._react(item, at)
         out += self._advance()
@@ -163,7 +158,8 @@ class AgentCore:
             case Tick():
                 return self._on_tick(at)
             case HeartbeatAcked():
-                return self._on_acked(item)
+                fresh = item.incarnation == self.incarnation
+                return self._member.offer(at, busy=self._busy) if fresh else []
             case Prepared() | StoreOpened():
                 return self._on_ready(item)
             case PrepareFailed():
@@ -187,6 +183,8 @@ class AgentCore:
                 return self._on_upload(item)
             case StacksTaken():
                 return self._on_stacks(item, at)
+            case NodeChecked():
+                return self._member.checked(item, at, busy=self._busy)
             case Leave():
                 return self._on_leave(item, at)
 
@@ -226,7 +224,7 @@ class AgentCore:
             for node in event.nodes
             if node.node_id == self._node.node_id and node.incarnation == self._node.incarnation
         ]
-        if not mine or key in self._gangs or self._leaving is not None or not self._joined:
+        if not mine or key in self._gangs or self._member.leaving is not None or not self.joined:
             return out
         assignment = mine[0]
         ranks = {
@@ -520,9 +518,7 @@ class AgentCore:
     def _on_tick(self, at: Moment) -> list[Action]:
         out: list[Action] = []
         self._forgive_if_deaf(at)
-        if at.mono_s >= self._heartbeat_due_s:
-            self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
-            out.append(self._heartbeat(at))
+        out += self._member.beat(self.gangs, at)
         for gang in self.gangs:
             late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
             if late or gang.over:
@@ -542,31 +538,15 @@ class AgentCore:
         self._ticked_s = at.mono_s
 
     def _check_lease(self, at: Moment) -> list[Action]:
-        if not self._joined or at.mono_s < self.lease_ends_s:
-            return []
-        self._joined = False
-        self._rejoins += 1
-        renewed = f"{self._boot}.{self._rejoins}"
-        self._node = self._node.model_copy(update={"incarnation": renewed})
-        out: list[Action] = [Note("lease.lost", detail=f"rejoining as {renewed}")]
-        for gang in self.gangs:
-            out += self._end(gang, ExitReason.LEASE_LOST, at)
+        out = self._member.lose(at)
+        if out:
+            for gang in self.gangs:
+                out += self._end(gang, ExitReason.LEASE_LOST, at)
         return out
-
-    def _on_acked(self, item: HeartbeatAcked) -> list[Action]:
-        fresh = item.incarnation == self._node.incarnation
-        busy = any(gang.alive for gang in self._gangs.values())
-        if self._joined or not fresh or busy or self._leaving is not None:
-            return []
-        self._joined = True
-        return [announce.joined(self._node)]
 
     def _on_leave(self, item: Leave, at: Moment) -> list[Action]:
         """A second one can only shorten the time that ranks have."""
-        out: list[Action] = []
-        if self._leaving is None:
-            self._leaving = item.reason
-            out.append(announce.leaving(self._node, item.reason))
+        out = self._member.leave(item.reason)
         for gang in self.gangs:
             out += self._stop(gang, "drain", item.grace_s, at)
         return out
@@ -587,10 +567,6 @@ class AgentCore:
                         rank.phase = Phase.STARTING
                         out.append(Spawn(rank.key, rank.local_rank))
         return out
-
-    def _heartbeat(self, at: Moment) -> SendHeartbeat:
-        self._heartbeats += 1
-        return announce.heartbeat(self._node, self.gangs, self._heartbeats, at)
 
     def _find(self, key: RankKey) -> tuple[Gang | None, Rank | None]:
         gang = self._gangs.get(key.gang)

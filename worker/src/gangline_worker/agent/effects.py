@@ -21,6 +21,7 @@ from .launcher import Launch, Launcher
 from .log_lines import LogBatcher, without_secrets
 from .model import (
     Action,
+    CheckNode,
     CloseGang,
     GangKey,
     Input,
@@ -70,6 +71,7 @@ class Parts:
     checkpoints: Checkpoints
     stores: StoreHost
     zygote: ZygoteHost | None
+    check_node: Callable[[], None]
     isolator: Isolator
     node: NodeInfo
 
@@ -89,11 +91,13 @@ class Effects:
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
 
-    def perform(  # noqa: C901 -- one case for each action
+    def perform(  # noqa: C901, PLR0912 -- one case for each action
         self, action: Action, at: Moment
     ) -> list[Input]:
         """Do it, or start to; what is known at once comes back, the rest by the inbox."""
         match action:
+            case Publish(spooled=False):
+                self._parts.outgoing.send_once(action, at.utc)
             case Publish():
                 self._parts.outgoing.publish(action, at.utc)
             case SendHeartbeat():
@@ -118,6 +122,8 @@ class Effects:
                 self._submit(self._uploads, lambda: self._upload(action, ground))
             case CloseGang():
                 self._close(action)
+            case CheckNode():
+                self._parts.check_node()
             case Note():
                 job = action.gang.job_id if action.gang else None
                 attempt = action.gang.attempt if action.gang else None

@@ -4,7 +4,8 @@
 `ScriptedHealth` reads a JSON file instead, so that tests can let a node fall ill. A driver that
 hangs keeps its reading thread alone: the reading in the heartbeats gets old, which `read_at` shows.
 
-Nothing is judged here: what a trend means, and what follows, is the fault manager's.
+Nothing is judged here: whether the node may join is said in fitness.py; what a trend means, and
+what follows, is the fault manager's (gangline_faults.policy.trends).
 """
 
 from __future__ import annotations
@@ -118,12 +119,17 @@ class HealthWatch:
         self._interval_s = interval_s
         self._ended = threading.Event()
         self._newest: NodeHealth | None = None
+        self._read = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
 
     @property
     def newest(self) -> NodeHealth | None:
         """May be asked for by any thread."""
         return self._newest
+
+    def was_read(self, within_s: float) -> bool:
+        """Wait for the first reading to end; False when it did not, so that `newest` is none."""
+        return self._read.wait(within_s)
 
     def start(self) -> None:
         """Begin to read."""
@@ -137,6 +143,7 @@ class HealthWatch:
         source = self._open()
         while not self._ended.is_set():
             self._newest = source.read(datetime.now(UTC)) or self._newest
+            self._read.set()
             self._ended.wait(self._interval_s)
 
 

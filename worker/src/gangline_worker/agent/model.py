@@ -192,6 +192,13 @@ class StacksTaken:
     found: tuple[RankStacks, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeChecked:
+    """The node's check has ended. `failures`: clauses about what is wrong; () when it passed."""
+
+    failures: tuple[str, ...]
+
+
 Input = (
     Received
     | Tick
@@ -208,6 +215,7 @@ Input = (
     | Uploaded
     | UploadFailed
     | StacksTaken
+    | NodeChecked
 )
 
 
@@ -216,11 +224,15 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Send an event, at least once. `identity` makes its id: equal for a repeated decision."""
+    """Send an event, at least once. `identity` makes its id: equal for a repeated decision.
+
+    Not `spooled`: now or not at all, since the disk may be what is wrong.
+    """
 
     subject: str
     event: Event
     identity: tuple[str | int, ...]
+    spooled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +315,11 @@ class CloseGang:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckNode:
+    """See whether this machine works: answered by NodeChecked."""
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something to log."""
 
@@ -323,6 +340,7 @@ Action = (
     | SendControl
     | Upload
     | CloseGang
+    | CheckNode
     | Note
 )
 

@@ -73,10 +73,14 @@ class Outgoing:
 
     def publish(self, item: Publish, at: datetime) -> None:
         """Spool an event. Raises OSError when a control event cannot be written."""
+        event_id = derived_id(item.event.type, *item.identity)
+        self._spool(topic_of(item.event.type), item.subject, item.event, event_id, at)
+
+    def send_once(self, item: Publish, at: datetime) -> None:
+        """Send an event past the spools; it is lost when the bus is away."""
+        event_id = derived_id(item.event.type, *item.identity)
         topic = topic_of(item.event.type)
-        self._spool(
-            topic, item.subject, item.event, derived_id(item.event.type, *item.identity), at
-        )
+        self._send(self._record(topic, item.subject, item.event, event_id, at), lambda _: None)
 
     def publish_log(
         self, rank: RankKey, team: str, first_line: int, lines: tuple[LogLine, ...]
@@ -99,8 +103,6 @@ class Outgoing:
         self, event: WorkerHeartbeat, at_s: float, acked: Callable[[HeartbeatAcked], None]
     ) -> None:
         """Send a heartbeat once; `acked` is called from another thread when the bus has it."""
-        if self._heartbeats is None:
-            return
         full = event.model_copy(update=self._load(at_s))
 
         def delivered(error: BusError | None) -> None:
@@ -114,10 +116,15 @@ class Outgoing:
             derived_id(event.type, event.incarnation, event.sequence),
             event.sent_at,
         )
+        self._send(record, delivered)
+
+    def _send(self, record: OutRecord, delivered: Callable[[BusError | None], None]) -> None:
+        if self._heartbeats is None:
+            return
         try:
             self._heartbeats.send(record, delivered)
         except BusError as error:
-            log.debug("heartbeat.not_sent", error=str(error))
+            log.debug("record.not_sent", topic=record.topic, error=str(error))
 
     def close(self, timeout_s: float) -> None:
         """Send what is left for a while; the rest stays on disk for the next agent."""

@@ -1,0 +1,172 @@
+"""When a node joins: at once or after its check, again after a lost lease, never while it fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from gangline_schemas.events.workers import (
+    GpuHealth,
+    GpuInfo,
+    NodeHealth,
+    NodeInfo,
+    NodeJoined,
+    NodeUnfit,
+)
+from gangline_worker.agent.core import AgentCore
+from gangline_worker.agent.fitness import FitnessLimits, unfit_for
+from gangline_worker.agent.membership import AgentLimits
+from gangline_worker.agent.model import (
+    Action,
+    CheckNode,
+    HeartbeatAcked,
+    Input,
+    Leave,
+    Moment,
+    NodeChecked,
+    Note,
+    Publish,
+    SendHeartbeat,
+    Tick,
+)
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+NODE = NodeInfo(
+    node_id="node-0",
+    incarnation="boot",
+    address="127.0.0.1",
+    hostname="host",
+    gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
+    cpus=2,
+    memory_gb=4,
+    rendezvous_ports=(21000,),
+)
+LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)
+BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)
+
+
+@dataclass
+class Node:
+    limits: AgentLimits = LIMITS
+    time_s: float = 100.0
+    told: list[Action] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.core = AgentCore(NODE, self.limits)
+        self.told += self.core.start(self.at)
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.time_s, START + timedelta(seconds=self.time_s))
+
+    def do(self, item: Input) -> list[Action]:
+        out = self.core.handle(item, self.at)
+        self.told += out
+        return [action for action in out if not isinstance(action, SendHeartbeat)]
+
+    def live(self, for_s: float, *, acked: bool = True) -> list[Action]:
+        """Ticks, and each heartbeat is acknowledged."""
+        out = []
+        for _ in range(int(for_s)):
+            self.time_s += 1.0
+            out += self.do(Tick())
+            if acked:
+                out += self.do(HeartbeatAcked(self.core.incarnation, self.time_s))
+        return out
+
+    def joins(self) -> list[str]:
+        """The incarnations that joined."""
+        events = [action.event for action in self.told if isinstance(action, Publish)]
+        return [event.node.incarnation for event in events if isinstance(event, NodeJoined)]
+
+
+def test_a_node_that_is_not_checked_joins_at_once() -> None:
+    node = Node(AgentLimits())
+    assert node.joins() == ["boot"]
+    assert [type(action) for action in node.told] == [Publish, SendHeartbeat]
+
+
+def test_a_node_that_is_checked_joins_when_it_passed() -> None:
+    node = Node()
+    assert [type(action) for action in node.told] == [SendHeartbeat], "its agent lives"
+    assert node.live(20) == [], "the first check runs already"
+    assert not node.core.joined
+    node.do(NodeChecked(()))
+    assert node.joins() == ["boot"]
+    assert node.core.joined
+    assert node.live(60) == [], "one check is enough"
+
+
+def test_one_that_fails_says_why_and_is_checked_again() -> None:
+    node = Node()
+    published, note = node.do(NodeChecked(BAD))
+    assert note == Note("node.unfit", detail=BAD[0])
+    assert isinstance(published, Publish)
+    assert published.event == NodeUnfit(node=NODE, reasons=BAD, checked_at=node.at.utc)
+    assert not published.spooled, "the disk may be what is wrong"
+    assert node.core.unfit_for == BAD
+    assert node.live(29) == []
+    assert node.live(1) == [CheckNode()]
+    assert node.live(100) == [], "one check at a time"
+    (again,) = node.do(NodeChecked(BAD))
+    assert isinstance(again, Publish), "said again, but not logged again"
+    assert again.identity != published.identity
+    assert node.live(30) == [CheckNode()]
+    assert len(node.do(NodeChecked(("its clock may be 3.0 s off",)))) == 2
+    assert node.live(30) == [CheckNode()]
+    node.do(NodeChecked(()))
+    assert node.joins() == ["boot"]
+    assert node.core.unfit_for == ()
+
+
+def test_one_that_was_cut_off_is_checked_before_it_joins_again() -> None:
+    node = Node()
+    node.do(NodeChecked(()))
+    node.live(12, acked=False)
+    assert not node.core.joined
+    node.live(300, acked=False)
+    assert node.told.count(CheckNode()) == 0, "nobody would hear of it"
+    assert node.live(5) == [CheckNode()]
+    assert node.joins() == ["boot"]
+    node.do(NodeChecked(()))
+    assert node.joins() == ["boot", "boot.1"]
+
+
+def test_one_that_passes_while_it_is_cut_off_joins_when_it_is_heard() -> None:
+    node = Node()
+    node.live(11, acked=False)
+    assert node.do(NodeChecked(())) == []
+    assert node.joins() == []
+    node.live(1)
+    assert node.joins() == ["boot"]
+
+
+def test_one_that_leaves_does_not_join_any_more() -> None:
+    node = Node()
+    node.do(Leave("SIGTERM", 1.0))
+    node.do(NodeChecked(()))
+    assert node.joins() == []
+    assert node.core.gone
+
+
+def reading(**health: object) -> NodeHealth:
+    return NodeHealth.model_validate({"read_at": START, **health})
+
+
+def test_what_a_reading_must_say() -> None:
+    limits = FitnessLimits(disk_free_gb=1, memory_free_gb=0.5, clock_error_s=1)
+    well = reading(disk_free_gb=1, memory_available_gb=0.5, clock_error_s=1)
+    assert unfit_for(well, limits) == ()
+    assert unfit_for(reading(), limits) == (), "what is not known counts for nothing"
+    ill = reading(
+        gpus=(GpuHealth(index=0), GpuHealth(index=1, reset_needed=True)),
+        disk_free_gb=0.9,
+        memory_available_gb=0.4,
+        clock_error_s=1.5,
+    )
+    assert unfit_for(ill, limits) == (
+        "GPU 1 needs a reset for its memory",
+        "its disk has 0.90 GB left, and 1.00 are wanted",
+        "its memory has 0.40 GB left, and 0.50 are wanted",
+        "its clock may be 1.5 s off",
+    )

@@ -1,0 +1,33 @@
+"""Whether a reading of a node's health lets it take gangs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gangline_schemas.events.workers import NodeHealth
+
+
+@dataclass(frozen=True, slots=True)
+class FitnessLimits:
+    """What a node must have: GB free on the disk of its folder and in memory, and the time."""
+
+    disk_free_gb: float = 1.0
+    memory_free_gb: float = 0.5
+    clock_error_s: float = 1.0
+
+
+def unfit_for(reading: NodeHealth, limits: FitnessLimits) -> tuple[str, ...]:
+    """Clauses about what is wrong, () when nothing is. What cannot be read counts for nothing."""
+    found = [
+        f"GPU {gpu.index} needs a reset for its memory" for gpu in reading.gpus if gpu.reset_needed
+    ]
+    for what, free, least in (
+        ("disk", reading.disk_free_gb, limits.disk_free_gb),
+        ("memory", reading.memory_available_gb, limits.memory_free_gb),
+    ):
+        if free is not None and free < least:
+            found.append(f"its {what} has {free:.2f} GB left, and {least:.2f} are wanted")
+    error_s = reading.clock_error_s
+    if error_s is not None and error_s > limits.clock_error_s:
+        found.append(f"its clock may be {error_s:.1f} s off")
+    return tuple(found)

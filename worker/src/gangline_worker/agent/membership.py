@@ -1,0 +1,125 @@
+"""Whether this node takes gangs: its incarnation, its lease and its check. No I/O, no clock.
+
+The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
+seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
+and the node joins again as a new incarnation once the bus answers and the last rank is gone.
+
+The check: before it joins, at the start and after a lost lease, the node is checked. While that
+fails it does not join, says why (`node.unfit`), and is checked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gangline_schemas.events.workers import NodeInfo
+
+from . import announce
+from .model import Action, CheckNode, Gang, HeartbeatAcked, Moment, NodeChecked, Note
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLimits:
+    """How often heartbeats go out, and how long ranks may run without one acknowledged.
+
+    `check_node`: it joins only when its check passed; one that failed is done again
+    `check_again_s` later.
+    """
+
+    heartbeat_interval_s: float = 1.0
+    lease_s: float = 45.0
+    check_node: bool = False
+    check_again_s: float = 30.0
+
+
+class Membership:
+    """The node as the cluster sees it. After a lost lease a counter is appended to its incarnation.
+
+    `unfit_for` are clauses about why it does not join; () when it may.
+    """
+
+    def __init__(self, node: NodeInfo, limits: AgentLimits) -> None:
+        self.node = node
+        self.joined = False
+        self.leaving: str | None = None
+        self.unfit_for: tuple[str, ...] = ()
+        self._boot = node.incarnation
+        self._limits = limits
+        self._rejoins = 0
+        self._acked_mono_s = 0.0
+        self._heartbeats = 0
+        self._heartbeat_due_s = 0.0
+        self._fit = not limits.check_node
+        self._checking = limits.check_node  # the first check begins before the core does
+        self._check_due_s = 0.0
+
+    @property
+    def lease_ends_s(self) -> float:
+        """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
+        return self._acked_mono_s + self._limits.lease_s
+
+    def start(self, at: Moment) -> list[Action]:
+        """Join, unless the node is to be checked: it joins when that is done."""
+        self._acked_mono_s = self._heartbeat_due_s = at.mono_s
+        return [*self.offer(at, busy=False), *self.beat((), at)]
+
+    def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Action]:
+        """A heartbeat, when it is due."""
+        if at.mono_s < self._heartbeat_due_s:
+            return []
+        self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
+        self._heartbeats += 1
+        return [announce.heartbeat(self.node, gangs, self._heartbeats, at)]
+
+    def acked(self, item: HeartbeatAcked) -> None:
+        """A heartbeat of this incarnation extends the lease."""
+        if item.incarnation == self.node.incarnation:
+            self._acked_mono_s = max(self._acked_mono_s, item.sent_mono_s)
+
+    def lose(self, at: Moment) -> list[Action]:
+        """What follows from a lease that is over: whatever runs here must be ended; else []."""
+        if not self.joined or at.mono_s < self.lease_ends_s:
+            return []
+        self.joined = False
+        self._fit = not self._limits.check_node
+        self._rejoins += 1
+        renewed = f"{self._boot}.{self._rejoins}"
+        self.node = self.node.model_copy(update={"incarnation": renewed})
+        return [Note("lease.lost", detail=f"rejoining as {renewed}")]
+
+    def offer(self, at: Moment, *, busy: bool) -> list[Action]:
+        """Join when nothing is against it; first check the node, when that is due.
+
+        `busy`: ranks of an earlier incarnation are left. Call it when a heartbeat was acknowledged.
+        """
+        cut_off = at.mono_s >= self.lease_ends_s
+        if self.joined or busy or cut_off or self.leaving is not None:
+            return []
+        if self._fit:
+            self.joined = True
+            return [announce.joined(self.node)]
+        if self._checking or at.mono_s < self._check_due_s:
+            return []
+        self._checking = True
+        return [CheckNode()]
+
+    def checked(self, item: NodeChecked, at: Moment, *, busy: bool) -> list[Action]:
+        """Join, or say why not, after each check: what was said before may have been lost."""
+        logged, self.unfit_for = self.unfit_for, item.failures
+        self._checking = False
+        self._fit = not item.failures
+        self._check_due_s = at.mono_s + self._limits.check_again_s
+        if self._fit:
+            return self.offer(at, busy=busy)
+        out: list[Action] = [announce.unfit(self.node, item.failures, at)]
+        if item.failures != logged:
+            out.append(Note("node.unfit", detail="; ".join(item.failures)))
+        return out
+
+    def leave(self, reason: str) -> list[Action]:
+        """Say that the node will go, once."""
+        if self.leaving is not None:
+            return []
+        self.leaving = reason
+        return [announce.leaving(self.node, reason)]
