@@ -316,7 +316,7 @@ def test_data_is_used_only_as_an_admin_approved_it(http_client: httpx.Client) ->
         assert (answer.status_code, answer.json()) == (200, USE | {"approved": True})
     [listed] = http_client.get(APPROVALS, headers=ADMIN).json()["approvals"]
     assert {name: listed[name] for name in USE} == USE
-    assert listed["user"] == "admin"
+    assert listed["user"] == "root"
     others = http_client.get(APPROVALS, params={"snapshot": "other"}, headers=ADMIN).json()
     assert others == {"approvals": []}
     assert post(wanted).status_code == 201
