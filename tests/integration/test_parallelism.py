@@ -19,6 +19,8 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import held
 
 STEPS = 8
+SETTINGS = (f"steps={STEPS}", "checkpoint_every_steps=3")
+PROMOTE = {"GANGLINE_PROMOTE": "final"}  # a loss is measured with each save, in the middle too
 TOLERANCE = 5e-6
 EXPERTS = ("experts=4", "experts_per_token=2")
 LAYOUTS = {
@@ -63,6 +65,8 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
 def assert_alike(run: Run, alone: Run) -> None:
     """The same losses, and weights that drifted no further than those of one process may."""
     assert list(run.losses()) == list(range(1, STEPS + 1))
+    recorded, measured = (Checkpoint(last(one)).record.metrics["eval_loss"] for one in (alone, run))
+    assert measured == pytest.approx(recorded, abs=1e-3), "by this a checkpoint is known again"
     for metric in ("loss", "grad_norm"):
         expected_by_step = alone.by_step(metric)
         for step, value in run.by_step(metric).items():
@@ -77,20 +81,21 @@ def assert_alike(run: Run, alone: Run) -> None:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process."""
-    return train(tmp_path_factory.mktemp("alone") / "dense", 1, f"steps={STEPS}")
+    return train(tmp_path_factory.mktemp("alone") / "dense", 1, *SETTINGS, extra_env=PROMOTE)
 
 
 @pytest.fixture(scope="module")
 def alone_with_experts(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One process, with a mixture of experts."""
     directory = tmp_path_factory.mktemp("alone") / "experts"
-    return train(directory, 1, f"steps={STEPS}", *EXPERTS)
+    return train(directory, 1, *SETTINGS, *EXPERTS, extra_env=PROMOTE)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_losses_are_those_of_one_process(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
-    assert_alike(train(tmp_path / name, ranks, f"steps={STEPS}", *settings), alone)
+    run = train(tmp_path / name, ranks, *SETTINGS, *settings, extra_env=PROMOTE)
+    assert_alike(run, alone)
 
 
 @pytest.mark.parametrize("name", EXPERT_LAYOUTS)
@@ -98,7 +103,7 @@ def test_experts_give_the_losses_of_one_process(
     alone_with_experts: Run, tmp_path: Path, name: str
 ) -> None:
     ranks, settings = EXPERT_LAYOUTS[name]
-    run = train(tmp_path / name, ranks, f"steps={STEPS}", *EXPERTS, *settings)
+    run = train(tmp_path / name, ranks, *SETTINGS, *EXPERTS, *settings, extra_env=PROMOTE)
     assert_alike(run, alone_with_experts)
 
 
