@@ -27,7 +27,7 @@ import structlog
 from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
-from .isolation_files import Owner, give
+from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
 from .isolation_metadata import block_metadata
 from .isolation_rooms import (
@@ -217,6 +217,8 @@ class Isolator:
                 self._groups = Groups(delegated_group())
             self._let_through()
             give(place, owner)
+            with acting_as(owner):
+                (place / "by-the-agent").touch()
             self.enter(_TRIAL, [place], _TRIAL_BYTES, lambda begin: begin())
             confinement = self.confinement(_TRIAL, owner, 1 << 30)
             lacking = _run(place, confinement, _WRITES)
@@ -232,9 +234,9 @@ class Isolator:
             shutil.rmtree(place, ignore_errors=True)
 
     def _let_through(self) -> None:
-        """Let users pass to what is theirs below the agent's folders, where no room shows it."""
+        """Let users pass to what is theirs below the agent's folders."""
         for path in self._passed:
-            path.chmod(0o711 if self.level is Isolation.USER else 0o700)
+            path.chmod(0o711 if self._has(Isolation.USER) else 0o700)
 
 
 def _run(place: Path, confinement: Confinement, program: str) -> str | None:
