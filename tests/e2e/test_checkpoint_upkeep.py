@@ -1,4 +1,4 @@
-"""What becomes of checkpoints while nobody looks, on the real platform: read again, and advised."""
+"""What becomes of checkpoints, on the real platform: read again, advised, validated, pinned."""
 
 from __future__ import annotations
 
@@ -97,4 +97,41 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     standing = [item for item in listed if item["status"] == "committed"]
     assert standing
     assert all(item["kept"] for item in standing)
+    watch.assert_sound()
+
+
+def test_the_last_checkpoint_is_validated_by_a_run_of_its_own_and_pinned(
+    started: tuple[Client, Path],
+    watch: LogWatch,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = watch.submit("promoted", hyperparameters={"steps": 8}, checkpoint={"promote": "final"})
+    told = watch.wait_for(lambda s: s.type == "checkpoint.promoted" and s.data.job_id == job).data
+    assert told.step == 8
+    [asked] = watch.of("checkpoint.promotion.requested", job)
+    assert asked.data.run == told.run
+    watch.wait_state(told.run, "succeeded")
+    assert watch.of("checkpoint.committed", told.run) == []
+
+    monkeypatch.setenv("GANGLINE_URL", started[0].url)
+    monkeypatch.setenv("GANGLINE_TOKEN", started[0].token)
+    gangline = runner(capsys)
+    [row] = gangline("checkpoints", job, "--pin", "8", "--json").json["checkpoints"]
+    assert (row["promotion"], row["promotion_run"], row["pinned"]) == ("promoted", told.run, True)
+    assert set(row["kept"]) == {"latest", "promoted", "pinned"}
+    assert row["metrics"]["eval_loss"] > 0
+    [row] = gangline("checkpoints", job, "--unpin", "8", "--json").json["checkpoints"]
+    assert not row["pinned"]
+    shown = gangline("checkpoints", job, "--promote", "8")
+    assert shown.code == 0, shown.err
+    assert "GATE" in shown.out
+    again = watch.wait_for(
+        lambda s: s.type == "checkpoint.promoted" and s.data.run != told.run
+    ).data
+    assert (again.job_id, again.step) == (job, 8)
+    assert f"step 8 is validated by {again.run}" in shown.err
+    watch.settle()
+    pins = [(s.data.pinned, s.data.step) for s in watch.of("checkpoint.pin.changed", job)]
+    assert pins == [(True, 8), (False, 8)]
     watch.assert_sound()
