@@ -112,6 +112,8 @@ class Agent:
         )
         data = settings.data_dir.absolute()
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (data / "spool").mkdir(exist_ok=True)
+        (data / "spool").chmod(0o700)  # users of teams may pass through `data`
         self._lock = _take_folder(data)
         sockets = _socket_folder(data)
         kill_agent(str(sockets))
