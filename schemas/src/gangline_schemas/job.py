@@ -187,7 +187,7 @@ class CheckpointPolicy(Model):
     )
     interval_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
     adapt_interval: bool = Field(
-        default=False, description="From the second attempt on as advised from costs and failures."
+        default=False, description="Save as often as is advised from costs and failures."
     )
     incremental: Incremental | None = Field(
         default=None, description="What did not change is not written again; without: whole saves."

@@ -12,6 +12,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import CheckpointRequested, FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
     GangAllocated,
     GangPreempting,
     GangReleased,
@@ -522,6 +523,16 @@ def test_a_requested_checkpoint_reaches_each_rank_once(node: Node):
     assert out == [SendControl(rank, Control(checkpoint_request=1))]
     assert node.do(request) == []
     assert node.do(asked) == [SendControl(rank, Control(checkpoint_request=2))]
+
+
+def test_a_changed_interval_reaches_the_ranks_of_its_job_that_run_and_that_come(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    assert node.do(CheckpointIntervalChanged(job_id="job", interval_s=90.0)) == []
+    told = [SendControl(rank, Control(interval_s=90.0))]
+    assert node.do(RankMessage(rank, Hello(rank=0, token="t"))) == told
+    assert node.do(CheckpointIntervalChanged(job_id="other", interval_s=60.0)) == []
+    out = node.do(CheckpointIntervalChanged(job_id="job", interval_s=60.0))
+    assert out == [SendControl(rank, Control(interval_s=60.0))]
 
 
 def test_a_lost_lease_kills_all_and_the_node_joins_again_when_they_are_gone(node: Node):

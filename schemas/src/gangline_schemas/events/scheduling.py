@@ -206,7 +206,7 @@ class ResumePointChanged(Event):
 
 
 class CheckpointIntervalChanged(Event):
-    """The job's next attempt saves this often, as was advised and as its spec lets it."""
+    """The job saves this often from now on, as was advised and as its spec lets it."""
 
     type: ClassVar[str] = "job.interval.changed"
     job_id: Identifier

@@ -29,6 +29,7 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested, GangFailed
 from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
     GangAllocated,
     GangPreempting,
     GangReleased,
@@ -73,6 +74,7 @@ _CONCERNS = (
     GangPreempting,
     GangReleased,
     ResumePointChanged,
+    CheckpointIntervalChanged,
     GangFailed,
     CheckpointRequested,
 )

@@ -17,6 +17,7 @@ from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
     GangAllocated,
     GangPreempting,
     GangReleased,
@@ -206,8 +207,8 @@ class AgentCore:
             case CheckpointRequested():
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._request_checkpoint(gang, event_id) if gang else []
-            case ResumePointChanged():
-                return self._on_resume_changed(event)
+            case ResumePointChanged() | CheckpointIntervalChanged():
+                return self._on_job_changed(event)
             case GangFailed(cause=FailureCause.HANG):
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._take_stacks(gang, at) if gang else []
@@ -305,11 +306,12 @@ class AgentCore:
         gang.checkpoint_requests += 1
         return self._tell(gang)
 
-    def _on_resume_changed(self, event: ResumePointChanged) -> list[Action]:
+    def _on_job_changed(
+        self, event: ResumePointChanged | CheckpointIntervalChanged
+    ) -> list[Action]:
         out: list[Action] = []
         for gang in self.gangs:
-            if gang.key.job_id == event.job_id and gang.incremental:
-                gang.committed = gang.own_step(event)
+            if gang.key.job_id == event.job_id and gang.follow(event):
                 out += self._tell(gang)
         return out
 

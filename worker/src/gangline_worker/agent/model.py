@@ -10,6 +10,7 @@ from enum import Enum
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
+    CheckpointIntervalChanged,
     GangAllocated,
     NodeAssignment,
     ResumePointChanged,
@@ -411,6 +412,7 @@ class Gang:
     checkpoint_requests: int = 0
     requests_seen: set[str] = field(default_factory=set)
     committed: int | None = None  # the newest step of its own that it would start from again
+    interval_s: float | None = None  # it saves this often since that was changed while it runs
     over: bool = False  # released, superseded or its lease lost
     final: bool = False
     hung: bool = False  # its stacks were asked for
@@ -449,7 +451,16 @@ class Gang:
         """Whether its saves leave out what earlier ones wrote."""
         return self.allocation.spec.checkpoint.incremental is not None
 
-    def own_step(self, event: ResumePointChanged) -> int | None:
+    def follow(self, event: ResumePointChanged | CheckpointIntervalChanged) -> bool:
+        """Take what changed of its job; whether its ranks are to hear of it."""
+        if isinstance(event, CheckpointIntervalChanged):
+            self.interval_s = event.interval_s
+            return True
+        if self.incremental:
+            self.committed = self._own_step(event)
+        return self.incremental
+
+    def _own_step(self, event: ResumePointChanged) -> int | None:
         """The step of this attempt that the job would start from again, if it is one."""
         point = event.checkpoint
         if point is None or event.restored:
@@ -469,4 +480,5 @@ class Gang:
             stop=self.stop,
             checkpoint_request=self.checkpoint_requests,
             committed=self.committed,
+            interval_s=self.interval_s,
         )
