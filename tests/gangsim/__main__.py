@@ -23,12 +23,12 @@ TELL_EVERY = 1000
 def main() -> int:
     """0 when no run violated anything."""
     options = _options()
-    parts, kinds = _world(options.ablate)
+    parts = _parts(options.ablate)
     if options.regression:
         data = json.loads(options.regression.read_text(encoding="utf-8"))
         return _show(Plan.from_data(data["plan"]), parts, trace=options.trace)
     if options.seed is not None:
-        plan = draw(options.seed, kinds)
+        plan = _plan(options.seed, options.ablate)
         code = _show(plan, parts, trace=options.trace)
         if code and options.shrink:
             _shrink(plan, parts)
@@ -92,18 +92,20 @@ def _soak(start: int, count: int, ablate: str | None) -> int:
 
 def _run_seed(seed: int, ablate: str | None) -> str:
     """What was violated, in a line; empty when nothing was."""
-    parts, kinds = _world(ablate)
-    plan = draw(seed, kinds)
-    outcome = simulate(plan, parts)
+    plan = _plan(seed, ablate)
+    outcome = simulate(plan, _parts(ablate))
     return _line(plan, outcome) if outcome.violation else ""
 
 
-def _world(ablate: str | None) -> tuple[Parts, tuple[str, ...] | None]:
-    """The parts, and the kinds of faults to draw (None: all)."""
+def _parts(ablate: str | None) -> Parts:
+    return Parts() if ablate is None else ABLATIONS[ablate].parts()
+
+
+def _plan(seed: int, ablate: str | None) -> Plan:
     if ablate is None:
-        return Parts(), None
+        return draw(seed)
     ablation = ABLATIONS[ablate]
-    return ablation.parts(), ablation.kinds
+    return draw(seed, ablation.kinds).incremental(ablation.full_every)
 
 
 if __name__ == "__main__":

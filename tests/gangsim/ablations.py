@@ -15,6 +15,7 @@ from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
 from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartition
 from gangline_checkpoints import perform as checkpoints_perform
+from gangline_checkpoints import references
 from gangline_checkpoints import state as checkpoints_state
 from gangline_checkpoints.model import Open
 from gangline_checkpoints.perform import StorePerformer
@@ -35,11 +36,15 @@ REPAIRS = 3
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """One safeguard: how to take it away, and the kinds of faults that need it."""
+    """One safeguard: how to take it away, and the kinds of faults that need it.
+
+    `full_every` above 1: it is one of incremental saves.
+    """
 
     what: str
     parts: Callable[[], Parts]
     kinds: tuple[str, ...]
+    full_every: int = 1
 
 
 class _UnfencedBus(MemoryBus):
@@ -214,17 +219,23 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "commit-record": Ablation(
         "the record is in the store before the commit is in the log (the second phase)",
-        _patched((StorePerformer, "_put_record", lambda self, effect: None)),
+        _patched((StorePerformer, "_put_record", lambda self, effect, referred: None)),
         ("store.away", "crash"),
     ),
     "verification": Ablation(
         "a checkpoint's bytes are read before it counts",
-        _patched((StorePerformer, "_check_bytes", lambda self, digest: None)),
+        _patched((StorePerformer, "_check_bytes", lambda self, written, manifest: None)),
         ("store.damage",),
     ),
     "verification-on-read": Ablation(
         "a checkpoint's bytes are compared when an attempt starts from it",
         _patched((effects, "intact", lambda data, digest: True)),
         ("store.damage", "rank.crash"),
+    ),
+    "references": Ablation(
+        "retention counts references",
+        _patched((references, "let_go", lambda job, kept, surplus, *, over: surplus)),
+        ("rank.crash", "user.restore"),
+        full_every=4,
     ),
 }

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 from gangline_schemas.checkpoint import (
     CommitRecord,
+    RankManifest,
     checkpoint_prefix,
     job_prefix,
     manifest_name,
     shard_name,
+    step_folder,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
@@ -18,7 +20,8 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError
 from gangline_worker.agent import model as agent
 from gangline_worker.agent.model import GangKey, RankKey
-from gangsim.training import RankProcess
+from gangsim.engine import Violation
+from gangsim.training import RankProcess, state_of
 
 if TYPE_CHECKING:
     from gangsim.node import AgentProcess
@@ -115,11 +118,32 @@ class NodeEffects:
         if not resume.commit_key.startswith(f"teams/{team}/"):
             raise StoreError("of another team")
         record = CommitRecord.decode(self._read(resume.commit_key))
-        for digest in (*record.manifests, *record.shards):
-            data = self._read(digest.key)
+        found: dict[str, bytes] = {}
+        for digest in (*record.manifests, *record.shards, *(record.referred or ())):
+            data = found[digest.key] = self._read(digest.key)
             if not intact(data, digest):
                 raise Damaged(digest.key, missing=False)
             self._world.check_restored(resume, digest.key, data)
+        for digest in record.manifests:
+            self._put_together(resume, RankManifest.decode(found[digest.key]), found)
+
+    def _put_together(
+        self, resume: CheckpointRef, manifest: RankManifest, found: dict[str, bytes]
+    ) -> None:
+        """The chunks of a rank, wherever they lie, are what it held."""
+        if manifest.chunks is None:
+            return
+        attempt = resume.commit_key.rpartition("/")[0].rpartition("/")[0]
+        whole = b""
+        for chunk in manifest.chunks:
+            key = f"{attempt}/{step_folder(chunk.step)}/{shard_name(manifest.rank)}"
+            if key not in found:
+                raise Violation(f"{resume.commit_key} does not name {key}")
+            whole += found[key][chunk.byte_offset : chunk.byte_offset + chunk.size_bytes]
+        place = (manifest.job_id, manifest.attempt, manifest.step, manifest.rank)
+        if whole != b"".join(state_of(*place)):
+            raise Violation(f"{place} was put together of other bytes than were saved")
+        self._world.engine.count("referred" if manifest.refers else "whole")
 
     def _read(self, key: str) -> bytes:
         try:
@@ -137,6 +161,7 @@ class NodeEffects:
             pid=self._pids,
             say=lambda message, shard, manifest: self._say(key, message, shard, manifest),
             exited=self._exited,
+            full_every=self._allocations[key.gang].spec.checkpoint.full_every,
         )
         self.ranks[key] = rank
         self._world.machines.started(rank)

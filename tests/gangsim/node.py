@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from gangsim.plan import NodePlan
     from gangsim.world import World
 
-CONCERNS = (b"gang.allocated", b"gang.preempting", b"gang.released", b"checkpoint.requested")
+CONCERNS = (
+    b"gang.allocated",
+    b"gang.preempting",
+    b"gang.released",
+    b"job.resume.changed",
+    b"checkpoint.requested",
+)
 TICK_S = 1.0
 GUARD_SLACK_S = 2.0
 LEAVE_GRACE_S = 10.0

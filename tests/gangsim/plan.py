@@ -35,7 +35,7 @@ class NodePlan:
 class JobPlan:
     """A training job: `steps` of `step_s` seconds each, a checkpoint every `save_every` steps.
 
-    `min_gpus` makes it elastic; 0: it is not.
+    `min_gpus` makes it elastic; 0: it is not. `full_every` above 1 makes its saves incremental.
     """
 
     job_id: str
@@ -52,6 +52,7 @@ class JobPlan:
     max_runtime_s: float = 0.0
     resume_from: str = ""
     min_gpus: int = 0
+    full_every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ class Plan:
             faults=tuple(Fault(**item) for item in data["faults"]),
             chaos_s=data["chaos_s"],
         )
+
+    def incremental(self, full_every: int) -> Plan:
+        """The same run with saves that leave out what did not change."""
+        jobs = tuple(replace(job, full_every=full_every) for job in self.jobs)
+        return replace(self, jobs=jobs)
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Plan:
         """The same run with other faults."""

@@ -17,6 +17,7 @@ from gangline_schemas.events.workers import ObjectDigest, RankActivity
 from gangline_schemas.rank_protocol import Control, Doing, FromRank, Hello, Report, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_worker.agent.model import GangKey, RankKey
+from gangline_worker.checkpoint.chunks import Tables, plan
 
 if TYPE_CHECKING:
     from gangsim.engine import Engine
@@ -39,9 +40,15 @@ class RankProcess:
     pid: int
     say: Callable[[FromRank, bytes, bytes], None]
     exited: Callable[[RankProcess, int | None, int | None, str], None]
+    full_every: int = 1
     running: bool = True
     hung: bool = False
     leaving: bool = False
+    committed: int | None = None
+    tables: Tables = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.full_every, lambda: self.committed)
 
     def end(self, code: int | None = None, signal: int | None = None, words: str = "") -> None:
         """The process is gone."""
@@ -77,6 +84,7 @@ class Training:
         """The agent asks for something."""
         if not rank.running or rank.hung:
             return
+        rank.committed = control.committed
         if control.stop is not None:
             self.terminate(rank)
         if control.checkpoint_request > self.save_asked:
@@ -166,28 +174,51 @@ class Training:
     def _save(self) -> None:
         for rank in self.ranks.values():
             if rank.running:
-                ready, shard, manifest = saved(rank.key, self.step, self.world_size)
-                rank.say(ready, shard, manifest)
+                found = saved(rank.key, self.step, self.world_size, rank.tables)
+                if found is not None:
+                    rank.say(*found)
 
 
-def saved(key: RankKey, step: int, world_size: int) -> tuple[ShardReady, bytes, bytes]:
-    """What a rank saves at a step: the announcement, the shard's and the manifest's bytes."""
+def state_of(job_id: str, attempt: int, step: int, rank: int) -> tuple[bytes, bytes]:
+    """What a rank holds after a step: what never changes in its attempt, and what always does."""
+    frozen, trained = f"{job_id} {attempt} {rank}", f"{job_id} {attempt} {step} {rank}"
+    return frozen.ljust(64).encode(), trained.ljust(64).encode()
+
+
+def saved(
+    key: RankKey, step: int, world_size: int, tables: Tables
+) -> tuple[ShardReady, bytes, bytes] | None:
+    """What a rank saves at a step: the announcement, the shard's and the manifest's bytes.
+
+    None: it has saved this step. Without incremental saves it holds nothing that never changes.
+    """
     gang = key.gang
-    shard = f"{gang.job_id} {gang.attempt} {step} {key.rank}".ljust(64).encode()
+    frozen, trained = state_of(gang.job_id, gang.attempt, step, key.rank)
+    shard, chunks, size = trained, None, 64
+    if tables.wanted:
+        size = 128
+        digests = [digest_bytes(frozen), digest_bytes(trained)]
+        if tables.holds(step, digests):
+            return None
+        written = plan(step, ((0, 64), (64, 128)), digests, tables.base())
+        tables.add(written.table)
+        shard = b"".join((frozen + trained)[start:end] for start, end in written.spans)
+        chunks = written.table.chunks
     folder = checkpoint_prefix("", gang.attempt, step)[1:]
     digest = ObjectDigest(
-        key=f"{folder}/{shard_name(key.rank)}", size_bytes=64, xxh3=digest_bytes(shard)
+        key=f"{folder}/{shard_name(key.rank)}", size_bytes=len(shard), xxh3=digest_bytes(shard)
     )
     piece = TensorSlice(
         name="w",
         dtype="uint8",
-        global_shape=(world_size * 64,),
-        start=(key.rank * 64,),
-        shape=(64,),
+        global_shape=(world_size * size,),
+        start=(key.rank * size,),
+        shape=(size,),
         byte_offset=0,
-        size_bytes=64,
+        size_bytes=size,
     )
     manifest = RankManifest(
+        format=1 if chunks is None else 2,
         job_id=gang.job_id,
         attempt=gang.attempt,
         step=step,
@@ -195,16 +226,19 @@ def saved(key: RankKey, step: int, world_size: int) -> tuple[ShardReady, bytes, 
         world_size=world_size,
         shard=digest.model_copy(update={"key": shard_name(key.rank)}),
         tensors=(piece,),
-    ).encode()
+        chunks=chunks,
+    )
+    raw = manifest.encode()
     ready = ShardReady(
         step=step,
         rank=key.rank,
         world_size=world_size,
         manifest=ObjectDigest(
             key=f"{folder}/{manifest_name(key.rank)}",
-            size_bytes=len(manifest),
-            xxh3=digest_bytes(manifest),
+            size_bytes=len(raw),
+            xxh3=digest_bytes(raw),
         ),
         shard=digest,
+        refers=manifest.refers,
     )
-    return ready, shard, manifest
+    return ready, shard, raw

@@ -89,6 +89,7 @@ def spec_of(job: JobPlan) -> JobSpec:
         optional["max_runtime_hours"] = job.max_runtime_s / 3600
     if job.resume_from:
         optional["resume_from"] = job.resume_from
+    saves = {"incremental": {"full_every": job.full_every}} if job.full_every > 1 else {}
     need = {"gpus": job.gpus} | ({"min_gpus": job.min_gpus} if job.min_gpus else {})
     return JobSpec.model_validate(
         {
@@ -100,7 +101,7 @@ def spec_of(job: JobPlan) -> JobSpec:
             "command": ["train"],
             "resources": need,
             "topology": {"level": "rack", "mode": "preferred"},
-            "checkpoint": {"keep": {"latest": job.keep}},
+            "checkpoint": {"keep": {"latest": job.keep}, **saves},
             "restart": {"max": job.restarts},
             "stop_grace_seconds": job.grace_s,
         }

@@ -17,7 +17,7 @@ CHAOS_S = 270.0
 def test_a_missing_safeguard_is_noticed(name: str) -> None:
     ablation = ABLATIONS[name]
     for seed in range(SEEDS):
-        plan = draw(seed, ablation.kinds)
+        plan = draw(seed, ablation.kinds).incremental(ablation.full_every)
         if simulate(plan, ablation.parts()).violation:
             break
     else:
