@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from agent_fixture import AgentEnd
+from duty import slowed
 from gang_fixture import EXIT_AGENT, Gang
 from gangline_schemas.checkpoint import RankManifest
 from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report, ShardReady
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.files import read_verified
+
+WINDOW = 32
 
 
 @pytest.fixture
@@ -77,6 +81,18 @@ def test_wishes_of_the_agent_are_met(agent: AgentEnd, tmp_path: Path) -> None:
     assert f"stopped after step {steps[1]}" in run.outputs[0]
 
 
+def test_an_interval_that_the_agent_changes_is_followed_while_training(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    gang = gang_of(agent, tmp_path / "run", "steps=100000", "checkpoint_interval_s=600")
+    gang.wait_for(r"step 2/")
+    agent.ask(Control(interval_s=0.01))
+    agent.wait_for(lambda said: len(ready(said)) >= 4)
+    agent.ask(Control(interval_s=0.01, stop="cancelled"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+
+
 def test_ranks_leave_when_their_agent_is_gone(agent: AgentEnd, tmp_path: Path) -> None:
     gang = gang_of(agent, tmp_path / "run", "steps=100000")
     gang.wait_for(r"step 2/")
@@ -99,3 +115,28 @@ def test_a_failing_disk_is_reported_and_training_goes_on(agent: AgentEnd, tmp_pa
     run = gang.wait()
     assert run.codes == (0, 0), run.text
     assert "training goes on" in run.text
+
+
+def work_of(said: Sequence[FromRank]) -> tuple[list[float], list[float]]:
+    """What ranks 0 and 1 worked in each step; rank 0 alone reports the loss."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for message in said:
+        if isinstance(message, Report) and "busy_s" in message.metrics:
+            values = [value for value in message.metrics["busy_s"] if value is not None]
+            found[0 if "loss" in message.metrics else 1].extend(values)
+    return found
+
+
+def test_a_slowed_rank_works_longer_and_its_peer_does_not(agent: AgentEnd, tmp_path: Path) -> None:
+    gang = gang_of(agent, tmp_path / "run", "steps=100000", "dim=128", "seq_len=64")
+    said = agent.wait_for(lambda said: min(map(len, work_of(said))) >= WINDOW)
+    even = [median(work[-WINDOW:]) for work in work_of(said)]
+    assert max(even) < 1.4 * min(even), even
+    pid = gang.processes[1].pid
+    assert pid is not None
+    with slowed(pid):
+        before = max(map(len, work_of(agent.said)))
+        said = agent.wait_for(lambda said: min(map(len, work_of(said))) >= before + WINDOW)
+    gang.kill()
+    mine, slow = (median(work[-WINDOW:]) for work in work_of(said))
+    assert slow > 1.5 * mine, (mine, slow)
