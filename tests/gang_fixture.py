@@ -53,6 +53,8 @@ class Run:
 _PR_SET_PDEATHSIG = 1
 KILL_AT_ENV = "TEST_KILL_AT_STEP"
 BAD_LOSS_ENV = "TEST_BAD_LOSS_RANK_FIRST_COUNT_ADDED"
+SLOW_LAYER_ENV = "TEST_SLOW_LAYER_RANK"
+SLOW_LAYER_S = 0.1
 LATE_COPY_ENV = "TEST_LATE_COPY"
 SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
@@ -100,6 +102,19 @@ def spoil_losses(first: int, count: int, added: float) -> None:
     parallel.loss_of = spoilt  # type: ignore[assignment]
 
 
+def slow_layers() -> None:
+    """Let each layer's forward pass take `SLOW_LAYER_S` longer."""
+    from gangline_worker.training.model import Layer
+
+    quick = Layer._forward
+
+    def slow(self: Layer, *arguments: Any) -> Any:
+        time.sleep(SLOW_LAYER_S)
+        return quick(self, *arguments)
+
+    Layer._forward = slow  # type: ignore[method-assign]
+
+
 def save_at_once() -> None:
     """Let the trainer save what it loaded, instead of training."""
     from gangline_worker.training.agreement import StepNews, summarize
@@ -141,6 +156,8 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         copy_late()
     if SAVE_ENV in env:
         save_at_once()
+    if env.get(SLOW_LAYER_ENV) == env["RANK"]:
+        slow_layers()
     rank, first, count, added = env.get(BAD_LOSS_ENV, "none 0 0 0").split()
     if env["RANK"] == rank:
         spoil_losses(int(first), int(count), float(added))

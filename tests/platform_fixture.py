@@ -50,7 +50,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPlatfo
         data_dir,
         heartbeat_timeout_s=10.0,
         heartbeat_interval_s=0.5,
-        environment={"GANGLINE_STRAGGLER_AFTER_S": "5", "GANGLINE_DATA_APPROVALS": "named"},
+        environment={"GANGLINE_STRAGGLER_AFTER_S": "3", "GANGLINE_DATA_APPROVALS": "named"},
     )
     with running:
         client = running.start()
