@@ -216,6 +216,15 @@ def test_what_is_damaged_by_then_is_not_promoted() -> None:
     assert "damaged" in refused.reason
 
 
+def test_of_a_job_of_which_nothing_is_left_the_verdict_is_no() -> None:
+    run = checkpoint_run()
+    run.feed(validating(10))
+    [_, refused] = run.feed(ended(RUN, JobState.SUCCEEDED))
+    assert isinstance(refused, PromotionRefused)
+    assert (refused.job_id, refused.step) == (JOB, 10)
+    assert run.feed(ended(RUN, JobState.SUCCEEDED)) == []
+
+
 def test_a_run_from_a_checkpoint_that_validates_nothing_promotes_nothing() -> None:
     run = running()
     commit(run, 10)

@@ -51,9 +51,9 @@ def found(
     place = state.trying.get(run_id)
     if run is not None and run.validates is not None:
         place = (run.validates.job_id, run.validates.attempt, run.validates.step)
-    owner = state.jobs.get(place[0]) if place is not None else None
-    if place is None or owner is None:
+    if place is None:
         return []
+    owner = state.jobs.get(place[0], Job())  # nothing may be left of a job that ended
     job_id, step_id = place[0], StepId(*place[1:])
     refusal = _refusal(owner, run, step_id, end)
     at = {"job_id": job_id, "attempt": step_id.attempt, "step": step_id.step, "run": run_id}
@@ -62,6 +62,8 @@ def found(
         if refusal is None
         else PromotionRefused.model_validate({**at, "reason": refusal})
     )
+    if job_id not in state.jobs:
+        return [Decision(job_id, event)]
     kept = owner.kept if refusal is not None else owner.kept_with(step_id, promoted=True)
     return [Decision(job_id, event), *deletions(state, job_id, kept, but_for=run_id)]
 
