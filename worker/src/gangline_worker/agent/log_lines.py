@@ -45,7 +45,7 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
 
 
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
-    """What a rank said, with secrets blacked out of the names of its metrics, and of reasons."""
+    """What a rank said, with secrets blacked out of its sentences and the names of its metrics."""
     if isinstance(message, Hello | Doing | CopyDamaged):
         return message
     if isinstance(message, DataDamaged):
