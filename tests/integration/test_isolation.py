@@ -105,6 +105,15 @@ class Stand:
         }
         return [line.text for first in sorted(batches) for line in batches[first]]
 
+    def pid(self, job_id: str) -> int:
+        """As the node sees it."""
+
+        def found() -> list[int]:
+            return [item.pid for item in self.scene.of(WorkerStarted) if item.job_id == job_id]
+
+        self.scene.wait(lambda: bool(found()), f"{job_id} never started")
+        return found()[0]
+
     def exit(self, job_id: str) -> WorkerExited:
         def found() -> list[WorkerExited]:
             return [item for item in self.scene.of(WorkerExited) if item.job_id == job_id]
@@ -159,7 +168,7 @@ def victim(stand: Stand) -> Iterator[Victim]:
     stand.needs(Isolation.USER)
     gang = stand.begin(VICTIM, team=THEIRS, slot=0, env={"VICTIMS_WORD": SECRET})
     stand.scene.wait(lambda: bool(stand.lines(gang.job_id)))
-    pid = next(item.pid for item in stand.scene.of(WorkerStarted) if item.job_id == gang.job_id)
+    pid = stand.pid(gang.job_id)
     known = json.loads(stand.lines(gang.job_id)[0])
     yield Victim(gang, pid, known | {"pid": pid})
     assert alive(pid), "one of the attacks killed it"
@@ -275,8 +284,7 @@ def test_4_a_fork_bomb_fills_its_own_room_alone(stand: Stand, victim: Victim) ->
         slot=2,
     )
     assert found["own"] == [0] * 20
-    inside = next(item.pid for item in stand.scene.of(WorkerStarted) if item.job_id == bomb.job_id)
-    whole = psutil.Process(inside).children(recursive=True)
+    whole = psutil.Process(stand.pid(bomb.job_id)).children(recursive=True)
     assert len(whole) == children
     stand.scene.release(bomb, ReleaseReason.CANCELLED)
     assert stand.exit(bomb.job_id).reason is ExitReason.FENCED
@@ -298,30 +306,35 @@ def test_5_a_memory_bomb_ends_at_its_share(stand: Stand) -> None:
     assert found == {"own": str(share // 2), "above": "OSError", "after": str(2**20)}
 
 
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for descriptor in (0, 1, 2):  # holds on to nothing, and names nobody
+            os.dup2(os.open("/dev/null", os.O_RDWR), descriptor)
+        os.execve("/bin/sleep", ["sleep", os.environ["SECONDS"]], {})
+    os._exit(0)
+os.wait()
+"""
+
+
+def daemon_of(stand: Stand, script: str) -> tuple[GangAllocated, int]:
+    """A gang that runs this, and the pid of the daemon that it begins."""
+    seconds = str(98_000_000 + os.getpid() * 10 + next(stand.numbers))
+
+    def found() -> list[int]:
+        running = psutil.process_iter(["cmdline"])
+        return [item.pid for item in running if item.info["cmdline"] == ["sleep", seconds]]
+
+    gang = stand.begin(script, env={"SECONDS": seconds})
+    until(lambda: bool(found()), "it never began")
+    (daemon,) = found()
+    return gang, daemon
+
+
 def test_6_no_daemon_is_left_behind(stand: Stand) -> None:
     stand.needs(Isolation.NAMESPACES)
-    seconds = 98_000 + os.getpid() % 1000
-
-    def daemons() -> list[int]:
-        wanted = ["sleep", str(seconds)]
-        found = psutil.process_iter(["cmdline"])
-        return [process.pid for process in found if process.info["cmdline"] == wanted]
-
-    gang = stand.begin(
-        f"""
-        reading, writing = os.pipe()
-        if os.fork() == 0:
-            os.setsid()
-            if os.fork() == 0:
-                for descriptor in (0, 1, 2):  # holds on to nothing, and names nobody
-                    os.dup2(os.open("/dev/null", os.O_RDWR), descriptor)
-                os.execve("/bin/sleep", ["sleep", "{seconds}"], {{}})
-            os._exit(0)
-        os.wait()
-        """
-    )
-    until(lambda: bool(daemons()), "it never began")
-    (daemon,) = daemons()
+    gang, daemon = daemon_of(stand, DAEMON)
     assert stand.exit(gang.job_id).reason is ExitReason.FINISHED
     stand.scene.release(gang, ReleaseReason.SUCCEEDED)
     until(lambda: not alive(daemon), "the daemon outlived its gang")
@@ -486,6 +499,18 @@ def test_12_the_token_of_an_older_attempt_opens_nothing(stand: Stand) -> None:
         stand.scene.release(gang, ReleaseReason.RESTARTING)
     steps = [item for item in stand.scene.of(WorkerStep) if item.run_id == "twice"]
     assert sorted(step for item in steps for step in item.step) == [1, 2]
+
+
+def test_nothing_of_a_room_outlives_a_killed_agent(folder: Path, kafka_bootstrap: str) -> None:
+    place = folder / "second"
+    place.mkdir()
+    with NodeScene(place, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
+        stand = Stand(scene, scene.start_agent())
+        stand.needs(Isolation.NAMESPACES)
+        gang, daemon = daemon_of(stand, DAEMON + "import time; time.sleep(600)")
+        rank = stand.pid(gang.job_id)
+        scene.kill_agent()
+        until(lambda: not (alive(daemon) or alive(rank)), "something outlived the agent")
 
 
 TRAINS = """
