@@ -45,6 +45,18 @@ def test_what_was_not_released_is_read_again_after_a_crash(tmp_path: Path):
     assert numbers(again) == [4, 5, 6, 7, 8, 9, 10]
 
 
+def test_a_disk_that_cannot_note_what_is_safe_costs_a_second_sending(tmp_path: Path):
+    (tmp_path / "released.new").mkdir()  # what it is written to first cannot be opened
+    spool = Spool(tmp_path, sync=True, segment_bytes=100)
+    for number in range(10):
+        spool.append(record(number))
+    spool.release(spool.take(7, 0.0)[6].end)
+    assert numbers(spool) == [7, 8, 9]
+    again = numbers(Spool(tmp_path, sync=True))
+    assert again[-3:] == [7, 8, 9]
+    assert again == sorted(set(again))
+
+
 def test_a_rewind_gives_out_again_what_is_not_safe(tmp_path: Path):
     spool = Spool(tmp_path, sync=False)
     for number in range(5):

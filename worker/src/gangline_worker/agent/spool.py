@@ -10,6 +10,7 @@ With a limit, the oldest segments go first when the disk share is used up; `drop
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import struct
@@ -212,8 +213,9 @@ class Spool:
 
     def _write_released(self) -> None:
         temporary = self._folder / "released.new"
-        temporary.write_text(f"{self._released.segment} {self._released.offset}")
-        temporary.replace(self._folder / "released")
+        with contextlib.suppress(OSError):  # a full disk: after a crash more is sent again
+            temporary.write_text(f"{self._released.segment} {self._released.offset}")
+            temporary.replace(self._folder / "released")
 
 
 def _pack(record: OutRecord) -> bytes:
