@@ -35,6 +35,7 @@ MUST_HAPPEN = (
     "checkpoint.committed",
     "checkpoint.abandoned",
     "checkpoint.corrupted",
+    "restored",
     "checkpoint.effect.deferred",
     "job.restore.admitted",
     "job.cancel.admitted",
