@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import platform as machine
+import signal
 import sys
 import time
 import traceback
@@ -119,6 +120,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--json", type=Path, default=DEFAULT_JSON, help="where figures are written")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what runs is ended, data goes away
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     context = Context(options.quick, read_budgets())
     outcomes = []
