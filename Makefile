@@ -83,8 +83,8 @@ bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, man
 	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
 	  $(BENCH_SCHEDULER:%=--only scheduler_%)
 
-BENCH_WORKER := checkpoint restart loader step_overhead ettr
-bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader and failures beside torch's own
+BENCH_WORKER := checkpoint incremental restart loader step_overhead ettr
+bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader, runs with failures
 	@$(BIN)/python tests/bench/run.py --json build/bench-worker.json $(BENCH_WORKER:%=--only %)
 
 clean: ## remove what was set up and made here
