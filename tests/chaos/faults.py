@@ -1,4 +1,4 @@
-"""The faults: each is done to a job that has a committed checkpoint, by `do`."""
+"""Faults on one machine: each is done to a job that trains and has a committed checkpoint."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.fault import Fault
 from chaos.world import SAVE_EVERY, Attack
 from gangline_schemas.events.scheduling import CheckpointRef
 
-
-@dataclass(frozen=True)
-class Fault:
-    """`restarts`: whether the gang must have failed; `corrupts`: whether damage must be found."""
-
-    name: str
-    do: Callable[[Attack], None]
-    restarts: bool = True
-    corrupts: bool = False
+NAN_ONCE = Path(__file__).with_name("nan_once.py")
 
 
 def kill_rank(attack: Attack) -> None:
@@ -83,10 +75,9 @@ def kill_broker(attack: Attack) -> None:
 
 
 def kill_while_writing(attack: Attack) -> None:
-    """The step that is saved was taken; its files are being written."""
+    """The files of the save are being written."""
     attack.wait_committed()
-    due = attack.newest_commit().step + SAVE_EVERY
-    attack.wait("worker.step", lambda data: max(data.step) >= due)
+    attack.wait_local(_due(attack))
     attack.kill_rank()
 
 
@@ -96,13 +87,38 @@ def kill_between_shards(attack: Attack) -> None:
     attack.kill_rank()
 
 
+def kill_before_commit(attack: Attack) -> None:
+    """All parts are in the store, and the service that would commit them stands still."""
+    attack.wait_committed()
+    service = attack.platform.pid("checkpoint-service-0")
+    os.kill(service, signal.SIGSTOP)
+    try:
+        _wait_written(attack)
+        attack.kill_rank()
+        attack.wait("gang.failed")
+    finally:
+        os.kill(service, signal.SIGCONT)
+
+
+def kill_committing_service(attack: Attack) -> None:
+    """It has all parts and verifies them, or has put the record, or has just committed."""
+    attack.wait_committed()
+    _wait_written(attack)
+    os.kill(attack.platform.pid("checkpoint-service-0"), signal.SIGKILL)
+
+
 def kill_after_commit(attack: Attack) -> None:
     attack.wait_committed(2 * SAVE_EVERY)
     attack.kill_rank(0)
 
 
+def go_bad(attack: Attack) -> None:
+    """A weight of rank 0 becomes NaN: by the program of the job itself."""
+    attack.wait("gang.failed")
+
+
 def flip_local(attack: Attack) -> None:
-    _damage_local(attack, _flip)
+    _damage_local(attack, flip)
 
 
 def cut_local(attack: Attack) -> None:
@@ -114,7 +130,7 @@ def delete_local(attack: Attack) -> None:
 
 
 def flip_stored(attack: Attack) -> None:
-    _damage_stored(attack, _flip)
+    _damage_stored(attack, flip)
 
 
 def cut_stored(attack: Attack) -> None:
@@ -125,7 +141,7 @@ def delete_stored(attack: Attack) -> None:
     _damage_stored(attack, Path.unlink)
 
 
-FAULTS = (
+FAULTS_OF_PROCESSES = (
     Fault("kill -9 of a rank", kill_rank),
     Fault("a rank is frozen", freeze_rank),
     Fault("kill -9 of the agent", kill_agent),
@@ -136,33 +152,52 @@ FAULTS = (
     Fault("kill -9 of the broker", kill_broker, restarts=False),
     Fault("killed while writing", kill_while_writing),
     Fault("killed between two shards", kill_between_shards),
+    Fault("killed before the commit", kill_before_commit),
+    Fault("the service, at a commit", kill_committing_service, restarts=False),
     Fault("killed after the commit", kill_after_commit),
+    Fault("a weight becomes NaN", go_bad, command=("python", str(NAN_ONCE))),
     Fault("a bit flips on the node", flip_local),
     Fault("a shard is cut on the node", cut_local),
     Fault("a shard is gone on the node", delete_local),
-    Fault("a bit flips in the store", flip_stored, corrupts=True),
-    Fault("a shard is cut in the store", cut_stored, corrupts=True),
-    Fault("a shard is gone in the store", delete_stored, corrupts=True),
+    Fault("a bit flips in the store", flip_stored, found="checkpoint.corrupted"),
+    Fault("a shard is cut in the store", cut_stored, found="checkpoint.corrupted"),
+    Fault("a shard is gone in the store", delete_stored, found="checkpoint.corrupted"),
 )
+
+
+def _due(attack: Attack) -> int:
+    """The step of the next save but one: the next may be under way."""
+    attack.watch.settle()
+    return (attack.last_step(attack.attempt()) // SAVE_EVERY + 2) * SAVE_EVERY
+
+
+def _wait_written(attack: Attack) -> None:
+    """Until all parts of a save were just reported."""
+    due = _due(attack)
+    for wanted in range(2):
+        attack.wait(
+            "checkpoint.shard.written",
+            lambda data, rank=wanted: (data.step, data.rank) == (due, rank),
+        )
 
 
 def _damage_local(attack: Attack, damage: Callable[[Path], None]) -> None:
     """The node's own copy of the newest checkpoint; the store's is whole."""
-    ref = _frozen_newest(attack)
-    damage(_own_file(attack.local_files(ref) / "rank-00000.bin"))
+    ref = frozen_newest(attack)
+    damage(_own_file(attack.local_files(ref.attempt, ref.step) / "rank-00000.bin"))
     attack.kill_rank()
 
 
 def _damage_stored(attack: Attack, damage: Callable[[Path], None]) -> None:
     """The store's copy, and the node has none: the newest checkpoint cannot be used."""
-    ref = _frozen_newest(attack, at_least=2 * SAVE_EVERY)
+    ref = frozen_newest(attack, at_least=2 * SAVE_EVERY)
     damage(_own_file(attack.stored_files(ref) / "rank-00001.bin"))
     for node in (attack.platform.data_dir / "nodes").iterdir():
         shutil.rmtree(node / "checkpoints" / attack.job, ignore_errors=True)
     attack.kill_rank()
 
 
-def _frozen_newest(attack: Attack, at_least: int = SAVE_EVERY) -> CheckpointRef:
+def frozen_newest(attack: Attack, at_least: int = SAVE_EVERY) -> CheckpointRef:
     """The newest checkpoint, with all ranks stopped so that no newer one comes."""
     attack.wait_committed(at_least)
     for pid in attack.pids():
@@ -184,7 +219,7 @@ def _own_file(path: Path) -> Path:
     return path
 
 
-def _flip(path: Path) -> None:
+def flip(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(path.stat().st_size // 2)
         byte = file.read(1)[0]

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from chaos.faults import Fault
-from chaos.world import Attack, Broken, Outcome, losses, problem_of, submit, summary
+from chaos.fault import Fault
+from chaos.places import BreakablePlatform
+from chaos.world import (
+    Attack,
+    Broken,
+    damaged_data,
+    losses,
+    lost_checkpoint,
+    recovered_s,
+    steps_repeated,
+    submit,
+    wrong_losses,
+)
 from log_watch import LogWatch
-from platform_fixture import RunningPlatform, start_platform
 
-STRATEGIES = ("ddp", "fsdp")
+Curve = dict[int, set[float]]
 
 
-@contextmanager
-def platform_to_break(folder: Path) -> Iterator[RunningPlatform]:
-    """Three nodes of two slots, quick to notice what is wrong."""
-    running, _ = start_platform(
-        folder, nodes=3, heartbeat_timeout_s=24.0, heartbeat_interval_s=0.5, hang_min_s=5.0
-    )
-    with running:
-        yield RunningPlatform(running, running.start(), folder)
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one cell; `found` counts the damage that was found."""
+
+    fault: str
+    strategy: str
+    attempts: int
+    steps_repeated: int
+    recovered_s: float | None
+    found: int
+    problem: str = ""
 
 
 class Matrix:
     """Cells on one platform; the undisturbed run of a strategy is made when it is first asked."""
 
-    def __init__(self, platform: RunningPlatform, watch: LogWatch) -> None:
+    def __init__(self, platform: BreakablePlatform, watch: LogWatch) -> None:
         self._platform, self._watch = platform, watch
-        self._undisturbed: dict[str, dict[int, set[float]]] = {}
+        self._undisturbed: dict[tuple[str, str], Curve] = {}
 
     def run(
         self,
@@ -46,43 +58,56 @@ class Matrix:
 
     def cell(self, fault: Fault, strategy: str) -> Outcome:
         """One fault done to one job."""
-        undisturbed = self._curve(strategy)
-        attack = Attack(self._platform, self._watch, submit(self._watch, "chaos", strategy))
+        data = fault.data(self._platform.data_dir)
+        undisturbed = {} if fault.review else self._curve(strategy, data)
+        job = submit(self._watch, "chaos", strategy, data, fault.command)
+        attack = Attack(self._platform, self._watch, job)
         try:
             fault.do(attack)
-            problem = problem_of(attack, undisturbed)
+            problem = self._problem(attack, fault, undisturbed)
         except AssertionError as error:
             problem = str(error).splitlines()[0]
         except ProcessLookupError:
             problem = "the job was over before the fault could be done"
-        outcome = summary(attack, fault.name, strategy, problem)
-        if not outcome.problem:
-            outcome = _as_expected(fault, outcome)
-        return outcome
+        self._watch.settle()
+        return Outcome(
+            fault.name,
+            strategy,
+            len(self._watch.of("gang.allocated", job)),
+            steps_repeated(self._watch, job),
+            recovered_s(self._watch, job),
+            self._found(attack, fault),
+            problem,
+        )
 
-    def _curve(self, strategy: str) -> dict[int, set[float]]:
-        if strategy not in self._undisturbed:
-            job = submit(self._watch, "undisturbed", strategy)
+    def _problem(self, attack: Attack, fault: Fault, undisturbed: Curve) -> str:
+        """What does not hold of the job when it has ended; "" when all is well."""
+        watch, job = attack.watch, attack.job
+        ended = watch.wait_state(job, "succeeded", "failed", "cancelled").data
+        if ended.state != ("failed" if fault.review else "succeeded"):
+            return f"the job {ended.state}: {ended.reason}"
+        attempts = len(watch.of("gang.allocated", job))
+        if fault.restarts not in (None, attempts > 1):
+            return f"{attempts} attempts"
+        if fault.review and not all(seen.data.review for seen in watch.of("gang.failed", job)):
+            return "the job was not flagged for review"
+        wrong = "" if fault.review else wrong_losses(attack, undisturbed, gaps=fault.gaps)
+        found = self._found(attack, fault)
+        if not wrong and bool(fault.found) != (found > 0):
+            wrong = f"{found} damages were found"
+        return wrong or lost_checkpoint(attack)
+
+    def _found(self, attack: Attack, fault: Fault) -> int:
+        if fault.found.startswith("data_"):
+            return damaged_data(self._watch, attack.job, fault.found)
+        return len(self._watch.of(fault.found or "checkpoint.corrupted", attack.job))
+
+    def _curve(self, strategy: str, data: Mapping[str, object]) -> Curve:
+        key = strategy, str(data.get("data", ""))
+        if key not in self._undisturbed:
+            job = submit(self._watch, "undisturbed", strategy, data)
             state = self._watch.wait_state(job, "succeeded", "failed").data.state
             if state != "succeeded":
                 raise Broken(f"the undisturbed run of {strategy} {state}")
-            self._undisturbed[strategy] = losses(self._watch, job)
-        return self._undisturbed[strategy]
-
-
-def _as_expected(fault: Fault, outcome: Outcome) -> Outcome:
-    """The outcome, with a problem if the fault did nothing or damage was not found."""
-    problem = ""
-    if fault.restarts != (outcome.attempts > 1):
-        problem = f"{outcome.attempts} attempts"
-    elif fault.corrupts != (outcome.corruptions > 0):
-        problem = f"{outcome.corruptions} corruptions were found"
-    return Outcome(
-        outcome.fault,
-        outcome.strategy,
-        outcome.attempts,
-        outcome.steps_repeated,
-        outcome.recovered_s,
-        outcome.corruptions,
-        problem,
-    )
+            self._undisturbed[key] = losses(self._watch, job)
+        return self._undisturbed[key]

@@ -1,21 +1,23 @@
-"""A platform, the undisturbed run of each strategy, and a job under attack."""
+"""A job under attack, and what can be told of it when it has ended."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from chaos.places import BreakablePlatform
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_storage.digest import digest_file
-from log_watch import LogWatch, Seen
-from platform_fixture import RunningPlatform
+from log_watch import DEADLINE_S, TRAINER, LogWatch, Seen
 
 STEPS = 600
 SAVE_EVERY = 50
@@ -28,24 +30,11 @@ class Broken(AssertionError):
     """Something that must hold did not."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one cell."""
-
-    fault: str
-    strategy: str
-    attempts: int
-    steps_repeated: int
-    recovered_s: float | None
-    corruptions: int
-    problem: str = ""
-
-
 @dataclass
 class Attack:
     """One running job and the platform around it; a fault gets hold of it."""
 
-    platform: RunningPlatform
+    platform: BreakablePlatform
     watch: LogWatch
     job: str
 
@@ -73,19 +62,56 @@ class Attack:
         ranks = {item.rank: item.pid for item in started if item.attempt == newest}
         return [ranks[rank] for rank in sorted(ranks)]
 
+    def attempt(self) -> int:
+        """The newest one."""
+        number: int = self.watch.of("gang.allocated", self.job)[-1].data.attempt
+        return number
+
     def node(self) -> str:
         """The node of rank 0 of the newest attempt."""
         node: str = self.watch.of("gang.allocated", self.job)[-1].data.nodes[0].node_id
         return node
 
-    def local_files(self, ref: CheckpointRef) -> Path:
+    def local_files(self, attempt: int, step: int) -> Path:
         """Where the node of rank 0 keeps its copy of a checkpoint."""
-        at = f"{self.job}/attempt-{ref.attempt:04d}/step-{ref.step:010d}"
+        at = f"{self.job}/attempt-{attempt:04d}/step-{step:010d}"
         return self.platform.data_dir / "nodes" / self.node() / "checkpoints" / at
+
+    def wait_local(self, step: int, name: str = "") -> None:
+        """Until the node of rank 0 has the folder of this step's save, or a file in it.
+
+        Looked for again and again: the log tells of it too late to strike while it is written.
+        """
+        path = self.local_files(self.attempt(), step) / name
+        deadline = time.monotonic() + DEADLINE_S
+        while not path.exists():
+            if time.monotonic() > deadline:
+                raise Broken(f"{path} did not come")
+            time.sleep(0.0005)
 
     def stored_files(self, ref: CheckpointRef) -> Path:
         """Where the store keeps it."""
-        return (self.platform.data_dir / "store" / ref.commit_key).parent
+        return (self.platform.store_dir / ref.commit_key).parent
+
+    def last_step(self, attempt: int) -> int:
+        """The furthest that this attempt has reported."""
+        return max(
+            (
+                max(seen.data.step)
+                for seen in self.watch.of("worker.step")
+                if seen.data.run_id == self.job and seen.data.attempt == attempt
+            ),
+            default=0,
+        )
+
+    def wait_node_log(self, text: str, or_attempt: int) -> None:
+        """Until the agent of the job's node says so, or the job has this attempt."""
+        path = self.platform.data_dir / "logs" / f"{self.node()}.log"
+        deadline = time.monotonic() + DEADLINE_S
+        while self.attempt() < or_attempt and text not in path.read_text(encoding="utf-8"):
+            if time.monotonic() > deadline:
+                raise Broken(f"{text!r} did not come in {path}")
+            self.watch.poll()
 
     def kill_rank(self, rank: int = 1) -> None:
         """Kill -9."""
@@ -97,11 +123,18 @@ class Attack:
         return [*(child.pid for child in reversed(agent.children(recursive=True))), agent.pid]
 
 
-def submit(watch: LogWatch, name: str, strategy: str) -> str:
-    """The job of all cells; its id."""
+def submit(
+    watch: LogWatch,
+    name: str,
+    strategy: str,
+    more: Mapping[str, object],
+    command: Sequence[str] = TRAINER,
+) -> str:
+    """The job of all cells, with further hyperparameters; its id."""
     return watch.submit(
         name,
-        hyperparameters={**HYPERPARAMETERS, "strategy": strategy},
+        command=list(command),
+        hyperparameters={**HYPERPARAMETERS, **more, "strategy": strategy},
         checkpoint=CHECKPOINT,
         restart={"max": RESTARTS},
         resources={"gpus": 2, "memory_per_gpu_gb": 0.25},
@@ -109,33 +142,31 @@ def submit(watch: LogWatch, name: str, strategy: str) -> str:
 
 
 def losses(watch: LogWatch, job: str) -> dict[int, set[float]]:
-    """Every loss that was reported for each step, over all attempts."""
+    """Every loss that was reported for each step and is a number, over all attempts."""
     watch.settle()
     found: dict[int, set[float]] = {}
     for seen in watch.of("worker.step"):
         if seen.data.run_id == job and seen.data.rank == 0 and "loss" in seen.data.metrics:
             for step, loss in zip(seen.data.step, seen.data.metrics["loss"], strict=True):
-                if loss is not None:  # another metric of that step alone
+                # None: another metric of that step alone. No number: of a step that was left out.
+                if loss is not None and math.isfinite(loss):
                     found.setdefault(step, set()).add(loss)
     return found
 
 
-def problem_of(attack: Attack, undisturbed: dict[int, set[float]]) -> str:
-    """What does not hold of a job that has ended; "" when all is well."""
-    watch, job = attack.watch, attack.job
-    state = watch.wait_state(job, "succeeded", "failed", "cancelled").data
-    if state.state != "succeeded":
-        return f"the job {state.state}: {state.reason}"
-    mine = losses(watch, job)
-    if set(mine) != set(range(1, STEPS + 1)):
-        return f"steps were lost: {sorted(set(range(1, STEPS + 1)) - set(mine))[:5]}"
+def wrong_losses(attack: Attack, undisturbed: dict[int, set[float]], *, gaps: bool) -> str:
+    """Where the job's losses are not the undisturbed run's; "" when all are."""
+    mine = losses(attack.watch, attack.job)
+    missing = sorted(set(range(1, STEPS + 1)) - set(mine))
+    if missing and not gaps:
+        return f"steps were lost: {missing[:5]}"
     differing = [step for step, found in sorted(mine.items()) if found != undisturbed[step]]
     if differing:
         return f"the loss differs from the undisturbed run's from step {differing[0]} on"
-    return _lost_checkpoint(attack)
+    return ""
 
 
-def _lost_checkpoint(attack: Attack) -> str:
+def lost_checkpoint(attack: Attack) -> str:
     """A committed checkpoint that nobody deleted or called corrupt, and that is not whole."""
     for seen in attack.watch.of("checkpoint.committed", attack.job):
         ref = seen.data.checkpoint
@@ -168,28 +199,30 @@ def _given_up(attack: Attack) -> set[tuple[int, int]]:
     }
 
 
-def summary(attack: Attack, fault: str, strategy: str, problem: str) -> Outcome:
-    """The cell's row."""
-    watch, job = attack.watch, attack.job
-    attempts = len(watch.of("gang.allocated", job))
+def damaged_data(watch: LogWatch, job: str, metric: str) -> int:
+    """What the job's ranks have counted of damaged data, the highest that any has told."""
+    found = [
+        value
+        for seen in watch.of("worker.step")
+        if seen.data.run_id == job
+        for value in seen.data.metrics.get(metric, ())
+        if value is not None
+    ]
+    return int(max(found, default=0))
+
+
+def steps_repeated(watch: LogWatch, job: str) -> int:
+    """How many steps were taken again by a later attempt."""
     reported = [
         step
         for seen in watch.of("worker.step")
         if seen.data.run_id == job and seen.data.rank == 0
         for step in seen.data.step
     ]
-    return Outcome(
-        fault,
-        strategy,
-        attempts,
-        len(reported) - len(set(reported)),
-        _recovered_s(watch, job),
-        len(watch.of("checkpoint.corrupted", job)),
-        problem,
-    )
+    return len(reported) - len(set(reported))
 
 
-def _recovered_s(watch: LogWatch, job: str) -> float | None:
+def recovered_s(watch: LogWatch, job: str) -> float | None:
     """From the first verdict on a failure to the next attempt's first step, in seconds."""
     failed = watch.of("gang.failed", job)
     if not failed:
