@@ -71,9 +71,10 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
-chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills of one job
+chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills and 100 cuts of one job
 	@PYTHONPATH=tests $(BIN)/python -m chaos
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100
+	@PYTHONPATH=tests $(BIN)/python -m chaos --cuts 100
 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py
