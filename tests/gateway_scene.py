@@ -97,7 +97,16 @@ class NoHistory:
         return IncidentPage([], None)
 
     def totals(self, *_: object) -> Totals:
-        return Totals(0, 0, None, None, 0.0, [], [])
+        return Totals(0, 0, None, None, 0.0, [], [], [], [])
+
+    def one(self, *_: object) -> None:
+        return None
+
+    def stacks(self, *_: object) -> list[Any]:
+        return []
+
+    def notices(self, *_: object) -> list[Any]:
+        return []
 
 
 def no_history() -> Questions:

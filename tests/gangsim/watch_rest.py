@@ -162,20 +162,29 @@ class CheckpointsWatch:
                 raise Violation(f"{digest.key} is committed and not whole in the store")
 
     def leftovers(self) -> list[str]:
-        """Keys in the store of parts that were reported and are of no checkpoint that counts."""
+        """Keys in the store of parts that were reported and are of no checkpoint that counts.
+
+        A damaged one stays while no newer healthy one replaces it: there is nothing better.
+        """
         found = []
         for key, parts in self.parts.items():
-            counts = self.knows(*key) and key not in self.gone
+            counts = self.knows(*key) and (key not in self.gone or self._is_all_there_is(key))
             for part in parts.values():
                 names = (part.manifest.key, *(shard.key for shard in part.shards))
                 found += [name for name in names if not counts and name in self.world.store.objects]
         return found
 
+    def _is_all_there_is(self, key: tuple[str, int, int]) -> bool:
+        return self.gone[key] == "corrupted" and not self._has_newer_healthy(*key)
+
+    def _has_newer_healthy(self, job_id: str, attempt: int, step: int) -> bool:
+        return any(
+            known > (attempt, step) and (job_id, *known) not in self.gone
+            for known in self.committed.get(job_id, ())
+        )
+
     def _deleted(self, job_id: str, attempt: int, step: int) -> None:
         self.gone[job_id, attempt, step] = "deleted"
         self.gone_at_s[job_id, attempt, step] = self.world.engine.now_s
-        healthy = [
-            known for known in self.committed.get(job_id, ()) if (job_id, *known) not in self.gone
-        ]
-        if not any(known > (attempt, step) for known in healthy):
+        if not self._has_newer_healthy(job_id, attempt, step):
             raise Violation(f"{job_id}: {attempt}/{step} was the newest healthy and was deleted")

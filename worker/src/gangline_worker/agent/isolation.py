@@ -30,6 +30,7 @@ from gangline_storage.durable import replace_file
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
 from .isolation_metadata import block_metadata
+from .isolation_room import SHARED
 from .isolation_rooms import (
     Confinement,
     Furniture,
@@ -133,7 +134,8 @@ class Isolator:
                 self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
             return
-        below = [path for path in interpreter_places() if _hidden(path, self._hide)]
+        gone = (*self._hide, *map(Path, SHARED))
+        below = [path for path in interpreter_places() if _hidden(path, gone)]
         furniture = Furniture(
             hide=self._hide,
             show=(*below, *show),

@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG, _SIGKILL, _SIGCHLD, _SIG_IGN = 1, 9, 17, 1
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
-_SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a room has its own
+SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a room has its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -47,7 +47,7 @@ def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) ->
     _check(_LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "unshare")
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in show}
-    for folder in _SHARED:
+    for folder in SHARED:
         _empty(folder, f"mode=1777,size={tmp_bytes}")
     _empty("/dev/shm", f"mode=1777,size={shm_bytes}")  # noqa: S108
     for folder in sorted(hide):
