@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -134,10 +135,12 @@ class Isolator:
                 self._group_files[gang] = file
         if not self._has(Isolation.NAMESPACES):
             return
-        gone = (*self._hide, *map(Path, SHARED))
-        below = [path for path in interpreter_places() if _hidden(path, gone)]
+        places = interpreter_places()
+        closed = {parent for path in places for parent in path.parents if _is_closed(parent)}
+        hide = (*self._hide, *sorted(closed))
+        below = [path for path in places if _hidden(path, (*hide, *map(Path, SHARED)))]
         furniture = Furniture(
-            hide=self._hide,
+            hide=hide,
             show=(*below, *show),
             shm_bytes=max(_LEAST_BYTES, memory_bytes // 2),
             tmp_bytes=max(_LEAST_BYTES, memory_bytes // 4),
@@ -260,3 +263,8 @@ def _run(place: Path, confinement: Confinement, program: str) -> str | None:
 
 def _hidden(path: Path, hide: Sequence[Path]) -> bool:
     return any(path.is_relative_to(folder) for folder in hide)
+
+
+def _is_closed(folder: Path) -> bool:
+    """Whether users cannot pass through it: hiding it takes nothing from them."""
+    return not folder.stat().st_mode & stat.S_IXOTH

@@ -130,6 +130,7 @@ def _check(result: int, what: str) -> None:
 
 def interpreter_places() -> Sequence[Path]:
     """The folders that a Python program of this environment reads its modules from."""
-    named = (sys.base_prefix, sys.prefix, *sys.path)
+    started_in = 0 if sys.flags.safe_path else 1  # of the agent, or its script's: nobody else's
+    named = (sys.base_prefix, sys.prefix, *sys.path[started_in:])
     found = {Path(name).absolute() for name in named if name and Path(name).exists()}
     return sorted(path for path in found if not any(parent in found for parent in path.parents))
