@@ -7,7 +7,7 @@ import pytest
 from gangsim.draw import draw
 from gangsim.world import simulate
 
-SEEDS = 2000
+SEEDS = 1000
 CHUNK = 50
 
 
