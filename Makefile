@@ -50,7 +50,7 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
 # Two workers: much of the time of the slow suites is waiting for real processes.
-test: $(STAMP) lint ## everything that CI runs (about 15 minutes on 2 cores)
+test: $(STAMP) lint ## everything that CI runs (about 23 minutes on 2 cores)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 --durations 12 --durations-min 5 tests || $(BIN)/python tests/second_try.py $$?
 
