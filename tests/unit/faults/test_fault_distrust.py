@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from decider_run import DeciderRun
-from fault_scene import allocated, ended, exited, joined
+from fault_scene import allocated, beat, ended, exited, joined
 from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.state import FaultState, fingerprint
@@ -103,6 +103,20 @@ def test_when_many_fail_only_a_tenth_is_kept_back() -> None:
         for node in range(1, 6):
             fail(run, 10 * round_ + node, FULL, node=node, after_s=70)
     assert {event.data()["node_id"] for event in run.events(NodeDistrusted)} == {"n1", "n2"}
+
+
+def test_of_nodes_that_fail_in_one_moment_one_is_kept_back_and_once() -> None:
+    run = cluster(nodes=20, limits=FaultLimits(distrust_after=1))
+    run.tick()
+    for node in range(1, 6):
+        run.feed(allocated(f"job-{node}", nodes=(f"n{node}",)))
+    run.feed(allocated("job-6", nodes=("n1",)))
+    for _ in range(13):
+        for node in range(6, 21):
+            run.signal(beat(f"n{node}"))
+        run.tick(5)
+    assert len(run.events(GangFailed)) == 6
+    assert [event.data()["node_id"] for event in run.events(NodeDistrusted)] == ["n1"]
 
 
 def test_a_small_cluster_keeps_all_its_nodes() -> None:

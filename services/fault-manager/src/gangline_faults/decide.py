@@ -33,6 +33,7 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import (
     GangFailed,
+    NodeDistrusted,
     NodeFailed,
     NodeRecovered,
     NodeSuspected,
@@ -81,7 +82,7 @@ class FaultDecider:
         """
         if isinstance(item, Tick):
             note_tick(state.listening, now, self.timing)
-            return self._tick(state, now)
+            return _distrusting_one(self._tick(state, now))
         if isinstance(item, Received):
             envelope = item.envelope
             return self._decide_event(state, envelope.data, envelope.time, now)
@@ -202,6 +203,18 @@ class FaultDecider:
                 return gangs.decide_event(state, event, at, now, self.limits)
             case _:
                 return []
+
+
+def _distrusting_one(decisions: Sequence[Decision]) -> list[Decision]:
+    """All but later nodes to be distrusted: each was judged as if no other one were."""
+    found, distrusts = [], False
+    for decision in decisions:
+        if isinstance(decision.event, NodeDistrusted):
+            if distrusts:
+                continue
+            distrusts = True
+        found.append(decision)
+    return found
 
 
 def _watch_node(

@@ -40,7 +40,6 @@ def act(
     """What follows at a Tick. Cost: O(gangs x nodes that have just told of a sign)."""
     decisions: list[Decision] = []
     asked: set[str] = set()
-    distrusted: set[str] = set()
     for node_id, heard in sorted(state.listening.health.items()):
         fresh = [sign for sign in heard.signs if (now - sign.at).total_seconds() < FRESH_S]
         node = state.nodes.get(node_id)
@@ -63,8 +62,7 @@ def act(
                     requested_at=now,
                 )
                 decisions.append(Decision(job_id, event))
-        if not distrusted and _may_distrust(state, node_id, fresh, now, limits):
-            distrusted.add(node_id)
+        if _may_distrust(state, node_id, fresh, now, limits):
             decisions.append(_distrust(state, node_id, fresh, len(here), now))
     return decisions
 
