@@ -22,6 +22,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -181,6 +182,23 @@ class NodeScene:
         )
         self.publish(job_id, event)
         return event
+
+    def fail_as_hung(self, event: GangAllocated) -> None:
+        """The fault manager finds the gang hung; the scheduler releases it to start again."""
+        self.publish(
+            event.job_id,
+            GangFailed(
+                job_id=event.job_id,
+                attempt=event.attempt,
+                cause=FailureCause.HANG,
+                action="restart",
+                message="no rank got on",
+                restarts_used=1,
+                restarts_max=3,
+                failed_at=datetime.now(UTC),
+            ),
+        )
+        self.release(event, ReleaseReason.RESTARTING)
 
     def release(self, event: GangAllocated, reason: ReleaseReason) -> None:
         self.publish(

@@ -25,7 +25,6 @@ import psutil
 import pytest
 
 from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
-from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
@@ -604,18 +603,7 @@ def test_the_stacks_of_an_isolated_gang_are_read(stand: Stand) -> None:
         never_returns()
     """)
     stand.scene.wait(lambda: stand.lines(gang.job_id) == ["hangs"])
-    failed = GangFailed(
-        job_id=gang.job_id,
-        attempt=1,
-        cause=FailureCause.HANG,
-        action="restart",
-        message="no rank got on",
-        restarts_used=1,
-        restarts_max=3,
-        failed_at=datetime.now(UTC),
-    )
-    stand.scene.publish(gang.job_id, failed)
-    stand.scene.release(gang, ReleaseReason.RESTARTING)
+    stand.scene.fail_as_hung(gang)
     stand.scene.wait(lambda: bool(stand.scene.of(WorkerStacks)))
     (stacks,) = stand.scene.of(WorkerStacks)
     assert "never_returns" in stacks.stacks, stacks

@@ -17,7 +17,6 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
-from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangPreempting,
@@ -329,18 +328,7 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene
     processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
     until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
 
-    failed = GangFailed(
-        job_id=gang.job_id,
-        attempt=1,
-        cause=FailureCause.HANG,
-        action="restart",
-        message="no rank got on",
-        restarts_used=1,
-        restarts_max=3,
-        failed_at=datetime.now(UTC),
-    )
-    scene.publish(gang.job_id, failed)
-    scene.release(gang, ReleaseReason.RESTARTING)
+    scene.fail_as_hung(gang)
 
     exits = scene.exits(2)
     assert {item.reason for item in exits.values()} == {ExitReason.FENCED}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 
 
@@ -60,7 +61,7 @@ def rank_environment(
         if all(is_loopback(node.address) for node in nodes)
         else {}
     )
-    found = {
+    always = {
         **base_environment(places),
         **network,
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
@@ -95,6 +96,12 @@ def rank_environment(
         "GANGLINE_RANK_TOKEN": token,
         "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),
     }
+    return always | _asked_for(spec, places)
+
+
+def _asked_for(spec: JobSpec, places: Places) -> dict[str, str]:
+    """Variables of what not every job has."""
+    found: dict[str, str] = {}
     if spec.checkpoint.incremental is not None:
         found["GANGLINE_CHECKPOINT_FULL_EVERY"] = str(spec.checkpoint.incremental.full_every)
     if places.resume is not None:

@@ -58,10 +58,6 @@ class Room:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def wait(self) -> None:
-        """Until nothing of it is left. All ranks that were born in it must have been collected."""
-        self._process.wait()
-
 
 def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
     """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
