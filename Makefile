@@ -52,7 +52,7 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 # Two workers: much of the time of the slow suites is waiting for real processes.
 test: $(STAMP) lint ## everything that CI runs (about 23 minutes on 2 cores)
 	@rm -rf .pytest_cache
-	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 --durations 12 --durations-min 5 tests || $(BIN)/python tests/second_try.py $$?
+	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 --durations 12 --durations-min 5 --junitxml build/test-report.xml tests || $(BIN)/python tests/second_try.py $$?
 
 test-unit: $(STAMP) ## the fast part
 	@$(PYTEST) -q -n auto tests/unit
