@@ -36,6 +36,7 @@ from gangline_schemas.job import JobSpec
 
 DEADLINE_S = 60.0
 TEAM = "nlp"
+_READY = {"off": ("", 0), "fork": ("zygote.ready", 1), "standby": ("standby.ready", 2)}
 EventT = TypeVar("EventT", bound=Event)
 
 
@@ -87,7 +88,7 @@ class NodeScene:
             "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
             "GANGLINE_ISOLATION": "process",  # ranks read the tests' folders
             "GANGLINE_NODE_CHECK": "off",
-            "GANGLINE_WARM_START": "false",  # a zygote costs 4 s of CPU; see `start_agent`
+            "GANGLINE_WARM_START": "off",  # a zygote costs 4 s of CPU; see `start_agent`
             "AGENT_ONLY_VARIABLE": "of the agent alone",
             **settings,
         }
@@ -116,15 +117,15 @@ class NodeScene:
             stdout=self._log,
         )
 
-    def start_agent(self, *, warm: bool = False) -> NodeInfo:
-        """Start the agent and wait until it has joined; `warm`: until ranks would start warm."""
-        self._environment["GANGLINE_WARM_START"] = str(warm).lower()
+    def start_agent(self, *, warm: str = "off") -> NodeInfo:
+        """Start the agent and wait until it has joined, and until ranks would start so."""
+        self._environment["GANGLINE_WARM_START"] = warm
         joined = len(self.of(NodeJoined))
         self.launch_agent()
         self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
-        if warm:
-            log = self.folder / "agent.log"
-            self.wait(lambda: "zygote.ready" in log.read_text(), "the zygote was never ready")
+        ready, count = _READY[warm]
+        log = self.folder / "agent.log"
+        self.wait(lambda: log.read_text().count(ready) >= count, f"{warm}: none was ever ready")
         return self.of(NodeJoined)[-1].node
 
     def kill_agent(self) -> None:

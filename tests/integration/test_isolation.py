@@ -159,7 +159,7 @@ def stand(folder: Path, kafka_bootstrap: str) -> Iterator[Stand]:
         GANGLINE_ISOLATION_PROCESSES=str(PROCESSES),
         GANGLINE_SLOTS=str(SLOTS),
     ) as scene:
-        yield Stand(scene, scene.start_agent(warm=True))
+        yield Stand(scene, scene.start_agent(warm="fork"))
 
 
 @pytest.fixture(scope="module")

@@ -214,9 +214,9 @@ FORKED_GRANDCHILDREN = """
 """
 
 
-def grandchildren(scene: NodeScene, *, warm: bool) -> list[str]:
-    """A command whose ranks leave processes behind, by exec or, forked by the zygote, by fork."""
-    if not warm:
+def grandchildren(scene: NodeScene, *, warm: str) -> list[str]:
+    """A command whose ranks leave processes behind, by exec or, where they start warm, by fork."""
+    if warm == "off":
         return python(GRANDCHILDREN)
     script = scene.folder / "grandchildren.py"
     script.write_text(dedent(FORKED_GRANDCHILDREN))
@@ -231,13 +231,14 @@ def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
-    scene: NodeScene, *, warm: bool
-):
+@pytest.mark.parametrize("warm", ["off", "fork", "standby"])
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeScene, warm: str):
     first = scene.start_agent(warm=warm)
     scene.allocate(first, command=grandchildren(scene, warm=warm))
     started = pids(scene)
+    assert scene.agent is not None
+    until(lambda: "store_server.started" in (scene.folder / "agent.log").read_text())
+    started += [child.pid for child in psutil.Process(scene.agent.pid).children(recursive=True)]
 
     scene.kill_agent()
 
@@ -248,9 +249,9 @@ def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(
     assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("warm", ["off", "fork"])
 def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(
-    scene: NodeScene, *, warm: bool
+    scene: NodeScene, warm: str
 ):
     node = scene.start_agent(warm=warm)
     scene.allocate(node, command=grandchildren(scene, warm=warm))
@@ -312,8 +313,8 @@ HANGING = """
 """
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene, *, warm: bool):
+@pytest.mark.parametrize("warm", ["off", "fork"])
+def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene, warm: str):
     value = "a_value_of_this_test"
     (scene.secrets / TEAM).mkdir(parents=True)
     (scene.secrets / TEAM / "PASSWORD").write_text(value)
@@ -322,9 +323,10 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene
     script = scene.folder / "program" / "hanging.py"
     script.parent.mkdir()
     script.write_text(dedent(HANGING))
-    command = ["python", str(script)] if warm else python(HANGING)
+    warmly = warm == "fork"
+    command = ["python", str(script)] if warmly else python(HANGING)
     gang = scene.allocate(node, secrets=["PASSWORD"], command=command)
-    scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warm}"] for rank in (0, 1)))
+    scene.wait(lambda: all(scene.lines(rank) == [f"hangs {warmly}"] for rank in (0, 1)))
     processes = {item.rank: item.pid for item in scene.of(WorkerStarted)}
     until(lambda: psutil.Process(processes[1]).status() == psutil.STATUS_STOPPED)
 

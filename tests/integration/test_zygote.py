@@ -3,99 +3,29 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 
-from gangline_worker.agent.launcher import Launch, Launcher, become_subreaper
-from gangline_worker.agent.log_lines import LogBatcher
-from gangline_worker.agent.model import GangKey, RankExited, RankKey
-from gangline_worker.agent.zygote import TOKEN_CHARS, ZygoteRequest
-from gangline_worker.agent.zygote_host import ForkedRank, ZygoteHost, warm_arguments
-from node_scene import alive, until
-
-PROBE = """
-    import atexit, json, os, resource, signal, sys, threading, uuid
-    atexit.register(lambda: print("at exit", flush=True))
-    import random
-    hidden = {"GANGLINE_RANK_TOKEN", "LC_CTYPE"}
-    print(json.dumps({
-        "argv": sys.argv,
-        "path": sys.path,
-        "name": __name__,
-        "file": __file__,
-        "cwd": os.getcwd(),
-        "environment": {k: v for k, v in os.environ.items() if k not in hidden},
-        "session": os.getsid(0) == os.getpid(),
-        "parent": os.getppid(),
-        "umask": os.umask(0),
-        "signals": [str(signal.getsignal(n)) for n in range(1, 20) if n not in (9, 19)],
-        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
-        "threads": threading.active_count(),
-        "files": sorted(int(n) for n in os.listdir("/proc/self/fd") if int(n) < 3),
-        "oom": open("/proc/self/oom_score_adj").read(),
-        "buffered": sys.stdout.write_through,
-        "warm": "torch" in sys.modules,
-        "optimize": sys.flags.optimize,
-    }, sort_keys=True))
-    print("to stderr", file=sys.stderr)
-"""
-
-
-@dataclass
-class Ranks:
-    """Ranks by number, each started warm or cold, and what they wrote."""
-
-    folder: Path
-    zygote: ZygoteHost
-    lines: dict[int, list[str]] = field(default_factory=dict)
-    exits: dict[int, RankExited] = field(default_factory=dict)
-    _ended: threading.Event = field(default_factory=threading.Event)
-
-    def __post_init__(self) -> None:
-        self.warm = Launcher(self._exited, self.zygote)
-        self.cold = Launcher(self._exited)
-
-    def start(self, rank: int, command: list[str], *, warm: bool = True, **environment: str) -> int:
-        lines = self.lines.setdefault(rank, [])
-        logs = LogBatcher(
-            frozenset(),
-            lambda _, batch: lines.extend(line.text for line in batch),
-            lambda: time.time_ns() // 1_000_000,
-        )
-        found = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-            "HOME": str(self.folder),
-            "LANG": "C.UTF-8",
-            "PYTHONUNBUFFERED": "1",
-            "OMP_NUM_THREADS": "1",
-            "GANGLINE_AGENT_SOCKET": str(self.folder / "socket"),
-            "GANGLINE_RANK_TOKEN": f"{rank:0{TOKEN_CHARS}d}",
-            **environment,
-        }
-        key = RankKey(GangKey("job", 1), rank)
-        launch = Launch(key, tuple(command), found, self.folder)
-        return (self.warm if warm else self.cold).spawn(launch, logs)
-
-    def end(self, rank: int) -> RankExited:
-        until(lambda: rank in self.exits)
-        return self.exits[rank]
-
-    def _exited(self, exited: RankExited) -> None:
-        self.exits[exited.rank.rank] = exited
+from gangline_worker.agent.forked import Forked
+from gangline_worker.agent.launcher import become_subreaper
+from gangline_worker.agent.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
+from gangline_worker.agent.store_host import StoreHost
+from gangline_worker.agent.warm_process import warm_arguments
+from gangline_worker.agent.warm_rank import TOKEN_CHARS, WarmRequest, cold_variable
+from gangline_worker.agent.zygote_host import ZygoteHost
+from node_scene import alive, free_port, until
+from warm_ranks import PROBE, Ranks, write
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +48,6 @@ def ranks(zygote: ZygoteHost, tmp_path: Path) -> Ranks:
     return Ranks(tmp_path, zygote)
 
 
-def write(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text(dedent(text))
-
-
 @pytest.mark.parametrize(
     "command", [["python", "-m", "job.main", "-x", "1"], ["python3", "sub/go.py", "y"]]
 )
@@ -133,17 +56,11 @@ def test_a_forked_rank_sees_what_a_fresh_one_sees(ranks: Ranks, command: list[st
     ranks.start(0, command, COLOUR="green")
     ranks.start(1, command, warm=False, COLOUR="green")
 
-    assert [(ranks.end(rank).code, ranks.end(rank).signal) for rank in (0, 1)] == [(0, None)] * 2
-    warm, cold = (
-        json.loads(next(line for line in ranks.lines[rank] if line.startswith("{")))
-        for rank in (0, 1)
-    )
+    warm, cold = ranks.probed(0), ranks.probed(1)
     assert warm.pop("warm")
     assert not cold.pop("warm")
     assert warm == cold
     assert warm["parent"] == os.getpid()
-    for rank in (0, 1):
-        assert {"to stderr", "at exit"} < set(ranks.lines[rank])
 
 
 def test_it_is_a_fork_and_random_numbers_differ(ranks: Ranks) -> None:
@@ -302,7 +219,7 @@ def test_a_fork_that_fails_is_refused_and_the_next_one_is_made(tmp_path: Path) -
     become_subreaper()
     ours, theirs = socket.socketpair()
     program = [sys.executable, "-c", dedent(FORKS_FAIL_TWICE), str(theirs.fileno())]
-    request = ZygoteRequest(("-m", "this"), {}, str(tmp_path)).encode()
+    request = WarmRequest(("-m", "this"), {}, str(tmp_path)).encode()
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     handed = (theirs.fileno(),)
     with ours, subprocess.Popen(program, pass_fds=handed, env=one_thread) as zygote:
@@ -332,8 +249,8 @@ def ask(control: socket.socket, request: bytes) -> dict[str, Any]:
 
 
 def test_no_rank_is_the_group_of_the_agent_itself() -> None:
-    with Path(os.devnull).open("rb") as nothing, pytest.raises(ValueError, match="0 is no process"):
-        ForkedRank(0, nothing, nothing, -1)
+    with pytest.raises(ValueError, match="0 is no process"):
+        Forked(0)
 
 
 def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(tmp_path: Path) -> None:
@@ -356,8 +273,7 @@ def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(tmp_path: Path) -> No
     try:
         ranks.start(0, ["python", "go.py"])
         until(lambda: ranks.lines[0] == ["True"])
-        assert host.pid is not None
-        os.kill(host.pid, signal.SIGKILL)
+        os.kill(host.pids[0], signal.SIGKILL)
         ranks.start(1, ["python", "go.py"])
         until(lambda: ranks.lines[1] == ["False"], "the second one did not start cold")
 
@@ -372,6 +288,76 @@ def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(tmp_path: Path) -> No
         assert [ranks.end(rank).code for rank in range(3)] == [0, 0, 0]
     finally:
         host.stop()
+
+
+def answers_at(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1.0):
+        return True
+    return False
+
+
+def program(pid: int) -> bytes:
+    """What the kernel shows as a process's command."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_the_store_server_is_forked_too_and_another_one_follows_it(zygote: ZygoteHost) -> None:
+    answers: list[StoreOpened | StoreFailed] = []
+    gang, port = GangKey("job", 1), free_port()
+    host = StoreHost(answers.append, zygote)
+    host.start()
+    first = host.pid
+    assert first is not None
+    try:
+        host.open(OpenStore(gang, "127.0.0.1", port), None, ())
+        until(lambda: answers == [StoreOpened(gang)], f"{answers}")
+        assert answers_at(port)
+        assert b"agent.zygote" in program(first)
+        place = Path(f"/proc/{first}")
+        assert b"\0PPid" not in (place / "status").read_bytes()
+        assert f"PPid:\t{os.getpid()}\n" in (place / "status").read_text()
+        # It is no rank, which a guard kills at the end of a lease and the kernel before all others.
+        assert b"GANGLINE_AGENT_SOCKET=." in (place / "environ").read_bytes()
+        own = Path("/proc/self/oom_score_adj").read_text()
+        assert (place / "oom_score_adj").read_text() == own
+
+        os.kill(first, signal.SIGKILL)
+
+        def followed() -> bool:
+            host.tick()
+            return host.pid != first and answers_at(port)
+
+        until(followed)
+        assert answers == [StoreOpened(gang)], "it is told once"
+        host.close(gang)
+        until(lambda: not answers_at(port))
+    finally:
+        last = host.pid
+        host.stop()
+    assert last is not None
+    assert not alive(last)
+
+
+def test_the_store_server_waits_for_a_zygote_but_not_for_a_dead_one(tmp_path: Path) -> None:
+    zygote = ZygoteHost(tmp_path)
+    zygote.start()
+    host = StoreHost(lambda _: None, zygote)
+    try:
+        host.start()
+        host.tick()
+        assert host.pid is None
+        os.kill(zygote.pids[0], signal.SIGKILL)
+
+        def started() -> bool:
+            host.tick()
+            return host.pid is not None
+
+        until(started)
+        assert host.pid is not None
+        until(lambda: b"agent.store_server" in program(host.pid or 0))
+    finally:
+        host.stop()
+        zygote.stop()
 
 
 @pytest.mark.parametrize(
@@ -391,3 +377,10 @@ def test_which_commands_can_be_warm(
     command: tuple[str, ...], arguments: tuple[str, ...] | None
 ) -> None:
     assert warm_arguments(command) == arguments
+
+
+def test_a_variable_that_the_interpreter_was_started_with_needs_no_fresh_one() -> None:
+    wanted = {"LD_LIBRARY_PATH": "/drivers", "OMP_NUM_THREADS": "4", "COLOUR": "green"}
+    assert cold_variable(wanted, {"LD_LIBRARY_PATH": "/drivers"}) is None
+    assert cold_variable(wanted, {"LD_LIBRARY_PATH": "/others"}) == "LD_LIBRARY_PATH"
+    assert cold_variable(wanted, {}) == "LD_LIBRARY_PATH"

@@ -1,5 +1,5 @@
 """The node agent: starts the ranks of a gang on one node, watches them and speaks for them.
 
-`core` decides (pure), `app` drives it; nothing here imports torch except `store_server`, which
-is a process of its own. See docs/concepts/node-agent.md.
+`core` decides (pure), `app` drives it; the agent's process imports no torch: `store_server`,
+`warm_up` and `node_check` run in others. See docs/concepts/node-agent.md.
 """

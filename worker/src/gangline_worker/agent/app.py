@@ -58,8 +58,10 @@ from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
 from .prepare import Folders, Preparer
 from .rendezvous_ports import PortBlock
+from .standby_host import StandbyPool
 from .store_host import StoreHost
 from .sweep import kill_agent
+from .warm_process import WarmStart
 from .zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
@@ -142,21 +144,21 @@ class Agent:
         become_subreaper()
         guard = LeaseGuard(str(self._folders.sockets), self._lock)
         guard.start()
-        stores = StoreHost(self._inbox.put)
+        warm = self._warm_start()
+        if warm is not None:
+            warm.start()
+        stores = StoreHost(self._inbox.put, warm if isinstance(warm, ZygoteHost) else None)
         stores.start()
-        zygote = self._zygote()
-        if zygote is not None:
-            zygote.start()
         self._watch.start()
         positions = None
         if self._stays():
             self._check_node()
             positions = self._wait_for_logs()
         if positions is None:
-            self._end(stores, zygote, guard)
+            self._end(stores, warm, guard)
             return
         outgoing = self._outgoing()
-        effects = Effects(self._parts(outgoing, stores, zygote))
+        effects = Effects(self._parts(outgoing, stores, warm))
         outgoing.start()
         reader = threading.Thread(target=self._read, args=(positions,), name="bus-reader")
         reader.start()
@@ -164,21 +166,21 @@ class Agent:
             self._notices.start()
         log.info("agent.joins", node=self._node.node_id, gpus=len(self._node.gpus))
         try:
-            self._turn(effects, stores, zygote, guard)
+            self._turn(effects, stores, warm, guard)
         finally:
             self._ended.set()
             effects.stop()
             outgoing.close(3.0)
-            self._end(stores, zygote, guard)
+            self._end(stores, warm, guard)
             reader.join(2.0)
 
-    def _end(self, stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard) -> None:
+    def _end(self, stores: StoreHost, warm: WarmStart | None, guard: LeaseGuard) -> None:
         self._watch.stop()
         if self._checks is not None:
             self._checks.stop()
         stores.stop()
-        if zygote is not None:
-            zygote.stop()
+        if warm is not None:
+            warm.stop()
         guard.stop()
 
     def _isolation(self, data: Path, sockets: Path) -> Isolator:
@@ -211,11 +213,16 @@ class Agent:
         if self._checks is not None:
             self._checks.begin()
 
-    def _zygote(self) -> ZygoteHost | None:
-        """None where ranks start cold: on GPUs, whose driver does not outlive a fork."""
-        if not self._settings.warm_start or self._has_gpus:
+    def _warm_start(self) -> WarmStart | None:
+        """None where all ranks start cold. By default none is forked where a GPU's driver is."""
+        how, sockets = self._settings.warm_start, self._folders.sockets
+        if how == "auto":
+            how = "standby" if self._has_gpus else "fork"
+        if how == "off":
             return None
-        return ZygoteHost(self._folders.sockets)
+        if how == "fork":
+            return ZygoteHost(sockets)
+        return StandbyPool(sockets, self._settings.standbys or len(self._node.gpus))
 
     def _outgoing(self) -> Outgoing:
         return Outgoing(
@@ -228,7 +235,7 @@ class Agent:
             health=lambda: self._watch.newest,
         )
 
-    def _parts(self, outgoing: Outgoing, stores: StoreHost, zygote: ZygoteHost | None) -> Parts:
+    def _parts(self, outgoing: Outgoing, stores: StoreHost, warm: WarmStart | None) -> Parts:
         store = open_store(self._settings.store_url)
         checkpoints = Checkpoints(
             self._folders.data / "checkpoints",
@@ -243,14 +250,14 @@ class Agent:
             preparer,
             checkpoints,
             stores,
-            zygote,
+            warm,
             self._check_node,
             self._isolator,
             self._node,
         )
 
     def _turn(
-        self, effects: Effects, stores: StoreHost, zygote: ZygoteHost | None, guard: LeaseGuard
+        self, effects: Effects, stores: StoreHost, warm: WarmStart | None, guard: LeaseGuard
     ) -> None:
         at = now()
         self._act(effects, self._core.start(at), at)
@@ -268,12 +275,13 @@ class Agent:
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(effects, Tick())
-                helpers = [part.pid for part in (stores, guard, zygote, self._checks) if part]
+                helpers = [part.pid for part in (stores, guard, self._checks) if part]
+                helpers += warm.pids if warm is not None else ()
                 effects.launcher.not_orphans.update(filter(None, helpers))
                 effects.launcher.reap()
                 stores.tick()
-                if zygote is not None:
-                    zygote.tick()
+                if warm is not None:
+                    warm.tick()
                 self._health.beat()
                 lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
                 unfit_for = "; ".join(self._core.unfit_for)

@@ -40,8 +40,11 @@ class AgentSettings(ServiceSettings):
     """Where ranks on other nodes reach this one; its rendezvous listen there alone."""
     rack: str = "rack-0"
     block: str = "block-0"
-    warm_start: bool = True
-    """Fork ranks from a process that has torch imported (400 MB), on nodes without GPUs."""
+    warm_start: Literal["auto", "fork", "standby", "off"] = "auto"
+    """Ranks come of a process that has torch imported (400 MB): forked from one (fork), or each of
+    one that waits for it (standby); auto: standby on GPUs, fork elsewhere."""
+    standbys: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """How many wait; default: one for each GPU or slot."""
     isolation: Literal["auto"] | Isolation = "auto"
     """How ranks are kept apart: the strongest level that works here (auto), or just this one."""
     isolation_uids: str = "1900000000-1900999999"

@@ -53,7 +53,7 @@ from .rank_socket import RankServer
 from .repair import Repairs
 from .stacks import take_stacks
 from .store_host import StoreHost
-from .zygote_host import ZygoteHost
+from .warm_process import WarmStart
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class Parts:
     preparer: Preparer
     checkpoints: Checkpoints
     stores: StoreHost
-    zygote: ZygoteHost | None
+    warm: WarmStart | None
     check_node: Callable[[], None]
     isolator: Isolator
     node: NodeInfo
@@ -82,7 +82,7 @@ class Effects:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._inbox = parts.inbox
-        self.launcher = Launcher(self._rank_exited, parts.zygote)
+        self.launcher = Launcher(self._rank_exited, parts.warm)
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._grounds: dict[GangKey, GangGround] = {}
         self._logs: dict[RankKey, LogBatcher] = {}

@@ -29,17 +29,20 @@ class Places:
 def base_environment(places: Places) -> dict[str, str]:
     """What any program needs; this interpreter's folder is first on PATH."""
     path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
-    found = {
+    return {
         "PATH": os.pathsep.join(path),
         "HOME": str(places.home),
         "TMPDIR": str(places.temporary),
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
+        **driver_variables(),
     }
-    for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES"):
-        if name in os.environ:  # where this machine's drivers are
-            found[name] = os.environ[name]
-    return found
+
+
+def driver_variables() -> dict[str, str]:
+    """Where this machine's drivers are."""
+    names = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def rank_environment(

@@ -26,7 +26,7 @@ from .log_lines import LogBatcher, Stream
 from .model import RankExited, RankKey
 from .rank_exec import tied_command
 from .sweep import kill_rank, reap_orphans
-from .zygote_host import ForkedRank, ZygoteHost, warm_arguments
+from .warm_process import WarmRank, WarmStart, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
@@ -85,7 +85,7 @@ class RankProcess:
     def __init__(
         self,
         launch: Launch,
-        process: subprocess.Popen[bytes] | ForkedRank,
+        process: subprocess.Popen[bytes] | WarmRank,
         logs: LogBatcher,
         finish: Callable[[RankProcess, RankExited], None],
     ) -> None:
@@ -186,31 +186,31 @@ class Launcher:
     """All ranks of this agent. `spawn` must be called from a thread that lives as long as it."""
 
     def __init__(
-        self, on_exit: Callable[[RankExited], None], zygote: ZygoteHost | None = None
+        self, on_exit: Callable[[RankExited], None], warm: WarmStart | None = None
     ) -> None:
         self._on_exit = on_exit
-        self._zygote = zygote
+        self._warm = warm
         self._ranks: dict[RankKey, RankProcess] = {}
         self._lock = threading.Lock()
         self.not_orphans: set[int] = set()
 
     def spawn(self, launch: Launch, logs: LogBatcher) -> int:
         """Start a rank, warm if that can be; its pid. Raises OSError when the system refuses."""
-        forked = self._fork(launch)
-        process = forked or start_cold(launch)
+        waiting = self._start_warm(launch)
+        process = waiting or start_cold(launch)
         with self._lock:
             self.not_orphans.add(process.pid)
             rank = RankProcess(launch, process, logs, self._finish)
             self._ranks[launch.rank] = rank
-        if forked is not None:
-            forked.open_gate()
+        if waiting is not None:
+            waiting.open_gate()
         return rank.pid
 
-    def _fork(self, launch: Launch) -> ForkedRank | None:
+    def _start_warm(self, launch: Launch) -> WarmRank | None:
         arguments = warm_arguments(launch.command)
-        if self._zygote is None or arguments is None:
+        if self._warm is None or arguments is None:
             return None
-        return self._zygote.fork(arguments, launch.environment, launch.folder, launch.confinement)
+        return self._warm.rank(arguments, launch.environment, launch.folder, launch.confinement)
 
     @contextlib.contextmanager
     def beside(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:

@@ -1,24 +1,35 @@
-"""The agent's side of `store_server`: keeps the process running and speaks to it."""
+"""The agent's side of `store_server`: keeps the process running and speaks to it.
+
+It is forked by the agent's zygote, which has torch imported already, and is started as a program
+of its own where there is none, or none that comes in time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
+from .forked import Forked
 from .model import GangKey, OpenStore, StoreFailed, StoreOpened
+from .zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
 
 _OPEN_ATTEMPTS = 10
 _RETRY_S = 0.3
+_ZYGOTE_S = 30.0
+"""So long after the agent's start the process waits for a zygote to fork it."""
+_MODULE = f"{__package__}.store_server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,16 @@ class _Wanted:
 class StoreHost:
     """Opens and closes TCPStores. `start` and `tick` from a thread that lives as long as it."""
 
-    def __init__(self, answer: Callable[[StoreOpened | StoreFailed], None]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[StoreOpened | StoreFailed], None],
+        zygote: ZygoteHost | None = None,
+    ) -> None:
         self._answer = answer
-        self._process: subprocess.Popen[str] | None = None
+        self._zygote = zygote
+        self._cold_after_s = 0.0
+        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._channel: socket.socket | None = None
         self._wanted: dict[str, _Wanted] = {}
         self._attempts: dict[str, int] = {}
         self._open: set[str] = set()
@@ -47,27 +65,30 @@ class StoreHost:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the process; it is ready for commands at once (torch is imported meanwhile)."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gangline_worker.agent.store_server"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
-            text=True,
-            start_new_session=True,
-        )
-        threading.Thread(
-            target=self._read, args=(self._process,), name="store-answers", daemon=True
-        ).start()
+        """Start the process; with a zygote `tick` does, as soon as that one is ready."""
+        self._cold_after_s = time.monotonic() + _ZYGOTE_S
+        self._begin()
 
     def tick(self) -> None:
         """Start it again when it died; stores that were asked for are opened again."""
-        process = self._process
-        if process is None or process.poll() is None:
+        if self._process is not None and (status := self._process.poll()) is not None:
+            log.error("store_server.died", status=status, stores=len(self._wanted))
+            self._process = None
+        if self._process is None:
+            self._begin()
+
+    def _begin(self) -> None:
+        zygote = self._zygote
+        if zygote is not None and zygote.is_starting and time.monotonic() < self._cold_after_s:
             return
-        log.error("store_server.died", status=process.returncode, stores=len(self._wanted))
-        self.start()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            forked = None if zygote is None else zygote.fork(_MODULE, theirs)
+            process = forked or _start_cold(theirs)
+        log.info("store_server.started", pid=process.pid, forked=forked is not None)
+        threading.Thread(target=self._read, args=(ours,), name="store-answers", daemon=True).start()
         with self._lock:
+            self._process, self._channel = process, ours
             for key in self._wanted:
                 self._send_open(key)
 
@@ -109,19 +130,19 @@ class StoreHost:
         )
 
     def _send(self, **command: object) -> None:
-        process = self._process
-        if process is not None and process.stdin is not None:
+        if self._channel is not None:
             with contextlib.suppress(OSError):  # it died: `tick` starts it and asks again
-                process.stdin.write(json.dumps(command) + "\n")
-                process.stdin.flush()
+                self._channel.sendall(json.dumps(command).encode() + b"\n")
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        for line in process.stdout or ():
-            answer = json.loads(line)
-            if "opened" in answer:
-                self._opened(answer["opened"])
-            elif "failed" in answer:
-                self._failed(answer["failed"], answer["error"])
+    def _read(self, channel: socket.socket) -> None:
+        """Heed its answers until it ends."""
+        with channel, contextlib.suppress(ConnectionError), channel.makefile("rb") as lines:
+            for line in lines:
+                answer = json.loads(line)
+                if "opened" in answer:
+                    self._opened(answer["opened"])
+                elif "failed" in answer:
+                    self._failed(answer["failed"], answer["error"])
 
     def _opened(self, key: str) -> None:
         with self._lock:
@@ -152,3 +173,14 @@ class StoreHost:
         with self._lock:
             if key in self._wanted:
                 self._send_open(key)
+
+
+def _start_cold(channel: socket.socket) -> subprocess.Popen[bytes]:
+    """Ready for commands at once (torch is imported meanwhile)."""
+    return subprocess.Popen(
+        [sys.executable, "-m", _MODULE],
+        stdin=subprocess.DEVNULL,
+        stdout=channel,
+        env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
+        start_new_session=True,
+    )

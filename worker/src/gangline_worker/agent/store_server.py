@@ -1,21 +1,22 @@
 """The process that hosts the TCPStores of an agent's gangs; the agent's only part with torch.
 
-Commands arrive as JSON lines on standard input, answers leave on standard output:
+Its standard output is a socket, over which commands come and answers go as JSON lines:
 {"open": KEY, "address": A, "port": P, "uid": U or null, "peers": [ADDRESS...]} -> {"opened": KEY}
-or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with its standard input. Each
-gang gets a store of its own on a socket that is bound to the given address alone: torch's own
-listens on all addresses. With a uid, only that user and those peers get through (`store_gate`).
+or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with that socket. Each gang
+gets a store of its own on a socket that is bound to the given address alone: torch's own listens
+on all addresses. With a uid, only that user and those peers get through (`store_gate`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import signal
 import socket
-import sys
 from datetime import timedelta
+from pathlib import Path
 
 from .store_gate import Gate, Guests, Inside
 
@@ -86,20 +87,20 @@ def _serve(listening: socket.socket) -> object:
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Serve until the agent closes its end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    _be_as_dear_as_the_agent()
+    channel = socket.socket(fileno=os.dup(1))
     os.dup2(2, 1)  # whatever torch prints must not look like an answer
     import torch.distributed  # noqa: F401 -- before the first command is answered
 
     stores = Stores()
 
     def answer(**values: str) -> None:
-        answers.write(json.dumps(values) + "\n")
-        answers.flush()
+        channel.sendall(json.dumps(values).encode() + b"\n")
 
     answer(ready="")
-    for line in sys.stdin:
+    for line in channel.makefile("rb"):
         command = json.loads(line)
         if "close" in command:
             stores.close(command["close"])
@@ -112,6 +113,13 @@ def main() -> None:
             answer(failed=key, error=str(error).splitlines()[0])
         else:
             answer(opened=key)
+
+
+def _be_as_dear_as_the_agent() -> None:
+    """What the zygote forks goes first when memory runs out; this is needed by all gangs."""
+    with contextlib.suppress(OSError):
+        agents = Path(f"/proc/{os.getppid()}/oom_score_adj").read_text("ascii")
+        Path("/proc/self/oom_score_adj").write_text(agents, "ascii")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""What a rank would import and build lazily, done before there is a rank."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+
+def import_modules() -> None:
+    """Import what a trainer imports; no GPU is touched."""
+    import torch
+    import torch._dynamo  # by the first step of an optimizer
+    import torch.distributed.fsdp
+
+    import gangline_worker.training.trainer  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def take_a_step() -> None:
+    """Have a tiny model take a step on the CPU: what is imported or built by that."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model)  # its lazy imports
+    dist.destroy_process_group()
+    sys.excepthook = sys.__excepthook__  # the group set one
+    plain = torch.nn.Linear(4, 4)
+    for parameter in plain.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    torch.optim.AdamW(plain.parameters(), fused=True).step()
+
+
+def settle() -> frozenset[str]:
+    """The names of all top-level modules, when all is there that will be."""
+    gc.collect()
+    gc.freeze()  # a collection in a rank does not touch, and by that copy, these pages
+    return frozenset(name.partition(".")[0] for name in sys.modules)
