@@ -54,6 +54,12 @@ def test_ranks_are_numbered_over_the_nodes() -> None:
     ]
 
 
+def test_agents_of_a_gang_know_where_the_others_give_copies() -> None:
+    gives = node("n2", gpus=2).model_copy(update={"copies_port": 4100})
+    gang = only(Cluster(node("n1", gpus=2), gives).submit("a", gpus=4), GangAllocated)
+    assert [part.copies_port for part in gang.nodes] == [None, 4100]
+
+
 def test_rendezvous_ports_rotate_over_the_gangs_that_a_node_leads() -> None:
     cluster = Cluster(node(gpus=1, ports=(7001, 7002)))
     ports = []

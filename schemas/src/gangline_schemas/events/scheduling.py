@@ -30,6 +30,12 @@ class NodeAssignment(Model):
     address: str
     gpus: tuple[int, ...] = Field(min_length=1, description="GPU indexes on the node.")
     first_rank: int = Field(ge=0)
+    copies_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Where its agent gives files of checkpoints to those of the gang.",
+    )
 
 
 class Rendezvous(Model):

@@ -42,6 +42,12 @@ class NodeInfo(Model):
     isolation: Isolation = Field(
         default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
+    copies_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="Where its agent gives files of checkpoints to other agents; None: nowhere.",
+    )
 
 
 class NodeJoined(Event):

@@ -31,6 +31,7 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
                 address=info.address,
                 gpus=part.gpus,
                 first_rank=first_rank,
+                copies_port=info.copies_port,
             )
         )
         first_rank += len(part.gpus)
