@@ -33,6 +33,7 @@ from gangline_schemas.events.workers import (
     NodeInfo,
     NodeJoined,
     NodeLeaving,
+    SampleRange,
     WorkerExited,
     WorkerStarted,
 )
@@ -163,6 +164,7 @@ class Cluster(Drive[State]):
         action: str = "restart",
         cause: FailureCause = FailureCause.PROCESS,
         avoid: tuple[str, ...] = (),
+        left_out: tuple[SampleRange, ...] = (),
         attempt: int | None = None,
     ) -> list[Event]:
         """The fault manager judged the live attempt."""
@@ -173,6 +175,7 @@ class Cluster(Drive[State]):
             "action": action,
             "message": "rank 1 was killed by signal 9",
             "avoid_nodes": avoid,
+            "left_out": left_out,
             "restarts_used": 1,
             "restarts_max": 3,
             "failed_at": self.now,

@@ -256,11 +256,29 @@ class OnSpike(Model):
     )
 
 
+class LeaveOut(Model):
+    """What a run goes on without, once such a step has sent it back to a checkpoint."""
+
+    before: int = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description="Steps before the first one in which it showed, whose samples go too.",
+    )
+    samples_max: int = Field(
+        default=1_000_000,
+        ge=0,
+        le=10**12,
+        description="Of the job in all; what is more stays in. 0: nothing is left out.",
+    )
+
+
 class TrainingPolicy(Model):
     """What happens when training goes wrong while every rank is well."""
 
     on_nan: OnNan = OnNan()
     on_spike: OnSpike = OnSpike()
+    leave_out: LeaveOut = LeaveOut()
 
 
 class Notification(Model):

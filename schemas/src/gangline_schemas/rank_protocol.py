@@ -2,9 +2,8 @@
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
 checks the peer's credentials. The rank sends `Report`, `Doing`, `Troubled`, `ShardReady`,
-`DataDamaged`; the
-agent sends `Control` whenever what it says changes. Neither waits for the other; a torn last line
-is ignored.
+`DataDamaged`, `LeaveOutSamples`; the agent sends `Control` whenever what it says changes. Neither
+waits for the other; a torn last line is ignored.
 Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
 """
 
@@ -15,7 +14,13 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gangline_schemas.base import Model
-from gangline_schemas.events.workers import ObjectDigest, RankActivity, Trouble
+from gangline_schemas.events.workers import (
+    LEFT_OUT_RANGES,
+    ObjectDigest,
+    RankActivity,
+    SampleRange,
+    Trouble,
+)
 
 
 class Hello(Model):
@@ -106,6 +111,15 @@ class DataDamaged(Model):
     reason: str = Field(max_length=1000)
 
 
+class LeaveOutSamples(Model):
+    """This rank ends, as all of its gang: the next attempt shall go without these samples."""
+
+    kind: Literal["leave_out"] = "leave_out"
+    left_out: tuple[SampleRange, ...] = Field(
+        max_length=LEFT_OUT_RANGES, description="All that the job goes without from then on."
+    )
+
+
 class CopyReplaced(Model):
     """The answer to `CopyDamaged`: whether a sound copy lies under that name now."""
 
@@ -115,7 +129,7 @@ class CopyReplaced(Model):
 
 
 FromRank = Annotated[
-    Hello | Report | Doing | Troubled | ShardReady | CopyDamaged | DataDamaged,
+    Hello | Report | Doing | Troubled | ShardReady | CopyDamaged | DataDamaged | LeaveOutSamples,
     Field(discriminator="kind"),
 ]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)

@@ -32,6 +32,7 @@ from gangline_schemas.events.workers import (
     ObjectDigest,
     RankActivity,
     RankStatus,
+    SampleRange,
     Trouble,
     TroubleKind,
     WorkerExited,
@@ -45,6 +46,7 @@ from gangline_schemas.rank_protocol import (
     DataDamaged,
     Doing,
     Hello,
+    LeaveOutSamples,
     Report,
     ShardReady,
     Troubled,
@@ -474,6 +476,14 @@ def test_a_damaged_block_of_data_is_published_and_no_flood_of_them(node: Node):
     )
     more = [node.do(RankMessage(rank, said(block))) for block in range(DAMAGE_LIMIT)]
     assert [len(actions) for actions in more] == [1] * (DAMAGE_LIMIT - 1) + [0]
+
+
+def test_a_rank_that_ends_says_what_the_next_attempt_goes_without(node: Node):
+    rank, other = node.running()
+    samples = (SampleRange(first=16, count=8),)
+    assert node.do(RankMessage(rank, LeaveOutSamples(left_out=samples))) == []
+    exits = published(node.do(RankExited(rank, code=1), RankExited(other, signal=9)), WorkerExited)
+    assert [exited.left_out for exited in exits] == [samples, ()]
 
 
 def test_a_shard_is_uploaded_once_and_announced(node: Node):

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from checkpoint_scene import allocated, ref
+from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import OnNan, TrainingPolicy
 from gangline_worker.agent.environment import Places, rank_environment
+from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
 
 
@@ -36,6 +38,18 @@ def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: P
         )
         told = TrainingPolicy.decode(found.get(TRAINING_ENV, "{}"))
         assert told == (training or TrainingPolicy())
+
+
+def test_the_ranks_know_which_samples_their_job_goes_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    for samples in ((), (SampleRange(first=16, count=8), SampleRange(first=40, count=1))):
+        given = allocated().model_copy(update={"left_out": samples})
+        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        assert (LEFT_OUT_ENV in found) == bool(samples)
+        monkeypatch.setenv(LEFT_OUT_ENV, found.get(LEFT_OUT_ENV, ""))
+        assert left_out_of_job().ranges == samples
 
 
 def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:

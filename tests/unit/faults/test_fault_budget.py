@@ -13,6 +13,7 @@ from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.state import FaultState, fingerprint
 from gangline_schemas.events.faults import GangFailed, JobProgressed
+from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import RestartPolicy
 
 MANY = RestartPolicy(max=100)
@@ -179,6 +180,28 @@ def test_after_two_rollbacks_to_one_checkpoint_a_loss_that_is_not_finite_ends_th
         "the same again after 2 restarts from step 40: look at the data, the learning rate and the "
         f"precision; rank 0 on n1 could not train on: {NAN}"
     )
+
+
+def test_the_next_attempt_goes_without_the_samples_that_the_rank_names() -> None:
+    run, samples = (
+        running(MANY),
+        (SampleRange(first=1440, count=16), SampleRange(first=16, count=1)),
+    )
+    died = exited(code=1, message=NAN).model_copy(update={"left_out": samples})
+    (failed,) = [event for event in run.feed(died) if isinstance(event, GangFailed)]
+    assert (failed.action, failed.left_out) == ("restart", samples)
+    assert failed.message.endswith(
+        "in step 90; 17 samples are left out from now on: 1440 to 1455, 16"
+    )
+
+
+def test_samples_are_left_out_for_no_other_failure_and_not_of_a_job_that_is_over() -> None:
+    samples = (SampleRange(first=1440, count=16),)
+    for policy, message in ((MANY, "ConnectionError: no"), (RestartPolicy(max=0), NAN)):
+        died = exited(code=1, message=message).model_copy(update={"left_out": samples})
+        (failed,) = [e for e in running(policy).feed(died) if isinstance(e, GangFailed)]
+        assert failed.left_out == ()
+        assert "left out" not in failed.message
 
 
 def test_a_newer_checkpoint_gives_it_two_more() -> None:

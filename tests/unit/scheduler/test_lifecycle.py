@@ -15,7 +15,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     StopReason,
 )
-from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.events.workers import ExitReason, SampleRange
 
 
 def test_a_job_goes_from_the_queue_to_success() -> None:
@@ -127,6 +127,20 @@ def test_the_restart_avoids_a_node_if_another_holds_the_gang() -> None:
 
     assert moved.nodes[0].node_id == "n2"
     assert again.nodes[0].node_id in {"n1", "n2"}
+
+
+def test_what_a_job_goes_without_holds_for_all_later_attempts() -> None:
+    cluster, samples = Cluster(node()), (SampleRange(first=1440, count=16),)
+    cluster.run("a")
+
+    def restarted(left_out: tuple[SampleRange, ...] = ()) -> tuple[SampleRange, ...]:
+        return only(cluster.fail("a", left_out=left_out), GangAllocated).left_out
+
+    assert restarted() == ()
+    assert restarted(samples) == samples
+    assert restarted() == samples, "another failure"
+    more = (*samples, SampleRange(first=9, count=1))
+    assert restarted(more) == more
 
 
 def test_cancelling_a_waiting_job_ends_it_at_once() -> None:

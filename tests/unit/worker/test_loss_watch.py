@@ -29,10 +29,14 @@ def test_so_many_steps_in_a_row_are_borne_and_one_more_is_not() -> None:
     watch = FiniteWatch(skip=2)
     assert watch.saw(1, finite=False)
     assert not watch.saw(2, finite=False)
-    with pytest.raises(NotFiniteError, match=r"3 steps in a row, the last 3; .*skip is 2"):
+    with pytest.raises(
+        NotFiniteError, match=r"3 steps in a row, the last 3; .*skip is 2"
+    ) as raised:
         watch.saw(3, finite=False)
-    with pytest.raises(NotFiniteError, match=r"not finite in step 7; .*skip is 0"):
+    assert list(raised.value.steps) == [1, 2, 3]
+    with pytest.raises(NotFiniteError, match=r"not finite in step 7; .*skip is 0") as raised:
         FiniteWatch(skip=0).saw(7, finite=False)
+    assert list(raised.value.steps) == [7]
 
 
 def test_a_finite_step_in_between_begins_the_count_anew() -> None:

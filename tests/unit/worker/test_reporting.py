@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent_fixture import AgentEnd, until
-from gangline_schemas.events.workers import ObjectDigest, RankActivity
+from gangline_schemas.events.workers import ObjectDigest, RankActivity, SampleRange
 from gangline_schemas.rank_protocol import (
     Control,
     CopyDamaged,
@@ -20,6 +20,7 @@ from gangline_schemas.rank_protocol import (
     DataDamaged,
     Doing,
     Hello,
+    LeaveOutSamples,
     Report,
     ShardReady,
 )
@@ -199,6 +200,13 @@ def test_a_block_of_data_that_is_left_out_is_told_at_once(agent: AgentEnd) -> No
     reporter.data_damaged(found)
     agent.wait_for(lambda said: found in said)
     Reporter(None).data_damaged(found)
+
+
+def test_samples_to_leave_out_are_told_at_once(agent: AgentEnd) -> None:
+    samples = (SampleRange(first=16, count=8), SampleRange(first=40, count=1))
+    Reporter(agent.path).leave_out(samples)
+    said = agent.wait_for(lambda said: len(said) > 1)
+    assert said[1] == LeaveOutSamples(left_out=samples)
 
 
 def test_a_damaged_file_is_told_and_the_answer_waited_for(agent: AgentEnd) -> None:

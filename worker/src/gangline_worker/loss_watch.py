@@ -13,11 +13,19 @@ from statistics import median
 from gangline_schemas.job import OnSpike
 
 
-class NotFiniteError(ArithmeticError):
+class LostTrainingError(ArithmeticError):
+    """Training is to go back to a checkpoint; `steps` are those in which that showed, if known."""
+
+    def __init__(self, message: str, steps: range = range(0)) -> None:
+        super().__init__(message)
+        self.steps = steps
+
+
+class NotFiniteError(LostTrainingError):
     """The loss or the gradient was not finite for more steps in a row than may be left out."""
 
 
-class LossSpikeError(ArithmeticError):
+class LossSpikeError(LostTrainingError):
     """The loss leapt up and stayed there, and the job is to start again from before it."""
 
 
@@ -48,7 +56,8 @@ class FiniteWatch:
             times = f"for {self.in_a_row} steps in a row, the last" if self._skip else "in step"
             raise NotFiniteError(
                 f"the loss or the gradient was not finite {times} {step}; "
-                f"training.on_nan.skip is {self._skip}"
+                f"training.on_nan.skip is {self._skip}",
+                range(step - self._skip, step + 1),
             )
         return self.in_a_row == 1
 

@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final
 
-from gangline_schemas.events.workers import RankActivity, Trouble, TroubleKind
+from gangline_schemas.events.workers import RankActivity, SampleRange, Trouble, TroubleKind
 from gangline_schemas.job import TrainingPolicy
 from gangline_schemas.rank_protocol import (
     FROM_AGENT,
@@ -45,6 +45,7 @@ from gangline_schemas.rank_protocol import (
     DataDamaged,
     Doing,
     Hello,
+    LeaveOutSamples,
     Report,
     ShardReady,
     Troubled,
@@ -131,7 +132,7 @@ class Reporter:
         self._was_finite = False
         self._spikes = SpikeWatch(self._policy.on_spike)
         self._troubles: deque[Trouble] = deque(maxlen=DOINGS_LIMIT)
-        self._damaged: deque[CopyDamaged | DataDamaged] = deque()
+        self._told: deque[CopyDamaged | DataDamaged | LeaveOutSamples] = deque()
         self._replaced: dict[str, bool] = {}
         self._answered = threading.Condition()
         self._period_s = flush_period_s
@@ -241,7 +242,7 @@ class Reporter:
         """
         if not self.connected:
             return False
-        self._damaged.append(CopyDamaged(file=file, reason=reason[:1000]))
+        self._told.append(CopyDamaged(file=file, reason=reason[:1000]))
         self._wake()
         with self._answered:
             self._answered.wait_for(lambda: self._lost or file in self._replaced, timeout_s)
@@ -250,7 +251,13 @@ class Reporter:
     def data_damaged(self, message: DataDamaged) -> None:
         """Tell the agent of a block of data that is left out. Never shed: each is told once."""
         if self.connected:
-            self._damaged.append(message)
+            self._told.append(message)
+            self._wake()
+
+    def leave_out(self, samples: Sequence[SampleRange]) -> None:
+        """Tell the agent which samples the job goes without once this rank has failed: all."""
+        if self.connected:
+            self._told.append(LeaveOutSamples(left_out=tuple(samples)))
             self._wake()
 
     def should_stop(self) -> str | None:
@@ -357,13 +364,13 @@ class Reporter:
         what was done until then.
         """
         wanted = self._flushes_wanted  # read first: what was reported before it, is queued
-        if not (self._entries or self._doings or self._troubles or self._shards or self._damaged):
+        if not (self._entries or self._doings or self._troubles or self._shards or self._told):
             if wanted > self._flushes_done:
                 with self._sent:
                     self._flushes_done = wanted
                     self._sent.notify_all()
             return b""
-        urgent = self._doings or self._troubles or self._shards or self._damaged
+        urgent = self._doings or self._troubles or self._shards or self._told
         if not (is_due or urgent or wanted > self._flushes_done):
             return b""
         entries: list[_Entry] = []
@@ -383,8 +390,8 @@ class Reporter:
             parts.append(self._doings.popleft().encode())
         while self._shards:
             parts.append(self._shards.popleft().encode())
-        while self._damaged:
-            parts.append(self._damaged.popleft().encode())
+        while self._told:
+            parts.append(self._told.popleft().encode())
         return b"".join(part + b"\n" for part in parts)
 
     def _watch_loss(self, entry: _Entry) -> None:

@@ -8,7 +8,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
-from gangline_schemas.events.workers import TroubleKind, WorkerExited
+from gangline_schemas.events.workers import (
+    LEFT_OUT_RANGES,
+    SampleRange,
+    TroubleKind,
+    WorkerExited,
+)
 from gangline_schemas.job import RestartPolicy
 
 
@@ -174,6 +179,12 @@ class GangFailed(Event):
     committed_step: int | None = Field(default=None, description="Of the last checkpoint.")
     work_lost_s: float = Field(
         default=0.0, ge=0, description="Training since the last checkpoint, to be done again."
+    )
+    left_out: tuple[SampleRange, ...] = Field(
+        default=(),
+        max_length=LEFT_OUT_RANGES,
+        description="Samples that the job goes on without, all of them; empty: no others than so "
+        "far.",
     )
 
 

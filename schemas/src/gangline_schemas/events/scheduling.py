@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
-from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.events.workers import LEFT_OUT_RANGES, NodeInfo, SampleRange
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
 
 
@@ -108,6 +108,11 @@ class GangAllocated(Event):
     checkpoint_interval_s: float | None = Field(
         default=None, gt=0, description="As was advised; None: as the spec says."
     )
+    left_out: tuple[SampleRange, ...] = Field(
+        default=(),
+        max_length=LEFT_OUT_RANGES,
+        description="Samples that it goes without: the loss was not finite there, or leapt up.",
+    )
 
 
 class NodeShare(Model):
@@ -167,6 +172,12 @@ class GangReleased(Event):
     )
     avoid_required: bool = Field(
         default=False, description="Never on those nodes, until they are admitted anew."
+    )
+    left_out: tuple[SampleRange, ...] = Field(
+        default=(),
+        max_length=LEFT_OUT_RANGES,
+        description="Samples that later attempts go without, all of them; empty: no others than "
+        "so far.",
     )
 
 

@@ -98,6 +98,17 @@ class ExitReason(StrEnum):
     LAUNCH_FAILED = "launch_failed"  # it never ran: bundle, secret, checkpoint or port missing
 
 
+LEFT_OUT_RANGES = 64
+"""So many ranges of samples a job can leave out."""
+
+
+class SampleRange(Model):
+    """Samples that follow one another in a job's endless order, the same for every attempt."""
+
+    first: int = Field(ge=0, description="Its place in the order, counted from 0.")
+    count: int = Field(ge=1)
+
+
 class WorkerExited(Event):
     """The process of one rank is gone."""
 
@@ -116,6 +127,12 @@ class WorkerExited(Event):
     damaged_object: str | None = Field(
         default=None,
         description="It never ran: the object at this key is not what its checkpoint committed.",
+    )
+    left_out: tuple[SampleRange, ...] = Field(
+        default=(),
+        max_length=LEFT_OUT_RANGES,
+        description="Samples that the next attempt shall go without, all of them: this rank's loss "
+        "was not finite there, or leapt up.",
     )
 
 

@@ -11,6 +11,7 @@ from gangline_faults.lemons import distrust
 from gangline_faults.model import Blame, Failure, Gang, Health, JobHistory
 from gangline_faults.policy.budget import Attempt, judge, used_after_commit
 from gangline_faults.policy.classify import Rule, classify, death_signal, describe
+from gangline_faults.policy.left_out import in_words, leave_out
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import Hang
 from gangline_faults.policy.progress import describe as describe_hang
@@ -244,12 +245,13 @@ def failed(
     )
     ran_s = 0.0 if gang.since is None else (now - gang.since).total_seconds()
     verdict = judge(failure, gang.restart, history, Attempt(last_step, ran_s), limits)
+    left_out = leave_out(failure, verdict)
     event = GangFailed(
         job_id=job_id,
         attempt=gang.attempt,
         cause=failure.cause,
         action=verdict.action,
-        message=verdict.message,
+        message=verdict.message + in_words(left_out),
         first_rank=None if exited is None else exited.rank,
         node_id=failure.node_id,
         exit_code=None if exited is None else exited.exit_code,
@@ -268,6 +270,7 @@ def failed(
         last_step=last_step,
         committed_step=history.committed_step,
         work_lost_s=_work_lost_s(state, job_id, gang, last_step, now),
+        left_out=left_out,
     )
     decisions = [*incidents.close_at_failure(state, job_id, last_step, now)]
     decisions.append(Decision(job_id, event))

@@ -49,6 +49,7 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         spec=job.spec,
         level=placement.level,
         checkpoint_interval_s=job.checkpoint_interval_s,
+        left_out=job.left_out,
     )
     stolen = held_for_waiting(plan.state, event)
     if stolen:

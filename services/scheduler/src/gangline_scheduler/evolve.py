@@ -215,6 +215,7 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
         ran_s=ran_s,
         restarting=restarting,
         preemptions=job.preemptions + int(preempted),
+        left_out=event.left_out or job.left_out,
     )
     _put_job(state, job)
     if event.reason is ReleaseReason.SUCCEEDED:

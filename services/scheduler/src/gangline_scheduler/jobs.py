@@ -182,6 +182,7 @@ def failed(plan: Plan, verdict: GangFailed) -> None:
         ReleaseReason.RESTARTING,
         avoid_nodes=verdict.avoid_nodes,
         avoid_required=verdict.cause is FailureCause.NODE,
+        left_out=verdict.left_out,
     )
     _wait_again(plan, job.job_id, verdict.message)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum
 
 from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason
-from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
 
 NODE = "node"
@@ -113,7 +113,8 @@ class Job:
     `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
     others. `resized_at`: when it was last stopped for another size; `resize_to`: GPUs that its next
     attempt takes at most, while it makes room for somebody. `checkpoint_interval_s`: as was
-    advised, where its spec lets that change it.
+    advised, where its spec lets that change it. `left_out`: samples that its next attempts go
+    without.
     """
 
     job_id: str
@@ -139,6 +140,7 @@ class Job:
     resized_at: datetime | None = None
     resize_to: int | None = None
     checkpoint_interval_s: float | None = None
+    left_out: tuple[SampleRange, ...] = ()
 
     @property
     def team(self) -> str:

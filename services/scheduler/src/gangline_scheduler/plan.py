@@ -19,6 +19,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     StopReason,
 )
+from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import JobState
 
 
@@ -79,6 +80,7 @@ class Plan:
         *,
         avoid_nodes: tuple[str, ...] = (),
         avoid_required: bool = False,
+        left_out: tuple[SampleRange, ...] = (),
     ) -> None:
         """Free the job's GPUs; nothing when it holds none."""
         if job.gang is None:
@@ -94,5 +96,6 @@ class Plan:
                 gpu_seconds=job.gang.world_size * held_s,
                 avoid_nodes=avoid_nodes,
                 avoid_required=avoid_required,
+                left_out=left_out,
             ),
         )

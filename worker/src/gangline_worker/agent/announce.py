@@ -126,6 +126,7 @@ def exit_of(node: NodeInfo, gang: Gang, rank: Rank, reason: ExitReason) -> Worke
         incarnation=gang.incarnation,
         reason=reason,
         last_step=rank.step,
+        left_out=rank.left_out,
     )
 
 

@@ -25,7 +25,15 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
-from gangline_schemas.rank_protocol import DataDamaged, Doing, Hello, Report, ShardReady, Troubled
+from gangline_schemas.rank_protocol import (
+    DataDamaged,
+    Doing,
+    Hello,
+    LeaveOutSamples,
+    Report,
+    ShardReady,
+    Troubled,
+)
 
 from . import announce
 from .membership import AgentLimits, Membership
@@ -457,6 +465,9 @@ class AgentCore:
                 return []
             case Troubled() as troubled:
                 rank.trouble = troubled.trouble
+                return []
+            case LeaveOutSamples() as told:
+                rank.left_out = told.left_out
                 return []
             case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
                 rank.damaged += 1

@@ -99,6 +99,9 @@ def rank_environment(
         "GANGLINE_RANK_TOKEN": token,
         "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),
     }
+    if allocation.left_out:
+        ranges = [part.data() for part in allocation.left_out]
+        always["GANGLINE_LEFT_OUT"] = json.dumps(ranges)
     return always | _asked_for(spec, places)
 
 

@@ -19,6 +19,7 @@ from gangline_schemas.rank_protocol import (
     Doing,
     FromRank,
     Hello,
+    LeaveOutSamples,
     Troubled,
 )
 from gangline_schemas.secrets import redact
@@ -46,7 +47,7 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
 
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
     """What a rank said, with secrets blacked out of its sentences and the names of its metrics."""
-    if isinstance(message, Hello | Doing | CopyDamaged):
+    if isinstance(message, Hello | Doing | CopyDamaged | LeaveOutSamples):
         return message
     if isinstance(message, DataDamaged):
         return message.model_copy(update={"reason": redact(message.reason, secrets)})

@@ -20,6 +20,7 @@ from gangline_schemas.events.workers import (
     ExitReason,
     GangStatus,
     RankStatus,
+    SampleRange,
     Trouble,
     WorkerExited,
     WorkerHeartbeat,
@@ -375,6 +376,7 @@ class Rank:
     pace: Pace = field(default_factory=Pace)
     trouble: Trouble | None = None
     damaged: int = 0  # blocks of data that it said to be
+    left_out: tuple[SampleRange, ...] = ()  # what it said that the next attempt goes without
 
     @property
     def alive(self) -> bool:
