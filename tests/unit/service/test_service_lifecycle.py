@@ -19,8 +19,8 @@ TOKEN = "hf_" + "a1B2" * 9
 DEADLINE_S = 30
 
 PROGRAM = """
-import os, sys, threading, time
-from gangline_service.lifecycle import Context, run
+import os, signal, sys, threading, time
+from gangline_service.lifecycle import Context, Restart, run
 from gangline_service.settings import ServiceSettings
 
 def orderly(context):
@@ -53,7 +53,24 @@ def forking(context):
 def code(context):
     return 7
 
-run("quota", ServiceSettings.load(), globals()[sys.argv[1]])
+def anew(context):
+    kept = int(os.environ.get("KEPT", "-1"))
+    if kept < 0:
+        print(os.getpid(), flush=True)
+        told, kept = os.pipe()
+        lost = os.open("/dev/null", os.O_RDONLY)
+        os.set_inheritable(lost, True)  # as those of C libraries are
+        os.write(kept, b"words of the first life")
+        context.restarting.wait()
+        if "stopped meanwhile" in sys.argv:
+            os.kill(os.getpid(), signal.SIGTERM)
+            context.stopping.wait()
+        return Restart(frozenset({{told}}), {{"KEPT": str(told), "LOST": str(lost)}})
+    print(os.getpid(), os.read(kept, 100).decode(), flush=True)
+    assert os.environ["LOST"] not in os.listdir("/proc/self/fd")
+    context.stopping.wait()
+
+run("quota", ServiceSettings.load(), globals()[sys.argv[1]], restarts=sys.argv[1] == "anew")
 """
 
 
@@ -61,12 +78,12 @@ run("quota", ServiceSettings.load(), globals()[sys.argv[1]])
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(main: str, **variables: str) -> subprocess.Popen[str]:
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         kafka = json.dumps({"sasl.password": SECRET})
         kept = {k: v for k, v in os.environ.items() if not k.startswith("GANGLINE_")}
         program = PROGRAM.format(token=TOKEN, secret=SECRET)
         process = subprocess.Popen(
-            [sys.executable, "-c", program, main],
+            [sys.executable, "-c", program, *arguments],
             env={
                 **kept,
                 "GANGLINE_HEALTH_FILE": str(tmp_path / "quota.json"),
@@ -171,6 +188,31 @@ def test_signal_of_a_forked_child_does_not_stop_its_parent(
     os.kill(int(process.stdout.readline()), signal.SIGTERM)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 3
+
+
+def test_a_hangup_begins_the_program_anew_in_the_same_process(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("anew")
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{process.pid}\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == f"{process.pid} words of the first life\n"
+    address = json.loads((tmp_path / "quota.json").read_text())
+    assert json.loads(_get(address["url"] + "/healthz"))["status"] == "ok"
+    process.terminate()
+    assert process.wait(DEADLINE_S) == 0
+
+
+def test_a_stop_that_comes_while_it_begins_anew_is_heeded_then(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = start("anew", "stopped meanwhile")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == f"{process.pid} words of the first life\n"
+    assert process.wait(DEADLINE_S) == 0
 
 
 def test_port_in_use_names_the_way_out(start: Callable[..., subprocess.Popen[str]]) -> None:

@@ -6,6 +6,8 @@
    A second signal, or that time passed, ends the process by force (code 1).
 4. Every end is `os._exit` after flushing: a client thread that hangs in a C library cannot hold
    the process, and a supervisor starts a new one (crash-only).
+5. Where `restarts` is asked for, SIGHUP sets `context.restarting`. A main that then returns a
+   `Restart` has its program begun anew by exec: the same pid, children and kept descriptors.
 
 Signals are counted by a thread that reads Python's wake-up descriptor, because a Python signal
 handler waits for as long as the main thread sits in a C call.
@@ -22,8 +24,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
 from opentelemetry.metrics import Meter
@@ -38,14 +40,18 @@ EXIT_OK = 0
 EXIT_CRASH = 1
 
 _FLUSH_S = 2.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_STOPS, signal.SIGHUP)
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 
 @dataclass(frozen=True)
 class Context(Generic[SettingsT]):
-    """What `main` gets. It returns soon after `stopping` is set and calls `health.beat`."""
+    """What `main` gets. It returns soon after `stopping` is set and calls `health.beat`.
+
+    `restarting` is set when the program was asked to begin anew in this process.
+    """
 
     settings: SettingsT
     health: Health
@@ -53,13 +59,31 @@ class Context(Generic[SettingsT]):
     log: logging.Log
     meter: Meter
     tracer: Tracer
+    restarting: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """What `main` returns to begin its program anew in this process.
+
+    `keep` are the open file descriptors that the next program takes over, all others are closed;
+    `environment` holds variables for it alone.
+    """
+
+    keep: frozenset[int] = frozenset()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def run(
-    service: str, settings: SettingsT, main: Callable[[Context[SettingsT]], int | None]
+    service: str,
+    settings: SettingsT,
+    main: Callable[[Context[SettingsT]], int | Restart | None],
+    *,
+    restarts: bool = False,
 ) -> NoReturn:
     """Run `main` as this process's life and exit with its code (None is 0). Never returns.
 
+    `restarts`: SIGHUP asks it to begin anew; without, it ends the process as ever.
     An exception out of `main`, or out of any thread, is logged once with its redacted traceback
     and ends the process with code 1. Call it on the main thread; install no signal handlers.
     """
@@ -75,8 +99,11 @@ def run(
     process = _Process(service, settings, log)
     threading.excepthook = process.thread_failed
     try:
-        process.open()
-        code = main(process.context(settings)) or EXIT_OK
+        process.open(restarts=restarts)
+        result = main(process.context(settings)) or EXIT_OK
+        if isinstance(result, Restart):
+            process.begin_anew(result)
+        code = result
     except SystemExit as stop:
         code = _exit_code(stop, log)
     except BaseException:  # whatever it is: log it once, end the process
@@ -101,14 +128,15 @@ class _Process:
         self._log = log
         self._ending = threading.Lock()
         self.stopping = threading.Event()
+        self.restarting = threading.Event()
         self.health = Health(beat_timeout_s=settings.beat_timeout_s)
         self._telemetry = telemetry.start(service, settings.instance_id, settings.otlp_endpoint)
         self._server: HealthServer | None = None
 
-    def open(self) -> None:
+    def open(self, *, restarts: bool) -> None:
         """Listen for signals and health requests."""
         self._telemetry.install()
-        self._watch_signals()
+        self._watch_signals(_SIGNALS if restarts else _STOPS)
         try:
             server = HealthServer(
                 self.health,
@@ -139,6 +167,7 @@ class _Process:
             log=self._log,
             meter=self._telemetry.meter(name),
             tracer=self._telemetry.tracer(name),
+            restarting=self.restarting,
         )
 
     def thread_failed(self, failure: threading.ExceptHookArgs) -> None:
@@ -160,44 +189,68 @@ class _Process:
         self._log.info("service.stopped", code=code)
         _exit_now(self._remove_port_file, code)
 
+    def begin_anew(self, restart: Restart) -> NoReturn:
+        """Run the program again in this process; of several ends the first one counts."""
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()  # another thread ends the process
+        self._telemetry.shutdown(_FLUSH_S)
+        self._log.info("service.restarts", pid=os.getpid())
+        # What comes from now on waits for the next program, which would die of it too early.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        if self.stopping.is_set():
+            signal.raise_signal(signal.SIGTERM)
+        for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- also of C libraries
+            with contextlib.suppress(OSError):
+                os.set_inheritable(int(entry), int(entry) <= 2 or int(entry) in restart.keep)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        environment = {**os.environ, **restart.environment}
+        try:
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
+        except OSError as error:
+            self._log.critical("service.crashed", error=f"it cannot begin anew: {error}")
+            _exit_now(self._remove_port_file, EXIT_CRASH)
+
     def _remove_port_file(self) -> None:
         if self._server is not None:
             self._server.remove_port_file()
 
-    def _watch_signals(self) -> None:
+    def _watch_signals(self, numbers: Sequence[signal.Signals]) -> None:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in numbers:
             # Needed for the wake-up; does nothing itself, as Event.set could deadlock in it.
             signal.signal(number, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # see `begin_anew`
         _keep_from_forked_children()
         threading.Thread(
             target=self._count_signals, args=(reader,), name="signals", daemon=True
         ).start()
 
     def _count_signals(self, reader: socket.socket) -> None:
-        first = _next_signal(reader, timeout_s=None)
+        first = self._next_stop(reader, timeout_s=None)
         grace_s = self._settings.stop_grace_s
         self._log.info("service.stopping", signal=first, grace_s=grace_s)
         self.health.set("process", ok=False, detail="the service is stopping")
         self.stopping.set()
-        second = _next_signal(reader, grace_s)
+        second = self._next_stop(reader, grace_s)
         reason = f"a second signal: {second}" if second else "the grace period has passed"
         self._log.error("service.forced_exit", reason=reason)
         _exit_now(self._remove_port_file, EXIT_CRASH)
 
-
-def _next_signal(reader: socket.socket, timeout_s: float | None) -> str | None:
-    """The name of the next stop signal; None when none came within `timeout_s` seconds."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    while True:
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([reader], [], [], left_s)[0]:
-            return None
-        number = reader.recv(1)[0]
-        if number in _SIGNALS:
-            return signal.Signals(number).name
+    def _next_stop(self, reader: socket.socket, timeout_s: float | None) -> str | None:
+        """The name of the next stop signal; None when none came within `timeout_s` seconds."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([reader], [], [], left_s)[0]:
+                return None
+            number = reader.recv(1)[0]
+            if number == signal.SIGHUP:
+                self.restarting.set()
+            if number in _STOPS:
+                return signal.Signals(number).name
 
 
 def _keep_from_forked_children() -> None:
