@@ -173,6 +173,7 @@ class NodeScene:
                     address=node.address,
                     gpus=tuple(gpus),
                     first_rank=0,
+                    copies_port=node.copies_port,
                 ),
             ),
             rendezvous=Rendezvous(address="127.0.0.1", port=free_port()),

@@ -204,7 +204,7 @@ def test_a_damaged_local_file_comes_again_from_the_store_and_is_told(
         with capture_logs() as lines:
             bring(ref, "nlp")
         assert (folder / file).read_bytes() == sound
-        told = [line["key"].rpartition("/")[2] for line in lines]
+        told = [line["key"].rpartition("/")[2] for line in lines if "key" in line]
         if file == "COMMIT.json" or how == "missing":
             assert told == [], "not known to be damage: a node may never have had it"
         else:

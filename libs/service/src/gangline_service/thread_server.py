@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,12 +12,15 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
+_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+
 
 class ThreadServer(ThreadingHTTPServer):
     """Serves IPv4 or IPv6 from a daemon thread `name`, from `start` to `close`.
 
     Bound once made; port 0 takes a free one. An idle server looks every `close_within_s` seconds
-    whether it was closed. Raises OSError when the address cannot be bound.
+    whether it was closed. `at_once` bounds the connections: one beyond gets 503 and may come
+    again. Raises OSError when the address cannot be bound.
     """
 
     daemon_threads = True
@@ -28,7 +32,9 @@ class ThreadServer(ThreadingHTTPServer):
         *,
         name: str,
         close_within_s: float,
+        at_once: int | None = None,
     ) -> None:
+        self._slots = threading.BoundedSemaphore(at_once) if at_once is not None else None
         if ":" in address[0]:
             self.address_family = AF_INET6
         super().__init__(address, handler)
@@ -50,6 +56,24 @@ class ThreadServer(ThreadingHTTPServer):
         if self._thread.is_alive():
             self.shutdown()
         self.server_close()
+
+    def process_request(self, request: object, client_address: object) -> None:
+        """A thread of its own for each connection that there is room for."""
+        if self._slots is None or self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)  # type: ignore[arg-type]
+            return
+        request.settimeout(0.1)  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            request.sendall(_BUSY)  # type: ignore[attr-defined]
+        self.shutdown_request(request)  # type: ignore[arg-type]
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        """The life of a connection's thread."""
+        try:
+            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
+        finally:
+            if self._slots is not None:
+                self._slots.release()
 
     def server_bind(self) -> None:
         """Without the standard one's reverse look-up of the host name, which can take seconds."""

@@ -10,7 +10,6 @@ are worked on at a time: what is beyond gets 503 and may ask again.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import ssl
@@ -48,7 +47,6 @@ AT_ONCE = 2
 CONNECTIONS = 16
 _EXPLAIN = re.compile(r"/v1/explain/([a-z0-9][a-z0-9-]{0,62})")
 _WHAT_IF = "/v1/what-if"
-_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,24 +186,7 @@ class Door:
 class _Server(ThreadServer):
     def __init__(self, address: tuple[str, int], door: Door) -> None:
         self.door = door
-        self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        super().__init__(address, _Handler, name="door", close_within_s=0.2)
-
-    def process_request(self, request: object, client_address: object) -> None:
-        """One thread for each of `CONNECTIONS` connections; what is beyond may come again."""
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)  # type: ignore[arg-type]
-            return
-        request.settimeout(0.1)  # type: ignore[attr-defined]
-        with contextlib.suppress(OSError):
-            request.sendall(_BUSY)  # type: ignore[attr-defined]
-        self.shutdown_request(request)  # type: ignore[arg-type]
-
-    def process_request_thread(self, request: object, client_address: object) -> None:
-        try:
-            super().process_request_thread(request, client_address)  # type: ignore[arg-type]
-        finally:
-            self._slots.release()
+        super().__init__(address, _Handler, name="door", close_within_s=0.2, at_once=CONNECTIONS)
 
 
 class _Handler(BaseHTTPRequestHandler):

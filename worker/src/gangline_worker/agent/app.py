@@ -27,7 +27,7 @@ from gangline_bus.codec import Received, UndecodableError, receive
 from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.faults import CheckpointRequested, GangFailed
+from gangline_schemas.events.faults import CheckpointRequested, GangFailed, NodeFailed
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     GangAllocated,
@@ -56,6 +56,7 @@ from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
+from .peer_tier import open_peer_tier
 from .prepare import Folders, Preparer
 from .rendezvous_ports import PortBlock
 from .standby_host import StandbyPool
@@ -79,6 +80,7 @@ _CONCERNS = (
     CheckpointIntervalChanged,
     GangFailed,
     CheckpointRequested,
+    NodeFailed,
 )
 
 
@@ -129,6 +131,9 @@ class Agent:
             slots=settings.slots,
             ports=self._ports.ports if self._ports is not None else settings.ports,
         ).model_copy(update={"isolation": self._isolator.level})
+        self._peers = open_peer_tier(settings, data) if settings.peer_copies else None
+        if self._peers is not None:
+            self._node = self._node.model_copy(update={"copies_port": self._peers.port})
         self._watch = HealthWatch(self._health_source, settings.health_interval_s)
         self._checks = self._node_checks()
         limits = AgentLimits(
@@ -178,6 +183,8 @@ class Agent:
         self._watch.stop()
         if self._checks is not None:
             self._checks.stop()
+        if self._peers is not None:
+            self._peers.stop()
         stores.stop()
         if warm is not None:
             warm.stop()
@@ -243,7 +250,8 @@ class Agent:
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
         )
-        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner)
+        peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
+        preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)
         return Parts(
             self._inbox,
             outgoing,
@@ -352,6 +360,8 @@ class Agent:
                 while not self._ended.is_set():
                     records = reader.poll(1000, 0.25)
                     for received in _concerning_gangs(records):
+                        if self._peers is not None:
+                            self._peers.note(received.envelope.data)
                         self._inbox.put(received)
                     positions = {**positions, **reader.positions()}
                     if not records:

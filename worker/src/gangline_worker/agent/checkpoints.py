@@ -1,8 +1,8 @@
 """Checkpoints between this node's disk and the object store.
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
-Down: a committed checkpoint, once per node for all its ranks, every object verified; what this
-node wrote itself is used where its digest is right, and fetched from the store where it is not.
+Down: a committed checkpoint, once per node for all its ranks, every object verified. What lies here
+is used where its digest is right; else a copy of another node, and last the store's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import contextlib
 import os
 import shutil
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,8 +35,10 @@ from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
+from .fetched import Fetched, Tier
 from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
+from .peer_client import Round
 from .referred import Referred, objects, place_of
 
 log = structlog.get_logger(__name__)
@@ -138,25 +141,48 @@ class Checkpoints:
         with self._busy_lock:
             self._referred.forget(self._folder / job_id)
 
-    def fetch(self, ref: CheckpointRef, team: str, owner: Owner | None = None) -> Path:
+    def fetch(
+        self,
+        ref: CheckpointRef,
+        team: str,
+        owner: Owner | None = None,
+        peers: Round | None = None,
+    ) -> Path:
         """The folder of a committed checkpoint, complete and verified on this node's disk.
 
         It is the owner's. Raises CheckpointDamaged, OSError and StoreError.
         """
+        begun_s = time.monotonic()
+        fetched = Fetched()
         with self._fetching:
             prefix, folder = self._place(ref, team, owner)
             with acting_as(owner):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = self._record(ref.commit_key, folder, owner)
-            for digest in objects(record):
-                self._bring(digest, prefix, folder, owner)
-            return folder
+            wanted = self._wanted(objects(record), prefix, folder, owner, fetched)
+            self._bring(wanted, owner, peers, fetched)
+        log.info(
+            "checkpoint.fetched",
+            job=ref.job_id,
+            attempt=ref.attempt,
+            step=ref.step,
+            **fetched.told(),
+            seconds=round(time.monotonic() - begun_s, 3),
+        )
+        return folder
 
-    def refetch(self, ref: CheckpointRef, team: str, file: str, owner: Owner | None = None) -> None:
+    def refetch(
+        self,
+        ref: CheckpointRef,
+        team: str,
+        file: str,
+        owner: Owner | None = None,
+        peers: Round | None = None,
+    ) -> str:
         """Bring one file of a checkpoint again that a rank found damaged after `fetch`.
 
-        Raises CheckpointDamaged (the store has no sound one either), WrongPath, OSError and
-        StoreError.
+        Whose copy it is now. Raises CheckpointDamaged (the store has no sound one either),
+        WrongPath, OSError and StoreError.
         """
         with self._fetching:
             prefix, folder = self._place(ref, team, owner)
@@ -165,8 +191,12 @@ class Checkpoints:
             found = [digest for digest in objects(record) if digest.key in keys]
             if not found and file != _COMMIT_FILE:
                 raise WrongPath(f"{file[:200]} is no file of this checkpoint")
-            for digest in found:
-                self._bring(digest, prefix, folder, owner)
+            fetched = Fetched()
+            wanted = self._wanted(found, prefix, folder, owner, fetched)
+            brought = self._bring(wanted, owner, peers, fetched)
+            if brought:
+                return brought[0]
+            return "this node" if found else "the store"
 
     def _place(self, ref: CheckpointRef, team: str, owner: Owner | None) -> tuple[str, Path]:
         """The prefix of a checkpoint's keys and its folder here."""
@@ -178,8 +208,10 @@ class Checkpoints:
 
     def _record(self, key: str, folder: Path, owner: Owner | None) -> CommitRecord:
         """The commit record; the store's is always written over the one that lies here."""
-        record = _decode(key, self._committed(key))
-        self._fetch(key, folder / _COMMIT_FILE, owner)
+        raw = self._committed(key)
+        record = _decode(key, raw)
+        with acting_as(owner):
+            replace_file(folder / _COMMIT_FILE, [raw])
         return record
 
     def _fetch(self, key: str, path: Path, owner: Owner | None) -> None:
@@ -217,30 +249,80 @@ class Checkpoints:
         except NotFound:
             raise CheckpointDamaged(f"{key} is missing", key) from None
 
-    def _bring(self, digest: ObjectDigest, prefix: str, folder: Path, owner: Owner | None) -> None:
-        path = place_of(digest.key, prefix, folder)
-        if path is None:
-            raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
-        with acting_as(owner):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-        self._note(folder, [path.parent])
-        damage = _damage(path, digest, owner)
-        if damage is None:
-            return
-        with acting_as(owner):
-            was_here = path.is_symlink() or path.exists()
-            path.unlink(missing_ok=True)
-        try:
-            self._fetch(digest.key, path, owner)
-        except NotFound:
-            raise CheckpointDamaged(f"{digest.key} is missing", digest.key) from None
-        if (again := _damage(path, digest, owner)) is not None:
+    def _wanted(
+        self,
+        digests: Sequence[ObjectDigest],
+        prefix: str,
+        folder: Path,
+        owner: Owner | None,
+        fetched: Fetched,
+    ) -> dict[str, _Wanted]:
+        """What of these objects is not here as it was committed, by key."""
+        found = {}
+        for digest in digests:
+            path = place_of(digest.key, prefix, folder)
+            if path is None:
+                raise CheckpointDamaged(f"{digest.key} does not lie beside its commit record")
             with acting_as(owner):
-                path.unlink(missing_ok=True)
-            reason = f"{digest.key} is not what was committed: the store's {again}"
-            raise CheckpointDamaged(reason, digest.key)
-        if was_here:
-            log.warning("checkpoint.copy_replaced", key=digest.key, damage=f"this node's {damage}")
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._note(folder, [path.parent])
+            if (damage := _damage(path, digest, owner)) is None:
+                fetched.add(Tier.LOCAL, digest.size_bytes)
+            else:
+                found[digest.key] = _Wanted(digest, path, damage)
+        return found
+
+    def _bring(
+        self,
+        wanted: dict[str, _Wanted],
+        owner: Owner | None,
+        peers: Round | None,
+        fetched: Fetched,
+    ) -> list[str]:
+        """Bring objects from peers, or from the store; whose copies they are now."""
+        order = [item.digest for item in wanted.values()]
+        if peers is not None and order:
+            order = peers.find(order)
+        origins = []
+        for digest in order:
+            item = wanted[digest.key]
+            with acting_as(owner):
+                was_here = item.path.is_symlink() or item.path.exists()
+                item.path.unlink(missing_ok=True)
+            node = self._from_peer(item, owner, peers)
+            if node is None:
+                self._from_store(item, owner)
+            origin = f"node {node}" if node is not None else "the store"
+            fetched.add(Tier.PEER if node is not None else Tier.STORE, digest.size_bytes)
+            if was_here:
+                damage = f"this node's {item.damage}"
+                log.warning("checkpoint.copy_replaced", key=digest.key, damage=damage, by=origin)
+            origins.append(origin)
+        return origins
+
+    @staticmethod
+    def _from_peer(item: _Wanted, owner: Owner | None, peers: Round | None) -> str | None:
+        """Bring it from another node and say from which, if one gives a sound copy."""
+        if peers is None:
+            return None
+
+        def put(chunks: Iterator[bytes]) -> None:
+            with acting_as(owner):
+                replace_file(item.path, chunks)
+
+        return peers.bring(item.digest, put)
+
+    def _from_store(self, item: _Wanted, owner: Owner | None) -> None:
+        key = item.digest.key
+        try:
+            self._fetch(key, item.path, owner)
+        except NotFound:
+            raise CheckpointDamaged(f"{key} is missing", key) from None
+        if (again := _damage(item.path, item.digest, owner)) is not None:
+            with acting_as(owner):
+                item.path.unlink(missing_ok=True)
+            reason = f"{key} is not what was committed: the store's {again}"
+            raise CheckpointDamaged(reason, key)
 
     def _put(self, put: _Put, digest: ObjectDigest, name: str) -> ObjectDigest:
         rank = put.rank.rank
@@ -257,6 +339,15 @@ class Checkpoints:
             # A linked file would stay the rank's to change.
             self._store.put_file(key, file, link=self._link and put.owner is None)
         return digest.model_copy(update={"key": key})
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An object that is not at `path` as it was committed, and what is wrong there."""
+
+    digest: ObjectDigest
+    path: Path
+    damage: str
 
 
 @dataclass(frozen=True, slots=True)

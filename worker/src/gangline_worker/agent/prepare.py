@@ -20,6 +20,7 @@ from .isolation_files import Owner, give
 from .log_lines import secret_texts
 from .model import GangKey, Prepared, PrepareFailed
 from .named_secrets import SecretMissing, read_secrets
+from .peer_client import PeerCopies, Round
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0
@@ -29,7 +30,7 @@ _RETRY_S = 2.0
 class GangGround:
     """What was prepared for one gang on this node. `secrets` never leave this process.
 
-    `owner`: the user that its ranks run as, None: the agent's.
+    `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too.
     """
 
     allocation: GangAllocated
@@ -38,6 +39,11 @@ class GangGround:
     tokens: Mapping[int, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
     owner: Owner | None = None
+    peers: PeerCopies | None = None
+
+    def ask_peers(self) -> Round | None:
+        """A new look at what other nodes have of the checkpoint; None where none is asked."""
+        return self.peers.round(self.allocation) if self.peers is not None else None
 
     @property
     def redacted(self) -> frozenset[str]:
@@ -63,12 +69,14 @@ class Preparer:
         store: ObjectStore,
         checkpoints: Checkpoints,
         owner: Callable[[str], Owner | None],
+        peers: PeerCopies | None = None,
     ) -> None:
         """`owner` gives the user of a team's ranks, None for the agent's own."""
         self._folders = folders
         self._store = store
         self._checkpoints = checkpoints
         self._owner = owner
+        self._peers = peers
         self._stopping = threading.Event()
         shutil.rmtree(folders.data / "work", ignore_errors=True)
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
@@ -122,7 +130,8 @@ class Preparer:
         give(work, owner)
         resume = None
         if allocation.resume is not None:
-            resume = self._checkpoints.fetch(allocation.resume, allocation.team, owner)
+            peers = self._peers.round(allocation) if self._peers is not None else None
+            resume = self._checkpoints.fetch(allocation.resume, allocation.team, owner, peers)
         ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
         return GangGround(
             allocation,
@@ -138,4 +147,5 @@ class Preparer:
             tokens={rank: token_urlsafe(24) for rank in ranks},
             secrets=secrets,
             owner=owner,
+            peers=self._peers,
         )

@@ -1,9 +1,9 @@
 """Other copies for ranks that found a file of their checkpoint damaged while they loaded it.
 
-The agent verified each file before the rank began; what changed since is fetched from the store
-again, and the rank reads on. Where the store has no sound copy either, the rank ends with its exit
-code for a damaged checkpoint, and the next attempt's preparation names the object to the
-checkpoint service.
+The agent verified each file before the rank began; what changed since is fetched again, from
+another node or the store, and the rank reads on. Where the store has no sound copy either, the rank
+ends with its exit code for a damaged checkpoint, and the next attempt's preparation names the
+object to the checkpoint service.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ class Repairs:
         if resume is not None:
             try:
                 team = ground.allocation.team
-                self._checkpoints.refetch(resume, team, asked.file, ground.owner)
+                origin = self._checkpoints.refetch(
+                    resume, team, asked.file, ground.owner, ground.ask_peers()
+                )
             except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
                 outcome = f"no other copy was found: {error}"
             else:
-                sound, outcome = True, "a sound copy of the store lies there now"
+                sound, outcome = True, f"a sound copy of {origin} lies there now"
             log.warning(
                 "checkpoint.copy_damaged",
                 job=rank.gang.job_id,

@@ -1,0 +1,234 @@
+"""What an agent's server for copies gives, and to whom: refusals over a real socket."""
+
+from __future__ import annotations
+
+import http.client
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
+from gangline_storage.local import LocalStore
+from gangline_worker.agent.isolation_files import Owner, give
+from gangline_worker.agent.peer_files import CopyFiles, NotGiven
+from gangline_worker.agent.peer_seal import SECRET_KEY, Asking, new_nonce, proof, token
+from gangline_worker.agent.peer_server import (
+    NODE_HEADER,
+    NONCE_HEADER,
+    PROOF_HEADER,
+    Held,
+    path_of,
+)
+from peer_scene import START, STEP, PeerNode, PeerScene, commit, gang, peer_scene
+
+FILE = f"step-{STEP:010d}/rank-00001.bin"
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[PeerScene]:
+    with peer_scene(tmp_path) as made:
+        yield made
+
+
+def ask(
+    scene: PeerScene,
+    path: str,
+    asking: Asking | None = None,
+    *,
+    node: str = "a",
+    of: str = "b",
+    secret: bytes | None = None,
+) -> tuple[int, str, bytes]:
+    """Ask node `of` in the name of `node`: status, proof, body. `asking`: what the token says."""
+    parts = path.split("/")
+    said = asking or Asking(parts[3], int(parts[4]), node, of, path, new_nonce())
+    headers = {
+        NODE_HEADER: node,
+        NONCE_HEADER: said.nonce,
+        "Authorization": f"Gangline {token(secret or scene.store.get(SECRET_KEY), said)}",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", scene.nodes[of].tier.port, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get(PROOF_HEADER, ""), answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def second(scene: PeerScene) -> GangAllocated:
+    """Attempt 2, on nodes a and b; the secret is there."""
+    scene.nodes["b"].copies.secret.value()
+    return scene.restart("a", "b")
+
+
+def test_a_node_of_the_gang_is_given_what_it_starts_from(
+    scene: PeerScene, second: GangAllocated
+) -> None:
+    status, _, body = ask(scene, path_of("job", 2))
+    assert status == 200
+    assert sorted(Held.decode(body).files) == [FILE, FILE.replace(".bin", ".json")]
+    path = path_of("job", 2, FILE)
+    asking = Asking("job", 2, "a", "b", path, new_nonce())
+    status, shown, body = ask(scene, path, asking)
+    assert (status, body) == (200, scene.data[1])
+    assert shown == proof(scene.store.get(SECRET_KEY), asking)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Asking("job", 1, "a", "b", path_of("job", 2, FILE), new_nonce()),
+        Asking("other", 2, "a", "b", path_of("job", 2, FILE), new_nonce()),
+        Asking("job", 2, "c", "b", path_of("job", 2, FILE), new_nonce()),
+        Asking("job", 2, "a", "c", path_of("job", 2, FILE), new_nonce()),
+        Asking("job", 2, "a", "b", path_of("job", 2), new_nonce()),
+    ],
+    ids=["another attempt", "another job", "another node", "to another node", "another file"],
+)
+def test_a_token_for_something_else_is_refused(
+    scene: PeerScene, second: GangAllocated, wrong: Asking
+) -> None:
+    assert ask(scene, path_of("job", 2, FILE), wrong) == (401, "", b"")
+
+
+def test_who_does_not_know_the_secret_is_refused(scene: PeerScene, second: GangAllocated) -> None:
+    assert ask(scene, path_of("job", 2, FILE), secret=b"guessed") == (401, "", b"")
+
+
+def test_an_attempt_that_is_over_is_given_nothing(scene: PeerScene, second: GangAllocated) -> None:
+    assert ask(scene, path_of("job", 2, FILE))[0] == 200
+    assert ask(scene, path_of("job", 1, FILE))[0] == 404, "it was superseded"
+    scene.hear(
+        GangReleased(
+            job_id="job",
+            attempt=2,
+            reason=ReleaseReason.RESTARTING,
+            allocated_at=START,
+            gpu_seconds=1.0,
+        )
+    )
+    assert ask(scene, path_of("job", 2, FILE)) == (404, "", b"")
+
+
+def test_a_node_that_is_not_of_the_gang_is_given_nothing(
+    scene: PeerScene, second: GangAllocated
+) -> None:
+    assert ask(scene, path_of("job", 2, FILE), node="c") == (403, "", b"")
+
+
+def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerScene) -> None:
+    scene.nodes["b"].copies.secret.value()
+    scene.hear(scene.gang(2, "a", "b"))
+    assert ask(scene, path_of("job", 2))[0] == 404
+    assert ask(scene, path_of("job", 2, FILE))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "step-0000000005/rank-00007.bin",
+        "step-0000000006/rank-00001.bin",
+        "step-0000000005/COMMIT.json",
+        "step-0000000005/own.txt",
+        "step-0000000005/../step-0000000006/rank-00001.bin",
+        "../../other/attempt-0001/step-0000000005/rank-00001.bin",
+        "step-0000000005/%2e%2e/rank-00001.bin",
+        "step-0000000005//etc/passwd",
+        "step-0000000005/",
+    ],
+)
+def test_what_the_commit_record_does_not_name_is_not_given(
+    scene: PeerScene, second: GangAllocated, name: str
+) -> None:
+    for step in (5, 6):  # step 6 was saved, and never committed
+        scene.nodes["b"].save(1, scene.gang(1, "a", "b"), b"not committed", step=step + 1)
+    scene.nodes["b"].path("own.txt").write_bytes(b"of the rank")
+    scene.nodes["b"].path("COMMIT.json").write_bytes(b"{}")
+    assert ask(scene, path_of("job", 2, name)) == (404, "", b"")
+
+
+@pytest.mark.parametrize("part", ["file", "folder", "pipe"])
+def test_a_link_or_a_pipe_is_not_given(
+    scene: PeerScene, second: GangAllocated, tmp_path: Path, part: str
+) -> None:
+    path = scene.nodes["b"].path("rank-00001.bin")
+    moved = path if part != "folder" else path.parent
+    elsewhere = moved.rename(tmp_path / "elsewhere")
+    if part == "pipe":
+        os.mkfifo(path)
+    else:
+        moved.symlink_to(elsewhere)
+    assert ask(scene, path_of("job", 2, FILE)) == (404, "", b"")
+    _, _, body = ask(scene, path_of("job", 2))
+    assert FILE not in Held.decode(body).files
+
+
+def test_a_gang_is_not_given_the_checkpoint_of_another_team(scene: PeerScene) -> None:
+    """Its own allocation would have to name it; its agents would still refuse."""
+    scene.nodes["b"].copies.secret.value()
+    nodes = [scene.nodes[name].assignment(rank) for rank, name in enumerate("ab")]
+    scene.hear(gang(1, *nodes, job_id="spy", team="cv", resume=scene.ref))
+    assert ask(scene, path_of("spy", 1))[0] == 404
+    assert ask(scene, path_of("spy", 1, FILE))[0] == 404
+    scene.hear(gang(1, *nodes, job_id="evaluation", resume=scene.ref))
+    assert ask(scene, path_of("evaluation", 1, FILE))[2] == scene.data[1], "of the same team it is"
+
+
+def test_a_copy_of_another_length_is_not_said_to_be_held(
+    scene: PeerScene, second: GangAllocated
+) -> None:
+    os.truncate(scene.nodes["b"].path("rank-00001.bin"), 100)
+    _, _, body = ask(scene, path_of("job", 2))
+    assert Held.decode(body).files == (FILE.replace(".bin", ".json"),)
+
+
+def test_a_restarted_agent_listens_where_the_last_one_did(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    first = PeerNode(tmp_path, "a", store)
+    second = PeerNode(tmp_path, "a", store)
+    assert second.tier.port != first.tier.port, "it is taken"
+    for node in (first, second):
+        node.stop()
+    third = PeerNode(tmp_path, "a", store)
+    assert third.tier.port == second.tier.port
+    third.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the agent is not root here")
+def test_files_are_read_with_the_rights_of_their_teams_user_alone() -> None:
+    own, other = Owner(1_900_000_007), Owner(1_900_000_008)
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)  # pytest's own folders let no other user through
+        with peer_scene(Path(made)) as scene:
+            files = CopyFiles(scene.nodes["b"].data / "checkpoints", scene.store)
+            give(scene.nodes["b"].checkpoints.folder("job"), own)
+            assert len(files.held(scene.ref, "nlp", own)) == 2
+            with files.opened(scene.ref, "nlp", own, FILE) as file:
+                assert file.read() == scene.data[1]
+            assert files.held(scene.ref, "nlp", other) == ()
+            with pytest.raises(NotGiven):
+                files.opened(scene.ref, "nlp", other, FILE)
+
+
+def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(scene: PeerScene) -> None:
+    """They are named by its commit record, and given for it."""
+    scene.nodes["b"].copies.secret.value()
+    first = scene.gang(1, "a", "b")
+    older = [scene.nodes[name].save(rank, first, b"older", 3) for rank, name in enumerate("ab")]
+    newer = [scene.nodes[name].save(rank, first, b"newer", 7) for rank, name in enumerate("ab")]
+    ref = commit(scene.store, newer, referred=[older[1].shards[0]])
+    scene.hear(scene.gang(2, "a", "b", resume=ref))
+    _, _, body = ask(scene, path_of("job", 2))
+    assert sorted(Held.decode(body).files) == [
+        "step-0000000003/rank-00001.bin",
+        "step-0000000007/rank-00001.bin",
+        "step-0000000007/rank-00001.json",
+    ]
+    name = "step-0000000003/rank-00001.bin"
+    assert ask(scene, path_of("job", 2, name))[2] == b"older"
+    assert ask(scene, path_of("job", 2, name.replace("bin", "json")))[0] == 404

@@ -1,0 +1,91 @@
+"""How two agents know each other: keyed hashes over a secret that agents alone can read.
+
+The secret is an object of the store, made by the agent that needs it first. Agents have the
+store's credentials; ranks, and users, have none. A token is good for one request of one attempt,
+from one node to another; the answer's proof shows that no other program took the port.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import threading
+from dataclasses import astuple, dataclass
+
+from gangline_storage.errors import AlreadyExists, NotFound, StoreError
+from gangline_storage.port import ObjectStore
+
+SECRET_KEY = "agents/copies-secret"  # noqa: S105 -- where it is, not what
+_SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One request: node `client` asks node `server` for `path`, for an attempt of its gang.
+
+    `nonce` is the client's and new each time.
+    """
+
+    job_id: str
+    attempt: int
+    client: str
+    server: str
+    path: str
+    nonce: str
+
+
+class Secret:
+    """The platform's secret, read from the store when it is needed first."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._value: bytes | None = None
+
+    def value(self) -> bytes:
+        """The secret; made if there is none. Raises StoreError."""
+        with self._lock:
+            if self._value is None:
+                self._value = self._read()
+            return self._value
+
+    def _read(self) -> bytes:
+        try:
+            found = self._store.get(SECRET_KEY)
+        except NotFound:
+            try:
+                made = secrets.token_bytes(_SECRET_BYTES)
+                self._store.put(SECRET_KEY, made, if_absent=True)
+                return made
+            except AlreadyExists:
+                found = self._store.get(SECRET_KEY)
+        if len(found) != _SECRET_BYTES:
+            raise StoreError(f"{SECRET_KEY} has not {_SECRET_BYTES} bytes: delete it")
+        return found
+
+
+def new_nonce() -> str:
+    """What no request had before."""
+    return secrets.token_hex(16)
+
+
+def token(secret: bytes, asking: Asking) -> str:
+    """What shows that an agent asks, in hex."""
+    return _keyed(secret, "ask", asking)
+
+
+def proof(secret: bytes, asking: Asking) -> str:
+    """What shows that an agent answers this very request, in hex."""
+    return _keyed(secret, "answer", asking)
+
+
+def same(found: str, expected: str) -> bool:
+    """Whether a token or proof is right, in a time that tells nothing."""
+    return hmac.compare_digest(found.encode(), expected.encode())
+
+
+def _keyed(secret: bytes, purpose: str, asking: Asking) -> str:
+    message = json.dumps([purpose, *astuple(asking)]).encode()
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()

@@ -1,0 +1,209 @@
+"""Where an agent gives other agents files of checkpoints that it holds.
+
+    GET /v1/copies/JOB/ATTEMPT                          names of what is here, as JSON (`Held`)
+    GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE     its bytes
+
+JOB and ATTEMPT are those of the gang that starts; what it starts from is all that it is given. A
+request shows that an agent asks (peer_seal.py): 401 else. It must be of a node of that gang (403),
+and the gang must not be over (404). `AT_ONCE` are answered at a time; 503 may come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import BinaryIO
+
+import structlog
+
+from gangline_schemas.base import Model
+from gangline_schemas.events.scheduling import CheckpointRef
+from gangline_service.thread_server import ThreadServer
+from gangline_storage.errors import StoreError
+
+from .isolation_files import Owner
+from .peer_files import NAME, CopyFiles, NotGiven
+from .peer_gangs import Gangs, KnownGang
+from .peer_seal import Asking, Secret, proof, same, token
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 32
+NODE_HEADER, NONCE_HEADER, PROOF_HEADER = "Gangline-Node", "Gangline-Nonce", "Gangline-Proof"
+SCHEME = "Gangline"
+
+_PATH = re.compile(rf"/v1/copies/([a-z0-9-]{{1,63}})/(\d{{1,9}})(?:/({NAME}))?")
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_HEARD_WITHIN_S = 1.0  # the bus may bring a gang's allocation to one of its nodes a little later
+_SEND_TIMEOUT_S = 5.0
+_REFUSALS_TOLD_S = 10.0
+
+
+class Held(Model):
+    """Names of the files of a checkpoint that a node holds, whole as far as their size tells."""
+
+    files: tuple[str, ...]
+
+
+def path_of(job_id: str, attempt: int, name: str | None = None) -> str:
+    """What is asked for: a file, or None: what there is."""
+    path = f"/v1/copies/{job_id}/{attempt}"
+    return path if name is None else f"{path}/{name}"
+
+
+class Refused(Exception):
+    """A request is not answered; the message is for this node's log."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Decides who is given what; `owner` gives the user of a team's files."""
+
+    node_id: str
+    secret: Secret
+    gangs: Gangs
+    files: CopyFiles
+    owner: Callable[[str], Owner | None]
+
+    def admit(self, asking: Asking, given: str) -> KnownGang:
+        """The gang that is asked for. Raises Refused and StoreError."""
+        if not same(given, token(self.secret.value(), asking)):
+            raise Refused(HTTPStatus.UNAUTHORIZED, "no token of an agent for this")
+        gang = self.gangs.live(asking.job_id, asking.attempt, _HEARD_WITHIN_S)
+        if gang is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "the attempt is over, or was never heard of")
+        if asking.client not in gang.node_ids:
+            raise Refused(HTTPStatus.FORBIDDEN, f"{asking.client} is no node of the gang")
+        return gang
+
+    def held(self, gang: KnownGang) -> Held:
+        """What is here of what the gang starts from. Raises Refused, OSError and StoreError."""
+        with _refusals():
+            return Held(files=self.files.held(*self._of(gang)))
+
+    def opened(self, gang: KnownGang, name: str) -> BinaryIO:
+        """One file of it. Raises Refused, OSError and StoreError."""
+        with _refusals():
+            return self.files.opened(*self._of(gang), name)
+
+    def _of(self, gang: KnownGang) -> tuple[CheckpointRef, str, Owner | None]:
+        if gang.resume is None:
+            raise NotGiven("the attempt starts from nothing")
+        return gang.resume, gang.team, self.owner(gang.team)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except NotGiven as error:
+        raise Refused(HTTPStatus.NOT_FOUND, str(error)) from None
+
+
+class PeerServer:
+    """Answers from `start` to `close`. Bound once made. Raises OSError when it cannot be."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._server = _Server((address, port))
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    def start(self, desk: Desk) -> None:
+        """Begin to answer."""
+        self._server.desk = desk
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.close()
+
+
+class _Server(ThreadServer):
+    desk: Desk
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address, _Handler, name="peer-copies", close_within_s=0.2, at_once=AT_ONCE)
+        self._lock = threading.Lock()
+        self._refused = 0
+        self._told_s: float | None = None
+
+    def note_refusal(self, client: str, status: HTTPStatus, reason: str) -> None:
+        """A line in the log, but not for each one of many."""
+        with self._lock:
+            self._refused += 1
+            now_s = time.monotonic()
+            if self._told_s is not None and now_s < self._told_s + _REFUSALS_TOLD_S:
+                return
+            self._told_s, refused, self._refused = now_s, self._refused, 0
+        log.warning("peer.refused", client=client, status=int(status), reason=reason, count=refused)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SEND_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        try:
+            asking, name = self._asked()
+            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+            gang = self.server.desk.admit(asking, given if scheme == SCHEME else "")
+            shown = proof(self.server.desk.secret.value(), asking)
+            if name is None:
+                self._send(shown, self.server.desk.held(gang).encode())
+            else:
+                with self.server.desk.opened(gang, name) as file:
+                    self._send(shown, file)
+        except Refused as error:
+            self._refuse(error.status, str(error))
+        except StoreError as error:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"the store: {error}")
+
+    def _asked(self) -> tuple[Asking, str | None]:
+        path = _PATH.fullmatch(self.path)
+        nonce = self.headers.get(NONCE_HEADER, "")
+        if path is None or _NONCE.fullmatch(nonce) is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "asked for what there is not")
+        client = self.headers.get(NODE_HEADER, "")
+        server = self.server.desk.node_id
+        return Asking(path[1], int(path[2]), client, server, self.path, nonce), path[3]
+
+    def _send(self, shown: str, content: bytes | BinaryIO) -> None:
+        if isinstance(content, bytes):
+            size_bytes = len(content)
+        else:
+            size_bytes = content.seek(0, 2)
+            content.seek(0)
+        self._begin(HTTPStatus.OK, size_bytes, ((PROOF_HEADER, shown),))
+        if isinstance(content, bytes):
+            self.wfile.write(content)
+        elif size_bytes:
+            self.connection.sendfile(content, count=size_bytes)
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.server.note_refusal(self.client_address[0], status, reason)
+        self._begin(status, 0)
+
+    def _begin(
+        self, status: HTTPStatus, size_bytes: int, more: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.send_response_only(status)
+        for header, value in (("Content-Length", str(size_bytes)), *more):
+            self.send_header(header, value)
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Refusals are logged by the server; what was given by who asked for it."""

@@ -1,0 +1,79 @@
+"""An agent's part in giving and getting checkpoint files among agents: one object for the shell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gangline_schemas.base import Event
+from gangline_service.private_file import write_private
+from gangline_storage.port import ObjectStore
+
+from .config import AgentSettings
+from .isolation_files import Owner
+from .peer_client import PeerCopies
+from .peer_files import CopyFiles
+from .peer_gangs import Gangs
+from .peer_seal import Secret
+from .peer_server import Desk, PeerServer
+
+log = structlog.get_logger(__name__)
+
+
+class PeerTier:
+    """Listens once made, answers from `start` to `stop`."""
+
+    def __init__(self, settings: AgentSettings, data: Path, server: PeerServer) -> None:
+        self._settings = settings
+        self._data = data
+        self._gangs = Gangs()
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.port
+
+    def note(self, event: Event) -> None:
+        """Hear an event of the scheduler's or the fault manager's log."""
+        self._gangs.note(event)
+
+    def start(self, store: ObjectStore, owner: Callable[[str], Owner | None]) -> PeerCopies:
+        """Begin to give what this node has; what the others have. `owner` is of a team's files."""
+        node_id, secret = self._settings.node_id, Secret(store)
+        files = CopyFiles(self._data / "checkpoints", store)
+        self._server.start(Desk(node_id, secret, self._gangs, files, owner))
+        return PeerCopies(node_id, secret, self._gangs, self._settings.peer_timeout_s)
+
+    def stop(self) -> None:
+        """Give nothing more."""
+        self._server.close()
+
+
+def open_peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
+    """None where it cannot listen: then the store has to do."""
+    try:
+        server = _listen(settings, data / "copies.port")
+    except OSError as error:
+        log.warning("agent.gives_no_copies", address=settings.address, because=str(error))
+        return None
+    return PeerTier(settings, data, server)
+
+
+def _listen(settings: AgentSettings, kept: Path) -> PeerServer:
+    """At the port that was given, or that the last agent had: gangs that run know it by that one.
+
+    Raises OSError.
+    """
+    if settings.peer_port:
+        return PeerServer(settings.address, settings.peer_port)
+    server = None
+    with contextlib.suppress(OSError, ValueError, OverflowError):
+        server = PeerServer(settings.address, int(kept.read_text("ascii")))
+    if server is None:
+        server = PeerServer(settings.address, 0)
+    write_private(kept, str(server.port).encode())
+    return server
