@@ -13,7 +13,7 @@ import pytest
 
 from chaos.catalog import FAULTS, STRATEGIES
 from chaos.fault import Fault
-from chaos.matrix import Matrix
+from chaos.matrix import ENDS_S, Matrix
 from chaos.places import on_one_machine
 from log_watch import LogWatch
 
@@ -21,6 +21,7 @@ CELLS = 3
 ALL = [(fault, strategy) for fault in FAULTS for strategy in STRATEGIES if not fault.apart]
 SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "4"))
 DRAWN = Random(SEED).sample(ALL, CELLS)
+pytestmark = pytest.mark.timeout(2 * ENDS_S)
 
 
 @pytest.fixture(scope="module")
