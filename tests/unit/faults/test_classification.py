@@ -205,6 +205,24 @@ def test_every_class_has_a_runbook() -> None:
     assert pages == {kind.value for kind in FailureClass}
 
 
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("gangline_worker.loss_watch.NotFiniteError: not finite in step 5", "not finite"),
+        ("TimeoutError: no answer", "temporary failure"),
+        ("ModuleNotFoundError: No module named 'wandb'", "Python: import"),
+    ],
+)
+def test_a_traceback_that_torch_marks_with_its_rank_is_read_all_the_same(
+    text: str, row: str
+) -> None:
+    marked = "\n".join(f"[rank12]: {line}" for line in ERROR.format(text).splitlines())
+    found = classify(words(marked))
+    assert found is not None
+    assert found.name == row
+    assert describe(found, words(marked)).endswith(f": {text}")
+
+
 def test_a_chain_of_errors_is_judged_by_its_last() -> None:
     chained = ERROR.format("KeyError: 'a'") + "\n\n" + ERROR.format("ImportError: b")
     rule = classify(words(chained))

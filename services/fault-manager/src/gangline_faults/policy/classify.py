@@ -72,6 +72,8 @@ _NAN = re.compile(
 )
 """What torch's anomaly detection and Lightning's callbacks say."""
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
+_OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""What torch.distributed puts before each line of a traceback that ends a program."""
 _AWAY = frozenset(
     {
         "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",
@@ -156,7 +158,8 @@ def xid(exited: WorkerExited) -> int | None:
 
 def raised(exited: WorkerExited) -> str | None:
     """The last error or exception of Python that the rank's last words end a traceback with."""
-    names = [name for name in _RAISED.findall(exited.message) if name in _NAMES]
+    words = _OF_RANK.sub("", exited.message)
+    names = [name for name in _RAISED.findall(words) if name in _NAMES]
     return names[-1] if names else None
 
 
@@ -366,7 +369,7 @@ def describe(rule: Rule, exited: WorkerExited) -> str:
         exit_code=exited.exit_code,
         signal=_signal_name(number) if number is not None else "a signal",
     )
-    last = exited.message.strip().rpartition("\n")[2].strip()[:400]
+    last = _OF_RANK.sub("", exited.message.strip().rpartition("\n")[2].strip())[:400]
     return f"rank {exited.rank} on {exited.node_id} {says}" + (f": {last}" if last else "")
 
 
