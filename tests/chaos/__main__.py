@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import re
 import sys
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+
+import structlog
 
 from chaos.catalog import FAULTS, STRATEGIES
 from chaos.fault import Fault
@@ -98,6 +101,7 @@ def matrix(cells: list[tuple[Fault, str]]) -> list[Outcome]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; gives the exit code."""
     options = parse(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     if options.kills:
         with watched(on_one_machine) as (platform, watch):
             came_up = kill_often(platform, watch, options.kills, tell)
