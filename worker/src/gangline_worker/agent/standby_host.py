@@ -44,8 +44,7 @@ class StandbyPool:
     def start(self) -> None:
         """Start as many as are missing; they are ready some seconds later."""
         while len(self._standbys) < self._size:
-            # In the agent's session, so that all that import weigh no more than the agent.
-            self._standbys.append(WarmProcess("standby", self._folder, own_session=False))
+            self._standbys.append(WarmProcess("standby", self._folder))
 
     def tick(self) -> None:
         """See which are ready and which have died, and start what is missing."""

@@ -95,7 +95,7 @@ class Refused(Exception):
 class WarmProcess:
     """A process that takes requests over a socket; `name` is its module's: zygote or standby."""
 
-    def __init__(self, name: str, socket_folder: Path, *, own_session: bool) -> None:
+    def __init__(self, name: str, socket_folder: Path) -> None:
         """Start it; it is ready some seconds later."""
         self._name = name
         self._control, theirs = socket.socketpair()
@@ -115,7 +115,7 @@ class WarmProcess:
                     SOCKET_VARIABLE: str(socket_folder / "warm"),
                     TOKEN_VARIABLE: "." * TOKEN_CHARS,  # no token has a dot
                 },
-                start_new_session=own_session,
+                start_new_session=True,
                 umask=0o077,
                 pass_fds=(theirs.fileno(),),
             )

@@ -109,7 +109,8 @@ def _can_be_imported(entry: Path) -> bool:
 
 def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     """Wait for the gate, then be what a fresh process with this request would be."""
-    os.setsid()
+    if os.getsid(0) != os.getpid():
+        os.setsid()
     stdout, stderr, gate, *room = descriptors
     if not os.read(gate, 1):
         os._exit(1)

@@ -38,7 +38,7 @@ class ZygoteHost:
 
     def start(self) -> None:
         """Start the process; it is ready some seconds later."""
-        self._zygote = WarmProcess("zygote", self._folder, own_session=True)
+        self._zygote = WarmProcess("zygote", self._folder)
         self._start_after_s = time.monotonic() + _PAUSE_S
 
     def tick(self) -> None:
