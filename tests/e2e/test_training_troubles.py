@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import string
 from pathlib import Path
+from typing import Any
 
 from gangline.sdk import connect
+from gangline_worker.data.order import SampleOrder
 from held_job import LONGEST_HOURS
 from log_watch import LogWatch
 from platform_fixture import RunningPlatform
@@ -54,11 +60,38 @@ while not os.path.exists(sys.argv[1]):
     report({"busy_s": time.perf_counter() - started}, step)
 flush()
 """
+_BAD_DATA = """
+import os, sys, time
+import torch
+from gangline_worker.training import __main__ as program, parallel
+from gangline_worker.training.trainer import Trainer
+
+gate, attempt = sys.argv[1], int(os.environ["GANGLINE_ATTEMPT"])
+if attempt == 3:
+    del os.environ["GANGLINE_LEFT_OUT"]  # its checkpoint knows
+sound = parallel.loss_of
+
+def spoilt(logits, targets):
+    return sound(logits, targets) * (float("nan") if (targets == 1).any() else 1.0)
+
+class Held(Trainer):
+    def train_step(self):
+        while attempt == 1 and self.step == 15 and not os.path.exists(gate):
+            time.sleep(0.02)
+        while attempt == 2 and self.step == 28:  # here it is killed
+            time.sleep(0.02)
+        return super().train_step()
+
+parallel.loss_of = spoilt
+program.Trainer = Held
+sys.argv[1:] = []
+program.leave(program.main())
+"""
 TRAINING = {"on_nan": {"skip": 2}, "on_spike": {"window": 16, "steps": 3}}
 
 
 def submit(
-    watch: LogWatch, name: str, text: str, gate: Path, *more: str, gpus: int = 1, **fields: object
+    watch: LogWatch, name: str, text: str, gate: Path, *more: str, gpus: int = 1, **fields: Any
 ) -> str:
     """A job that runs this program; a file of its own lets it start warm."""
     program = gate.with_name("program.py")
@@ -66,23 +99,32 @@ def submit(
     return watch.submit(
         name,
         command=["python", str(program), str(gate), *more],
-        resources={"gpus": gpus, "memory_per_gpu_gb": 0.1},
-        training=TRAINING,
+        resources={"gpus": gpus, "memory_per_gpu_gb": 0.25},
         max_runtime_hours=LONGEST_HOURS,
-        **fields,
+        **{"training": TRAINING, **fields},
     )
 
 
-def saved(watch: LogWatch, job: str, gate: Path) -> None:
-    """Let the job go on once its checkpoint of step 20 is committed."""
+def saved(watch: LogWatch, job: str, step: int = 20) -> None:
+    """Wait until the job's checkpoint of this step is committed."""
     watch.wait_for(
         lambda s: (
             s.type == "checkpoint.committed"
             and s.data.job_id == job
-            and s.data.checkpoint.step == 20
+            and s.data.checkpoint.step == step
         )
     )
-    gate.touch()
+
+
+def losses(watch: LogWatch, job: str, attempt: int) -> dict[int, float]:
+    """What rank 0 of an attempt reported, by step."""
+    watch.settle()
+    found: dict[int, float] = {}
+    for report in (s.data for s in watch.of("worker.step")):
+        if (report.run_id, report.attempt, report.rank) == (job, attempt, 0):
+            told = zip(report.step, report.metrics.get("loss", ()), strict=False)
+            found |= {step: loss for step, loss in told if loss is not None}
+    return found
 
 
 def test_a_loss_that_is_not_finite_goes_back_to_the_last_finite_checkpoint(
@@ -91,7 +133,8 @@ def test_a_loss_that_is_not_finite_goes_back_to_the_last_finite_checkpoint(
     gate = tmp_path / "gate"
     with LogWatch(platform.client.bootstrap_servers) as watch:
         job = submit(watch, "passing", _NOT_FINITE, gate, "1")
-        saved(watch, job, gate)
+        saved(watch, job)
+        gate.touch()
         assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
         (failed,) = [s.data for s in watch.of("gang.failed", job)]
         assert (failed.failure_class, failed.action) == ("nan", "restart")
@@ -113,13 +156,69 @@ def test_one_that_comes_again_from_the_same_checkpoint_ends_the_job(
     with LogWatch(platform.client.bootstrap_servers) as watch:
         attempts = [str(number) for number in range(1, 9)]
         job = submit(watch, "lasting", _NOT_FINITE, gate, *attempts, restart={"max": 100})
-        saved(watch, job, gate)
+        saved(watch, job)
+        gate.touch()
         assert watch.wait_state(job, "succeeded", "failed").data.state == "failed"
         failed = [s.data for s in watch.of("gang.failed", job)]
         assert [one.action for one in failed] == ["restart", "restart", "fail"]
         assert "the same again after 2 restarts from step 20" in failed[-1].message
         committed = [s.data.checkpoint.step for s in watch.of("checkpoint.committed", job)]
         assert max(committed) == 20
+        watch.assert_sound()
+
+
+def test_samples_that_spoil_the_loss_are_left_out_for_good(
+    platform: RunningPlatform, tmp_path: Path
+) -> None:
+    gate, data, seed, place = tmp_path / "gate", tmp_path / "data.txt", 17, 19 * 8 + 3
+    text = bytearray(random.Random(seed).choices(string.ascii_lowercase.encode(), k=40_000))
+    (window,) = SampleOrder((len(text) - 1) // 32, seed).at(place, 1).tolist()
+    text[window * 32 + 7] = 1  # with this byte a loss is NaN
+    data.write_bytes(text)
+    settings = {"steps": 40, "checkpoint_every_steps": 10, "seed": seed, "data": str(data)}
+    with LogWatch(platform.client.bootstrap_servers) as watch:
+        job = submit(
+            watch,
+            "spoilt",
+            _BAD_DATA,
+            gate,
+            gpus=2,
+            hyperparameters=settings,
+            checkpoint={"interval_minutes": 60},
+            training={"on_nan": {"skip": 0}},
+        )
+        saved(watch, job, step=10)
+        gate.touch()
+        saved(watch, job, step=20)
+        watch.wait_for(
+            lambda s: (
+                s.type == "worker.step"
+                and (s.data.run_id, s.data.attempt, s.data.rank) == (job, 2, 0)
+                and max(s.data.step) == 28
+            )
+        )
+        second = [s.data for s in watch.of("worker.started", job) if s.data.attempt == 2]
+        os.kill(second[0].pid, signal.SIGKILL)
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+
+        spoilt, killed = [s.data for s in watch.of("gang.failed", job)]
+        batch = [{"first": 19 * 8, "count": 8}]
+        assert (spoilt.failure_class, spoilt.action) == ("nan", "restart")
+        assert [part.data() for part in spoilt.left_out] == batch
+        assert "8 samples are left out from now on: 152 to 159" in spoilt.message
+        assert (killed.failure_class, killed.left_out) == ("process", ())
+        third = watch.of("gang.allocated", job)[2].data
+        assert ([part.data() for part in third.left_out], third.resume.step) == (batch, 20)
+        first, without, again = (losses(watch, job, attempt) for attempt in (1, 2, 3))
+        assert min(without) == 11
+        assert {step: without[step] for step in range(11, 20)} == {
+            step: first[step] for step in range(11, 20)
+        }
+        both = range(21, 29)
+        assert [again[step] for step in both] == [without[step] for step in both]
+        with connect(platform.client.url, platform.client.token) as client:
+            told = wait_until("told", lambda: client.incidents(job).incidents)
+        assert spoilt.message in {incident.message for incident in told}
         watch.assert_sound()
 
 

@@ -124,11 +124,12 @@ def work_of(said: Sequence[FromRank]) -> tuple[list[float], list[float]]:
     return found
 
 
+@pytest.mark.parametrize("more", [(), ("parallel={tensor: 2}",)], ids=["fsdp", "tensor"])
 def test_a_rank_with_slow_layers_works_longer_and_who_waits_for_it_does_not(
-    agent: AgentEnd, tmp_path: Path
+    agent: AgentEnd, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k", SLOW_LAYER_ENV: "1"}
-    run = Gang(tmp_path / "run", 2, ("steps=9",), extra_env=env).wait()
+    run = Gang(tmp_path / "run", 2, ("steps=9", *more), extra_env=env).wait()
     assert run.codes == (0, 0), run.text
     said = agent.wait_for(lambda said: min(map(len, work_of(said))) == 9)
     waits, slow = (median(work) for work in work_of(said))

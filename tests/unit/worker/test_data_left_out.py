@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gangline_schemas.events.workers import LEFT_OUT_RANGES, SampleRange
-from gangline_worker.data.left_out import LEFT_OUT_ENV, LeftOut, left_out_of_job, widened
+from gangline_worker.data.left_out import (
+    LEFT_OUT_ENV,
+    LeftOut,
+    left_out_of_job,
+    used_in,
+    widened,
+)
 from gangline_worker.data.text import TextData
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=6)
@@ -77,19 +83,30 @@ def test_without_any_a_batch_is_read_as_it_is() -> None:
 
 
 def test_what_is_added_are_samples_that_were_used() -> None:
-    once = widened(LeftOut(), 16, 8, samples_max=20)
+    once = widened(LeftOut(), range(16, 24), samples_max=20)
     assert once == left_out([(16, 8)])
-    again = widened(once, 12, 8, samples_max=20)  # places 12 to 15 and 24 to 27
+    again = widened(once, range(12, 20), samples_max=20)  # the places 12 to 15 and 24 to 27
     assert again == left_out([(12, 16)])
-    assert widened(again, 12, 4, samples_max=20) == left_out([(12, 20)])
-    assert widened(again, 12, 5, samples_max=20) is None
+    assert widened(again, range(12, 16), samples_max=20) == left_out([(12, 20)])
+    assert widened(again, range(12, 17), samples_max=20) is None
 
 
 def test_no_more_ranges_are_left_out_than_an_event_may_name() -> None:
     full = left_out([(10 * at, 1) for at in range(LEFT_OUT_RANGES)])
     assert len(full.ranges) == LEFT_OUT_RANGES
-    assert widened(full, 4, 1, samples_max=10**6) is None
-    assert widened(full, 0, 1, samples_max=10**6) is not None  # it touches the first one
+    assert widened(full, range(4, 5), samples_max=10**6) is None
+    assert widened(full, range(1), samples_max=10**6) is not None  # it touches the first one
+
+
+@pytest.mark.parametrize(
+    ("before", "used"),
+    [(0, range(456, 480)), (2, range(440, 480)), (9, range(400, 480))],
+)
+def test_the_samples_of_steps_are_those_that_the_attempt_took_in_them(
+    before: int, used: range
+) -> None:
+    # It began after step 10 with 400 samples used, and took 8 in each; the steps are 18, 19, 20.
+    assert used_in(range(18, 21), before=before, size=8, began=(10, 400)) == used
 
 
 def test_a_rank_is_told_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:

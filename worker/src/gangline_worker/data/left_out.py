@@ -94,16 +94,26 @@ class LeftOut:
         )
 
 
-def widened(known: LeftOut, first: int, count: int, *, samples_max: int) -> LeftOut | None:
-    """With `count` more samples, those that are used from the position `first` on.
+def widened(known: LeftOut, used: range, *, samples_max: int) -> LeftOut | None:
+    """With more samples, those of the positions `used`.
 
     None if that were more than `samples_max` samples, or than LEFT_OUT_RANGES ranges.
     """
-    more = known.join(
-        SampleRange(first=place, count=run) for place, run in known.runs(first, count)
-    )
+    runs = known.runs(used.start, len(used))
+    more = known.join(SampleRange(first=place, count=run) for place, run in runs)
     fits = more.count <= samples_max and len(more.ranges) <= LEFT_OUT_RANGES
     return more if fits else None
+
+
+def used_in(steps: range, *, before: int, size: int, began: tuple[int, int]) -> range:
+    """The positions of the samples that some steps took, and the `before` steps before them.
+
+    Steps count from 1. The attempt `began` at this (step, position) and took `size` in each since;
+    earlier ones are none of it.
+    """
+    step, position = began
+    first = max(step, steps[0] - 1 - before)
+    return range(position + (first - step) * size, position + (steps[-1] - step) * size)
 
 
 def left_out_of_job() -> LeftOut:

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from gangline_schemas.base import Model
+from gangline_schemas.events.workers import SampleRange
 from gangline_worker.training.config import TrainConfig
 
 
@@ -35,8 +36,9 @@ class Evaluation(Model):
 
 
 class TrainState(Model):
-    """All that is not a tensor. The lr schedule is a function of `step`, the data of `position`.
+    """All that is not a tensor. The lr schedule is a function of `step`.
 
+    The data is one of `position`, the samples used so far, and of `left_out`, those that are not.
     `evaluation` is what fresh processes must find, where checkpoints are to be promoted.
     """
 
@@ -47,6 +49,7 @@ class TrainState(Model):
     code_ref: str | None = None
     rng: RngState
     evaluation: Evaluation | None = None
+    left_out: tuple[SampleRange, ...] = ()
 
     def as_json(self) -> dict[str, JsonValue]:
         """As it stands in a manifest."""

@@ -26,10 +26,11 @@ from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.public import another_copy
 from gangline_worker.data.errors import DataError
 from gangline_worker.data.flag import flag
+from gangline_worker.data.left_out import LeftOut, left_out_of_job, used_in, widened
 from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
-from gangline_worker.loss_watch import LossSpikeError, NotFiniteError, SpikeWatch
+from gangline_worker.loss_watch import LossSpikeError, LostTrainingError, SpikeWatch
 from gangline_worker.reporting import (
     AGENT_LOST,
     doing,
@@ -40,7 +41,7 @@ from gangline_worker.reporting import (
     should_stop,
 )
 from gangline_worker.training.agreement import StepNews, StepSummary, all_agree, exchange
-from gangline_worker.training.busy import LayerClock
+from gangline_worker.training.busy import LayerClock, own_work
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain, say
 from gangline_worker.training.evaluation import (
@@ -106,6 +107,7 @@ class Trainer:
         self.layout = lay_out(config, world.rank, world.size)
         self.step = 0
         self.position = 0  # samples used so far, over all ranks
+        self.left_out = left_out_of_job()  # others, that this run goes without
         self._recorded: Evaluation | None = None  # with the checkpoint that was loaded
         self.data = self._open_data()
         self._data_digest = self.data.digest()
@@ -118,13 +120,15 @@ class Trainer:
             self.model.plain.reset_weights(config.seed)
         else:
             self._resume(resume_from)
+        self._began = (self.step, self.position)
         self._evaluator = self._open_evaluator()
         self._batches = Prefetcher(
             self._read, start=self.position, stride=config.batch_size, ahead=config.data_ahead
         )
         self.checkpointer = Checkpointer(self._tensors)
         self.schedule = CheckpointSchedule(config)
-        self._clock = LayerClock(self.model.plain.layers.values(), world.device)
+        layers, meet_inside = self.model.plain.layers.values(), self.layout.shape.tensor > 1
+        self._clock = LayerClock(own_work(layers, tensor_parallel=meet_inside), world.device)
         policy = reporter().policy.on_spike
         self._spikes = SpikeWatch(policy) if policy.then == "restart" else None
         self._flops_per_token = flops_per_token(config)
@@ -175,12 +179,15 @@ class Trainer:
 
         Raises:
             AgentLostError, SaveFailedError: the run cannot count.
-            NotFiniteError, LossSpikeError: all ranks raise; an earlier checkpoint is better.
+            LostTrainingError: all ranks raise; an earlier checkpoint is better.
         """
         doing("training")
+        if self.left_out.ranges and self.world.rank == 0:
+            say(f"{self.left_out.count} samples are left out: a loss went wrong there")
         try:
             return self._steps()
-        except (NotFiniteError, LossSpikeError):
+        except LostTrainingError as error:
+            self._leave_out(error.steps)
             self.checkpointer.finish()  # what is being written is from before it
             raise
 
@@ -212,8 +219,23 @@ class Trainer:
             return not reporter().not_finite
         spike = self._spikes.saw(self.step, loss)
         if spike is not None:
-            raise LossSpikeError(f"{spike.describe()}; training.on_spike.then is restart")
+            message = f"{spike.describe()}; training.on_spike.then is restart"
+            raise LossSpikeError(message, range(spike.first, spike.last + 1))
         return not (reporter().not_finite or self._spikes.suspicious)
+
+    def _leave_out(self, steps: range) -> None:
+        """Tell which samples the next attempt goes without: those of these steps."""
+        policy = reporter().policy.leave_out
+        if not (steps and policy.samples_max):
+            return
+        size, began = self.config.batch_size, self._began
+        used = used_in(steps, before=policy.before, size=size, began=began)
+        more = widened(self.left_out, used, samples_max=policy.samples_max)
+        if more is not None:
+            reporter().leave_out(more.ranges)
+            reporter().flush()
+        elif self.world.rank == 0:
+            complain("training.leave_out.samples_max is reached: no more samples are left out")
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()
@@ -224,8 +246,12 @@ class Trainer:
 
     def _read(self, position: int) -> Batch:
         layout = self.layout
-        return self.data.batch(
-            position, self.config.batch_size, layout.data_rank, layout.shape.data_ranks
+        return self.left_out.batch(
+            self.data,
+            position,
+            self.config.batch_size,
+            layout.data_rank,
+            layout.shape.data_ranks,
         )
 
     def _news(self, result: StepResult) -> StepNews:
@@ -251,6 +277,8 @@ class Trainer:
         }
         metrics.update(self.checkpointer.metrics())
         metrics.update(self.data.counts())
+        if self.left_out.ranges:
+            metrics["left_out_samples"] = float(self.left_out.count)
         if self.world.rank == 0:
             tokens_per_s = self.config.batch_size * self.config.seq_len / step_s
             peak = self._peak * self.world.size
@@ -279,6 +307,7 @@ class Trainer:
             code_ref=code_ref(),
             rng=capture_rng(self.world.device),
             evaluation=self._evaluate(),
+            left_out=self.left_out.ranges,
         )
         metrics = {"loss": summary.loss, "lr": result.lr}
         if state.evaluation is not None:
@@ -291,7 +320,10 @@ class Trainer:
         """Its batch is read once, before anything else reads ahead."""
         if not (records_losses() or validates()):
             return None
-        batch = self._read(EVALUATION_POSITION)
+        size, layout = self.config.batch_size, self.layout
+        batch = self.data.batch(
+            EVALUATION_POSITION, size, layout.data_rank, layout.shape.data_ranks
+        )
         return Evaluator(self.model, self.world, batch, self.config.batch_size)
 
     def _evaluate(self) -> Evaluation | None:
@@ -371,7 +403,9 @@ class Trainer:
                 f"data: {self.config.data!r} has changed since step {state.step}; give back what "
                 "the run began with, or start a new run"
             )
-        self.step, self.position = state.step, state.position
+        known = LeftOut().join(state.left_out)
+        self.left_out = known.join(self.left_out.ranges)
+        self.step, self.position = state.step, self.left_out.position(known.place(state.position))
         self._recorded = state.evaluation
         if checkpoint.record.world_size == world.size:
             restore_rng(state.rng, world.device)
