@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
+from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
@@ -52,6 +53,7 @@ from gangline_schemas.rank_protocol import (
     Troubled,
 )
 from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.core_state import CoreState
 from gangline_worker.agent.model import (
     DAMAGE_LIMIT,
     STACKS_WAIT_S,
@@ -703,3 +705,50 @@ def test_a_gang_that_does_not_run_here_has_no_stacks(node: Node):
     assert node.do(hangs()) == []
     node.do(allocation())
     assert node.do(hangs()) == []
+
+
+def begun_anew(node: Node) -> list[Action]:
+    """What the core asks for that another program of the agent's process begins with."""
+    codec = TypeAdapter(CoreState)
+    state = codec.validate_json(codec.dump_json(node.core.state))
+    node.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))
+    return node.core.go_on(state)
+
+
+def test_ranks_are_the_same_to_a_program_that_goes_on(node: Node):
+    ranks = node.running()
+    node.acked()
+    node.do(RankMessage(ranks[0], Report(step=(7,), time_ms=(1,), metrics={"loss": (0.5,)})))
+    before = node.core.lease_ends_s
+
+    assert begun_anew(node) == []
+
+    assert (node.core.joined, node.core.incarnation) == (True, "boot")
+    assert node.core.lease_ends_s == before
+    exits = published(node.do(RankExited(ranks[0], code=1)), WorkerExited)
+    assert [(item.incarnation, item.last_step) for item in exits] == [("boot", 7)]
+    assert node.do(allocation(attempt=1)) == []
+    assert KillRank(ranks[1]) in node.do(released())
+
+
+def test_a_program_that_goes_on_asks_again_what_nobody_will_answer(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    shard = node.do(preempting(node, 20.0), ready(rank))[-1]
+    node.do(RankExited(rank, code=0))  # it is reported after its upload
+    waiting = node.do(allocation(job_id="other", gpus=(1,)))
+
+    assert kinds(waiting) == [Prepare]
+    assert begun_anew(node) == [shard, *waiting]
+
+    out = node.do(written(rank))
+    expected = [CheckpointShardWritten, WorkerExited]
+    assert [type(item.event) for item in out if isinstance(item, Publish)] == expected
+    (store,) = node.do(Prepared(GangKey("other", 1)))
+    assert begun_anew(node) == [store]
+    assert kinds(node.do(StoreOpened(GangKey("other", 1)))) == [Spawn]
+
+
+def test_stacks_are_taken_again_by_a_program_that_goes_on(node: Node):
+    ranks = node.running()
+    node.do(hangs())
+    assert begun_anew(node) == [TakeStacks(ranks[0].gang, {ranks[0]: 1000, ranks[1]: 1001})]

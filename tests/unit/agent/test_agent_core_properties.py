@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
@@ -24,6 +25,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined, WorkerExited
 from gangline_schemas.job import JobSpec
 from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.core_state import CoreState
 from gangline_worker.agent.model import (
     Action,
     CloseGang,
@@ -50,7 +52,9 @@ from gangline_worker.agent.model import (
     Tick,
 )
 
-LEASE_S = 5.0
+LIMITS = AgentLimits(1.0, lease_s=5.0)
+LEASE_S = LIMITS.lease_s
+STATES = TypeAdapter(CoreState)
 TICK_S = 0.5
 START = datetime(2026, 11, 1, tzinfo=UTC)
 SPEC = JobSpec.model_validate(
@@ -78,9 +82,7 @@ NODE = NodeInfo(
 class World:
     """The node around the core: processes that live until they are killed or end."""
 
-    core: AgentCore = field(
-        default_factory=lambda: AgentCore(NODE, AgentLimits(1.0, lease_s=LEASE_S))
-    )
+    core: AgentCore = field(default_factory=lambda: AgentCore(NODE, LIMITS))
     time_s: float = 50.0
     offset: int = 0
     bus: bool = True
@@ -99,6 +101,13 @@ class World:
 
     def start(self) -> None:
         self.act(self.core.start(self.at()))
+
+    def begin_anew(self) -> None:
+        """Another program goes on in the agent's process; what was asked for is not answered."""
+        state = STATES.validate_json(STATES.dump_json(self.core.state))
+        self.asked.clear()
+        self.core = AgentCore(NODE, LIMITS)
+        self.act(self.core.go_on(state))
 
     def give(self, item: Input) -> None:
         self.act(self.core.handle(item, self.at()))
@@ -222,6 +231,7 @@ STEPS = st.one_of(
     st.tuples(st.just("answering"), st.booleans()),
     st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from([0, 1])),
     st.tuples(st.just("bus"), st.booleans()),
+    st.tuples(st.just("begin anew")),
 )
 
 
@@ -270,6 +280,8 @@ def play(world: World, step: tuple) -> None:
             world.end(rank, RankExited(rank, code=code))
         case ("bus", works):
             world.bus = works
+        case ("begin anew",):
+            world.begin_anew()
         case ("time", ticks):
             world.pass_time(ticks)
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus
-from gangline_service.lifecycle import Context, run
+from gangline_service.lifecycle import Context, Restart, run
 
-from .app import Agent, DataFolderTaken
+from .app import Agent
 from .config import AgentSettings
+from .handover import FORMAT, take_over
 from .isolation import IsolationMissing
+from .premises import DataFolderTaken
+from .renewal import TRIAL_OPTION
 
 
 def _arguments() -> dict[str, object]:
@@ -22,11 +25,12 @@ def _arguments() -> dict[str, object]:
     parser.add_argument("--data-dir", type=Path, help="work, spool and checkpoint copies")
     parser.add_argument("--node-id", help="its name in the cluster; default: the host's")
     parser.add_argument("--slots", type=int, help="offer so many CPU slots instead of GPUs")
+    parser.add_argument(TRIAL_OPTION, type=int, metavar="FORMAT", help=argparse.SUPPRESS)
     given = vars(parser.parse_args())
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _main(context: Context[AgentSettings]) -> int | None:
+def _main(context: Context[AgentSettings]) -> Restart | None:
     settings = context.settings
 
     def connect(purpose: str) -> Bus:
@@ -39,11 +43,17 @@ def _main(context: Context[AgentSettings]) -> int | None:
 
     context.health.expect("bus")
     try:
-        Agent(settings, connect, context.health, context.stopping).run()
+        return Agent(context, connect, take_over()).run()
     except (DataFolderTaken, IsolationMissing) as error:
         raise SystemExit(str(error)) from None
-    return None
 
 
 if __name__ == "__main__":
-    run("agent", AgentSettings.load(**_arguments()), _main)
+    arguments = _arguments()
+    tried = arguments.pop("would_take_over", None)
+    settings = AgentSettings.load(**arguments)
+    if tried is not None:  # by another program in its process that is to be renewed
+        if tried != FORMAT:
+            raise SystemExit(f"it would leave a handover of format {tried}, this reads {FORMAT}")
+        raise SystemExit(0)
+    run("agent", settings, _main, restarts=True)

@@ -1,24 +1,21 @@
 """The agent's process: folders, threads, and the loop of the one thread that owns the core.
 
-1. Take the data folder, kill what an earlier agent left behind.
+1. Take the data folder, kill what an earlier agent left behind (premises.py).
 2. Wait while the provider says that the machine will go; then begin to check it.
 3. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
 4. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
 5. Told to stop, or given notice: leave, let ranks save and exit, send what is left, end.
+   Told to begin anew: hand over to the next program in this process (handover.py), which takes
+   up what there is instead of 1 to 3.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
-import os
-import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from secrets import token_hex
 
 import structlog
@@ -35,8 +32,8 @@ from gangline_schemas.events.scheduling import (
     GangReleased,
     ResumePointChanged,
 )
-from gangline_schemas.isolation import Isolation
-from gangline_service.health import Health
+from gangline_schemas.events.workers import NodeInfo
+from gangline_service.lifecycle import Context, Restart
 from gangline_storage.open import open_store
 
 from .checkpoints import Checkpoints
@@ -45,11 +42,11 @@ from .core import AgentCore
 from .effects import Effects, Parts
 from .fitness import FitnessLimits
 from .gpu_health import GpuWatch
+from .handover import FORMAT, Handover, leave
 from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .inbox import Inbox
 from .inventory import Labels, take_inventory
-from .isolation import Bounds, Isolator
-from .launcher import become_subreaper
+from .launcher import Launcher, become_subreaper
 from .lease_guard import LeaseGuard
 from .membership import AgentLimits
 from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
@@ -57,11 +54,11 @@ from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
 from .peer_tier import open_peer_tier
-from .prepare import Folders, Preparer
-from .rendezvous_ports import PortBlock
+from .premises import adopt_premises, take_premises
+from .prepare import Preparer
+from .renewal import Renewal
 from .standby_host import StandbyPool
 from .store_host import StoreHost
-from .sweep import kill_agent
 from .warm_process import WarmStart
 from .zygote_host import ZygoteHost
 
@@ -70,7 +67,8 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.2
 _BUS_RETRY_S = 0.5
 _LAST_UPLOADS_S = 6.0  # of the time until it must be gone: for what ranks left, and to say so
-_SOCKET_FOLDER_LIMIT = 36
+_READER_S = 5.0
+_LAST_WORDS_S = 2.0
 _MIB = 1024 * 1024
 _CONCERNS = (
     GangAllocated,
@@ -89,24 +87,22 @@ def now() -> Moment:
     return Moment(time.monotonic(), datetime.now(UTC))
 
 
-class DataFolderTaken(Exception):
-    """Another agent uses the data folder."""
-
-
 class Agent:
     """One node agent. `connect(purpose)` gives a connection to the bus for one thread."""
 
     def __init__(
         self,
-        settings: AgentSettings,
+        context: Context[AgentSettings],
         connect: Callable[[str], Bus],
-        health: Health,
-        stopping: threading.Event,
+        handover: Handover | None,
     ) -> None:
-        self._settings = settings
+        settings = self._settings = context.settings
         self._connect = connect
-        self._health = health
-        self._stopping = stopping
+        self._health = context.health
+        self._stopping = context.stopping
+        self._restarting = context.restarting
+        self._meter = context.meter
+        self._handover = handover
         self._names = TopicNames(settings.topic_prefix)
         self._inbox = Inbox()
         self._ended = threading.Event()
@@ -116,24 +112,12 @@ class Agent:
             if notices is not None
             else None
         )
-        data = settings.data_dir.absolute()
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (data / "spool").mkdir(exist_ok=True)
-        (data / "spool").chmod(0o700)  # users of teams may pass through `data`
-        self._lock = _take_folder(data)
-        sockets = _socket_folder(data)
-        kill_agent(str(sockets))
-        self._folders = Folders(data, sockets, settings.secrets_dir or data / "secrets")
-        self._isolator = self._isolation(data, sockets)
-        self._ports = None if settings.ports else PortBlock(settings.node_id, settings.address)
-        self._node = take_inventory(
-            Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
-            slots=settings.slots,
-            ports=self._ports.ports if self._ports is not None else settings.ports,
-        ).model_copy(update={"isolation": self._isolator.level})
-        self._peers = open_peer_tier(settings, data) if settings.peer_copies else None
-        if self._peers is not None:
-            self._node = self._node.model_copy(update={"copies_port": self._peers.port})
+        self._premises = (
+            adopt_premises(settings, handover.premises) if handover else take_premises(settings)
+        )
+        self._folders, self._isolator = self._premises.folders, self._premises.isolator
+        self._peers = open_peer_tier(settings, self._folders.data) if settings.peer_copies else None
+        self._node = handover.core.standing.node if handover else self._inventory()
         self._watch = HealthWatch(self._health_source, settings.health_interval_s)
         self._checks = self._node_checks()
         limits = AgentLimits(
@@ -143,62 +127,120 @@ class Agent:
             check_again_s=settings.check_again_s,
         )
         self._core = AgentCore(self._node, limits)
+        self._guard = LeaseGuard(str(self._folders.sockets), self._premises.lock)
+        self._warm = self._warm_start()
+        zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
+        self._stores = StoreHost(self._inbox.put, zygote)
+        self._positions: dict[TopicPartition, int] = {}
 
-    def run(self) -> None:
-        """Live until `stopping` is set and the ranks are gone."""
+    def run(self) -> Restart | None:
+        """Live until `stopping` is set and the ranks are gone, or another program goes on."""
         become_subreaper()
-        guard = LeaseGuard(str(self._folders.sockets), self._lock)
-        guard.start()
-        warm = self._warm_start()
-        if warm is not None:
-            warm.start()
-        stores = StoreHost(self._inbox.put, warm if isinstance(warm, ZygoteHost) else None)
-        stores.start()
+        self._begin_helpers()
         self._watch.start()
-        positions = None
-        if self._stays():
-            self._check_node()
-            positions = self._wait_for_logs()
-        if positions is None:
-            self._end(stores, warm, guard)
-            return
+        if not self._read_from():
+            self._end_helpers()
+            return None
         outgoing = self._outgoing()
-        effects = Effects(self._parts(outgoing, stores, warm))
+        effects = Effects(self._parts(outgoing))
+        if self._handover is not None:
+            outgoing.adopt(self._handover.unsaved)
+            effects.adopt(self._handover.effects, self._handover.core.gangs)
+            effects.launcher.not_orphans.update(self._handover.premises.isolation.pids)
         outgoing.start()
-        reader = threading.Thread(target=self._read, args=(positions,), name="bus-reader")
+        reader = threading.Thread(target=self._read, name="bus-reader", daemon=True)
         reader.start()
         if self._notices is not None:
             self._notices.start()
-        log.info("agent.joins", node=self._node.node_id, gpus=len(self._node.gpus))
+        log.info(
+            "agent.joins" if self._handover is None else "agent.goes_on",
+            node=self._node.node_id,
+            gpus=len(self._node.gpus),
+        )
+        restart = None
         try:
-            self._turn(effects, stores, warm, guard)
+            if self._turn(effects):
+                restart = self._hand_over(effects, outgoing, reader)
         finally:
-            self._ended.set()
-            effects.stop()
-            outgoing.close(3.0)
-            self._end(stores, warm, guard)
-            reader.join(2.0)
+            if restart is None:
+                self._ended.set()
+                effects.stop()
+                outgoing.close(3.0)
+                self._end_helpers()
+                reader.join(2.0)
+        return restart
 
-    def _end(self, stores: StoreHost, warm: WarmStart | None, guard: LeaseGuard) -> None:
+    def _begin_helpers(self) -> None:
+        if self._warm is not None:
+            self._warm.start()
+        if self._handover is None:
+            self._guard.start()
+            self._stores.start()
+        else:
+            self._guard.adopt(self._handover.guard)
+            self._stores.adopt(self._handover.stores)
+
+    def _end_helpers(self) -> None:
+        self._end_own()
+        self._stores.stop()
+        self._guard.stop()
+
+    def _end_own(self) -> None:
+        """What another program in this process begins for itself."""
         self._watch.stop()
         if self._checks is not None:
             self._checks.stop()
         if self._peers is not None:
             self._peers.stop()
-        stores.stop()
-        if warm is not None:
-            warm.stop()
-        guard.stop()
+        if self._warm is not None:
+            self._warm.stop()
 
-    def _isolation(self, data: Path, sockets: Path) -> Isolator:
-        """Settled on its level. Raises IsolationMissing when the machine lacks the wanted one."""
-        settings, wanted = self._settings, self._settings.isolation
-        hide = [self._folders.secrets, *([home] if (home := Path.home()) != Path("/") else [])]
-        isolator = Isolator(
-            data, sockets, hide, Bounds(settings.uids, settings.isolation_processes)
+    def _read_from(self) -> bool:
+        """Settle where to read the logs from; False when the agent was stopped before."""
+        if self._handover is not None:
+            self._positions = dict(self._handover.positions)
+            return True
+        if self._stays():
+            self._check_node()
+            return self._wait_for_logs()
+        return False
+
+    def _hand_over(self, effects: Effects, outgoing: Outgoing, reader: threading.Thread) -> Restart:
+        """Stop in order, so that nothing that was heard is lost, and leave what there is."""
+        effects.pause()
+        self._ended.set()
+        reader.join(_READER_S)
+        while items := self._inbox.take(0.0):
+            for item in items:
+                self._handle(effects, item)
+        kept = effects.kept(self._core.gangs)
+        outgoing.close(_LAST_WORDS_S)
+        self._end_own()
+        log.info("agent.hands_over", ranks=len(kept.ranks))
+        return leave(
+            Handover(
+                FORMAT,
+                self._premises.kept(),
+                self._guard.kept(),
+                self._stores.kept(),
+                self._core.state,
+                kept,
+                tuple(self._positions.items()),
+                outgoing.unsaved(),
+            )
         )
-        isolator.settle(wanted if isinstance(wanted, Isolation) else None)
-        return isolator
+
+    def _inventory(self) -> NodeInfo:
+        settings = self._settings
+        node = take_inventory(
+            Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
+            slots=settings.slots,
+            ports=self._premises.ports,
+        )
+        known: dict[str, object] = {"isolation": self._isolator.level}
+        if self._peers is not None:
+            known["copies_port"] = self._peers.port
+        return node.model_copy(update=known)
 
     @property
     def _has_gpus(self) -> bool:
@@ -240,9 +282,10 @@ class Agent:
             limit_bytes=self._settings.spool_limit_mb * _MIB,
             gpus=sum(gpu.model != "cpu" for gpu in self._node.gpus),
             health=lambda: self._watch.newest,
+            meter=self._meter,
         )
 
-    def _parts(self, outgoing: Outgoing, stores: StoreHost, warm: WarmStart | None) -> Parts:
+    def _parts(self, outgoing: Outgoing) -> Parts:
         store = open_store(self._settings.store_url)
         checkpoints = Checkpoints(
             self._folders.data / "checkpoints",
@@ -257,18 +300,19 @@ class Agent:
             outgoing,
             preparer,
             checkpoints,
-            stores,
-            warm,
+            self._stores,
+            self._warm,
             self._check_node,
             self._isolator,
             self._node,
         )
 
-    def _turn(
-        self, effects: Effects, stores: StoreHost, warm: WarmStart | None, guard: LeaseGuard
-    ) -> None:
+    def _turn(self, effects: Effects) -> bool:
+        """Whether to hand over; else nothing is left to be done."""
         at = now()
-        self._act(effects, self._core.start(at), at)
+        begun = self._core.go_on(self._handover.core) if self._handover else self._core.start(at)
+        self._act(effects, begun, at)
+        renewal = Renewal(self._restarting, effects.launcher)
         tick_due_s = at.mono_s
         grace_s = _grace_s(self._settings.stop_grace_s)
         leaving = False
@@ -276,25 +320,38 @@ class Agent:
             for item in self._inbox.take(TICK_S):
                 self._handle(effects, item)
                 if isinstance(item, HeartbeatAcked):
-                    guard.extend(self._core.lease_ends_s)
+                    self._guard.extend(self._core.lease_ends_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
                 self._handle(effects, Leave("the agent was told to stop", grace_s))
+            elif self._may_restart and renewal.is_due(idle=effects.idle):
+                return True
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
                 self._handle(effects, Tick())
-                helpers = [part.pid for part in (stores, guard, self._checks) if part]
-                helpers += warm.pids if warm is not None else ()
-                effects.launcher.not_orphans.update(filter(None, helpers))
-                effects.launcher.reap()
-                stores.tick()
-                if warm is not None:
-                    warm.tick()
-                self._health.beat()
-                lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
-                unfit_for = "; ".join(self._core.unfit_for)
-                self._health.set("check", ok=not unfit_for, detail=unfit_for)
-                self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
+                self._tick_helpers(effects.launcher)
+                self._tell_health()
+        return False
+
+    @property
+    def _may_restart(self) -> bool:
+        return self._restarting.is_set() and self._core.state.standing.leaving is None
+
+    def _tick_helpers(self, launcher: Launcher) -> None:
+        helpers = [part.pid for part in (self._stores, self._guard, self._checks) if part]
+        helpers += self._warm.pids if self._warm is not None else ()
+        launcher.not_orphans.update(filter(None, helpers))
+        launcher.reap()
+        self._stores.tick()
+        if self._warm is not None:
+            self._warm.tick()
+
+    def _tell_health(self) -> None:
+        self._health.beat()
+        lease = self._core.joined and time.monotonic() < self._core.lease_ends_s
+        unfit_for = "; ".join(self._core.unfit_for)
+        self._health.set("check", ok=not unfit_for, detail=unfit_for)
+        self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 
     def _handle(self, effects: Effects, item: Input) -> None:
         at = now()
@@ -332,8 +389,8 @@ class Agent:
     def _noticed(self, notice: Notice) -> None:
         self._inbox.put(Leave(notice.reason, _grace_s(notice.left_s)))
 
-    def _wait_for_logs(self) -> dict[TopicPartition, int] | None:
-        """The ends of the logs that are read; None when the agent was stopped before."""
+    def _wait_for_logs(self) -> bool:
+        """Begin at the ends of the logs; False when the agent was stopped before."""
         bus = self._connect("agent")
         while not self._stopping.is_set():
             self._health.beat()
@@ -343,19 +400,20 @@ class Agent:
                     for topic in (Topic.SCHEDULING, Topic.FAULTS)
                     for place in self._names.places(bus, topic)
                 ]
-                return bus.end_offsets(places)
+                self._positions = dict(bus.end_offsets(places))
+                return True
             except BusError as error:
                 self._health.set("bus", ok=False, detail=str(error))
                 log.warning("agent.waits_for_bus", error=str(error), retry_in_s=_BUS_RETRY_S)
                 self._stopping.wait(_BUS_RETRY_S)
-        return None
+        return False
 
-    def _read(self, positions: dict[TopicPartition, int]) -> None:
-        """Pass on what concerns gangs, from `positions` on, until the agent ends."""
+    def _read(self) -> None:
+        """Pass on what concerns gangs, from `_positions` on, until the agent ends."""
         bus = self._connect("reader")
         while not self._ended.is_set():
             reader = bus.reader(f"agent-{self._node.node_id}")
-            reader.assign(positions)
+            reader.assign(self._positions)
             try:
                 while not self._ended.is_set():
                     records = reader.poll(1000, 0.25)
@@ -363,7 +421,7 @@ class Agent:
                         if self._peers is not None:
                             self._peers.note(received.envelope.data)
                         self._inbox.put(received)
-                    positions = {**positions, **reader.positions()}
+                    self._positions = {**self._positions, **reader.positions()}
                     if not records:
                         self._ended.wait(0.02)
             except BusError as error:
@@ -393,36 +451,3 @@ def _concerning_gangs(records: Sequence[Record]) -> list[Received]:
         if isinstance(received.envelope.data, _CONCERNS):
             found.append(received)
     return sorted(found, key=lambda item: not isinstance(item.envelope.data, GangFailed))
-
-
-def _take_folder(data: Path) -> int:
-    """Lock the data folder for this process's life; an earlier agent may be just ending."""
-    descriptor = os.open(data / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for _ in range(50):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.2)
-        else:
-            return descriptor
-    os.close(descriptor)
-    raise DataFolderTaken(
-        f"another agent uses {data}; stop it, or set GANGLINE_DATA_DIR to a folder of its own"
-    )
-
-
-def _socket_folder(data: Path) -> Path:
-    """A folder of this user alone with a path short enough for sockets; the same each time."""
-    folder = data / "sockets"
-    if len(os.fsencode(folder)) > _SOCKET_FOLDER_LIMIT:
-        name = hashlib.sha256(os.fsencode(data)).hexdigest()[:12]
-        folder = Path("/tmp") / f"gangline-{os.getuid()}-{name}"  # noqa: S108 -- checked below
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    # 0711: teams' users may pass to the sockets that are theirs (isolation.py).
-    private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) in {0o700, 0o711}
-    if not private or found.st_uid != os.getuid():
-        raise PermissionError(f"{folder} is not a folder of this user alone; remove it")
-    for old in folder.iterdir():
-        old.unlink()
-    return folder

@@ -36,6 +36,7 @@ from gangline_schemas.rank_protocol import (
 )
 
 from . import announce
+from .core_state import CoreState, asked_again
 from .membership import AgentLimits, Membership
 from .model import (
     DAMAGE_LIMIT,
@@ -134,6 +135,11 @@ class AgentCore:
         return self._member.lease_ends_s
 
     @property
+    def state(self) -> CoreState:
+        """All that it knows, to be written down at once: it shares what is in it."""
+        return CoreState(self._member.standing, self.gangs, self._fences, self._reports)
+
+    @property
     def _node(self) -> NodeInfo:
         return self._member.node
 
@@ -148,6 +154,13 @@ class AgentCore:
         """
         self._ticked_s = at.mono_s
         return self._member.start(at)
+
+    def go_on(self, state: CoreState) -> list[Action]:
+        """Instead of `start`: be the core that had this state; ask again what it waits for."""
+        self._member.standing, self._fences = state.standing, state.fences
+        self._gangs = {gang.key: gang for gang in state.gangs}
+        self._reports = state.reports
+        return asked_again(state)
 
     def handle(self, item: Input, at: Moment) -> list[Action]:
         """What follows from an input. Inputs that come twice or too late lead to nothing."""
@@ -476,7 +489,7 @@ class AgentCore:
                 wrong = ready.rank != rank.key.rank
                 if wrong or ready.world_size != gang.allocation.world_size:
                     return [Note("shard.refused", gang.key, "it names another rank or world size")]
-                rank.uploads.add(ready.step)
+                rank.uploads[ready.step] = ready
                 return [Upload(rank.key, ready)]
             case _:
                 return []
@@ -494,7 +507,7 @@ class AgentCore:
         else:
             step = item.step
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
-        rank.uploads.discard(step)
+        rank.uploads.pop(step, None)
         if rank.held_exit is not None and not rank.uploads:
             out += self._report_exit(rank, rank.held_exit)
         return out

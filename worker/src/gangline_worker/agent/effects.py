@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -17,12 +17,13 @@ from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .environment import rank_command, rank_environment
 from .inbox import Inbox
 from .isolation import Isolator
-from .launcher import Launch, Launcher
+from .launcher import KeptRank, Launch, Launcher
 from .log_lines import LogBatcher, without_secrets
 from .model import (
     Action,
     CheckNode,
     CloseGang,
+    Gang,
     GangKey,
     Input,
     KillRank,
@@ -48,8 +49,8 @@ from .model import (
     UploadFailed,
 )
 from .outgoing import Outgoing
-from .prepare import GangGround, Preparer
-from .rank_socket import RankServer
+from .prepare import GangGround, KeptGround, Preparer
+from .rank_socket import KeptListener, RankServer
 from .repair import Repairs
 from .stacks import take_stacks
 from .store_host import StoreHost
@@ -76,6 +77,15 @@ class Parts:
     node: NodeInfo
 
 
+@dataclass(frozen=True, slots=True)
+class KeptEffects:
+    """What gangs have: their ground, their ranks that run, and the sockets of these."""
+
+    grounds: tuple[KeptGround, ...]
+    ranks: tuple[KeptRank, ...]
+    listeners: tuple[KeptListener, ...]
+
+
 class Effects:
     """The hands of an agent."""
 
@@ -90,6 +100,41 @@ class Effects:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
+        self._works: set[Future[None]] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being prepared, stored, fetched or looked into."""
+        return not self._works
+
+    def pause(self) -> None:
+        """Hear of ranks no more, for ever; what was heard is in the inbox. They run on."""
+        self._inbox.make_room()
+        self.launcher.pause()
+        self._ranks.pause()
+
+    def kept(self, gangs: Sequence[Gang]) -> KeptEffects:
+        """After `pause`: what these gangs have, to be adopted. What was half prepared is undone."""
+        for gang in gangs:
+            if not gang.prepared:
+                self._close(CloseGang(gang.key, final=False))
+        grounds = tuple(ground.kept(gang) for gang, ground in self._grounds.items())
+        return KeptEffects(grounds, self.launcher.kept(), self._ranks.kept())
+
+    def adopt(self, kept: KeptEffects, gangs: Sequence[Gang]) -> None:
+        """Go on with what gangs had before this process's program began anew."""
+        known = {gang.key: gang for gang in gangs}
+        for item in kept.grounds:
+            gang = known[item.gang]
+            self._grounds[item.gang] = self._parts.preparer.adopt(
+                item, gang.allocation, gang.assignment
+            )
+        for rank in kept.ranks:
+            ground = self._grounds[rank.rank.gang]
+            token = ground.tokens[rank.rank.rank]
+            self.launcher.adopt(rank, token, self._begin_logs(rank.rank, ground))
+        for listener in kept.listeners:
+            self._ranks.adopt(listener)
 
     def perform(  # noqa: C901, PLR0912 -- one case for each action
         self, action: Action, at: Moment
@@ -141,10 +186,13 @@ class Effects:
 
     def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
         def ended(future: Future[None]) -> None:
+            self._works.discard(future)
             if not future.cancelled() and (error := future.exception()) is not None:
                 self._inbox.put(error)
 
-        pool.submit(work).add_done_callback(ended)
+        begun = pool.submit(work)
+        self._works.add(begun)
+        begun.add_done_callback(ended)
 
     def _prepare(self, action: Prepare) -> None:
         ground, outcome = self._parts.preparer.prepare(
@@ -172,7 +220,10 @@ class Effects:
         places = ground.places
         show = (places.code.parent, places.checkpoints, places.socket)
         memory_bytes = len(ground.assignment.gpus) * self._rank_bytes(ground)
-        self._parts.isolator.enter(gang, show, memory_bytes, self.launcher.keep)
+        inbox, launcher = self._inbox, self.launcher
+        self._parts.isolator.enter(
+            gang, show, memory_bytes, lambda begin: inbox.call(lambda: launcher.keep(begin))
+        )
 
     def _rank_bytes(self, ground: GangGround) -> int:
         """The memory that each rank may take: what it asked for, or its share if that is more."""
@@ -198,14 +249,7 @@ class Effects:
         if ground.owner is not None:  # who has no name for the system, but needs one
             for name in ("USER", "LOGNAME"):
                 environment.setdefault(name, allocation.team)
-        logs = LogBatcher(
-            ground.redacted,
-            lambda first, lines: self._parts.outgoing.publish_log(
-                rank, allocation.team, first, lines
-            ),
-            lambda: time.time_ns() // 1_000_000,
-        )
-        self._logs[rank] = logs
+        logs = self._begin_logs(rank, ground)
         confinement = self._parts.isolator.confinement(
             rank.gang, ground.owner, self._rank_bytes(ground)
         )
@@ -215,6 +259,16 @@ class Effects:
             return RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:
             return SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
+
+    def _begin_logs(self, rank: RankKey, ground: GangGround) -> LogBatcher:
+        self._logs[rank] = LogBatcher(
+            ground.redacted,
+            lambda first, lines: self._parts.outgoing.publish_log(
+                rank, ground.allocation.team, first, lines
+            ),
+            lambda: time.time_ns() // 1_000_000,
+        )
+        return self._logs[rank]
 
     def _said(self, item: RankMessage) -> None:
         ground = self._grounds.get(item.rank.gang)

@@ -28,6 +28,7 @@ import structlog
 from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
+from .forked import Forked
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
 from .isolation_metadata import block_metadata
@@ -52,8 +53,8 @@ _TRIAL = GangKey("trial", 0)
 _WRITES = "import gangline_worker, pathlib; pathlib.Path('done').touch()"
 _TAKES_TOO_MUCH = f"bytearray({2 * _TRIAL_BYTES})"
 
-Start = Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]]
-"""Calls the given function, so that what it starts is not taken for an orphan."""
+Start = Callable[[Callable[[], Room]], Room]
+"""Calls the given function, so that what it starts is no orphan and lives as long as the agent."""
 
 
 class IsolationMissing(Exception):
@@ -66,6 +67,28 @@ class Bounds:
 
     uids: range
     processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRoom:
+    """What a gang has: its room's first process and its group's file, where it has them."""
+
+    gang: GangKey
+    pid: int | None
+    group: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptIsolation:
+    """The level that was settled on, and what gangs have of it."""
+
+    level: Isolation
+    rooms: tuple[KeptRoom, ...]
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The first processes of all rooms."""
+        return frozenset(room.pid for room in self.rooms if room.pid is not None)
 
 
 class Owners:
@@ -145,9 +168,14 @@ class Isolator:
             shm_bytes=max(_LEAST_BYTES, memory_bytes // 2),
             tmp_bytes=max(_LEAST_BYTES, memory_bytes // 4),
         )
-        room = finish_room(start(lambda: begin_room(furniture)))
-        with self._lock:
-            self._rooms[gang] = room
+
+        def begin() -> Room:
+            room = begin_room(furniture)
+            with self._lock:
+                self._rooms[gang] = room
+            return room
+
+        finish_room(start(begin))
 
     def confinement(self, gang: GangKey, owner: Owner | None, rank_bytes: int) -> Confinement:
         """What one of its ranks gives up before its program begins."""
@@ -176,6 +204,28 @@ class Isolator:
             return None
         room.close()
         return room.pid
+
+    def kept(self) -> KeptIsolation:
+        """What there is, to be adopted."""
+        with self._lock:
+            gangs = sorted({*self._rooms, *self._group_files})
+            rooms = {gang: room.pid for gang, room in self._rooms.items()}
+            found = [KeptRoom(gang, rooms.get(gang), self._group_files.get(gang)) for gang in gangs]
+            return KeptIsolation(self.level, tuple(found))
+
+    def adopt(self, kept: KeptIsolation) -> None:
+        """Instead of `settle`: go on with what this process had before its program began anew.
+
+        Raises OSError.
+        """
+        self.level = kept.level
+        if self._has(Isolation.LIMITS):
+            self._groups = Groups(delegated_group())
+        for item in kept.rooms:
+            if item.pid is not None:
+                self._rooms[item.gang] = Room(Forked(item.pid))
+            if item.group is not None:
+                self._group_files[item.gang] = item.group
 
     def settle(self, wanted: Isolation | None) -> None:
         """Find the level: the one that is wanted, or the strongest that works here.

@@ -15,8 +15,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from . import isolation_room
+from .forked import Forked
 
 _CLONE_NEWPID = 0x2000_0000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -44,22 +46,30 @@ class Furniture:
 
 
 class Room:
-    """A furnished room; `handle` is a pidfd of its first process, to join its namespaces by."""
+    """A room by its first process; `handle` is a pidfd of it, to join its namespaces by."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | Forked, told: IO[bytes] | None = None
+    ) -> None:
         self._process = process
+        self._told = told
         self.pid = process.pid
         self.handle = os.pidfd_open(process.pid)
+
+    def first_words(self) -> bytes:
+        """The line that it says when it is furnished, or why it is not; b"" when it died."""
+        if self._told is None:
+            return b""
+        with self._told:
+            return self._told.readline()
 
     def close(self) -> None:
         """End all that is in it."""
         self._process.kill()
         os.close(self.handle)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
 
-def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
+def begin_room(furniture: Furniture) -> Room:
     """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
     given = isolation_room.arguments(
         [str(path) for path in furniture.hide],
@@ -69,7 +79,7 @@ def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
     )
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(isolation_room.__file__), *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -78,15 +88,14 @@ def begin_room(furniture: Furniture) -> subprocess.Popen[bytes]:
             cwd="/",
             start_new_session=True,
         )
+    return Room(process, process.stdout)
 
 
-def finish_room(process: subprocess.Popen[bytes]) -> Room:
+def finish_room(room: Room) -> Room:
     """Wait until it is furnished. Raises OSError that says what the system refused."""
-    said = process.stdout.readline() if process.stdout is not None else b""
+    said = room.first_words()
     if said == b"ready\n":
-        return Room(process)
-    process.kill()
-    process.wait()
+        return room
     raise OSError(said.decode(errors="replace").strip() or "the room's first process died")
 
 

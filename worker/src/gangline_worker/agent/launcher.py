@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
+from .forked import Forked
 from .isolation_groups import base_group
-from .isolation_rooms import UNCONFINED, Confinement, born_in
-from .log_lines import LogBatcher, Stream
+from .isolation_rooms import UNCONFINED, Confinement, Room, born_in
+from .log_lines import KeptLog, LogBatcher, Stream
 from .model import RankExited, RankKey
 from .rank_exec import tied_command
 from .sweep import kill_rank, reap_orphans
@@ -32,6 +33,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
 _DRAIN_S = 3.0
 _READ_BYTES = 65_536
+StartedT = TypeVar("StartedT", subprocess.Popen[bytes], Room)
 _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "MemoryError")
 
 
@@ -79,26 +81,57 @@ def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRank:
+    """A rank that runs: its pid, the descriptors of its pipes, and where its log stands."""
+
+    rank: RankKey
+    pid: int
+    stdout: int
+    stderr: int
+    log: KeptLog
+    oom_kills: int
+
+
+class AdoptedRank:
+    """A rank that this process started before its program began anew; as `subprocess.Popen`."""
+
+    def __init__(self, kept: KeptRank) -> None:
+        for descriptor in (kept.stdout, kept.stderr):
+            os.set_inheritable(descriptor, False)
+        self._process = Forked(kept.pid)
+        self.pid = kept.pid
+        self.stdout = os.fdopen(kept.stdout, "rb", 0)
+        self.stderr = os.fdopen(kept.stderr, "rb", 0)
+
+    def wait(self) -> int:
+        """Collect its status: its exit code, or the negative number of a signal."""
+        return self._process.wait()
+
+
 class RankProcess:
-    """One running rank. Made by `Launcher.spawn`."""
+    """One running rank, by its key and its token. Made by `Launcher`."""
 
     def __init__(
         self,
-        launch: Launch,
-        process: subprocess.Popen[bytes] | WarmRank,
+        rank: RankKey,
+        token: str,
+        process: subprocess.Popen[bytes] | WarmRank | AdoptedRank,
         logs: LogBatcher,
-        finish: Callable[[RankProcess, RankExited], None],
+        launcher: Launcher,
+        oom_kills: int,
     ) -> None:
-        self.launch = launch
+        self.rank = rank
         self.pid = process.pid
+        self._token = token
         self._process = process
         self._logs = logs
-        self._finish = finish
+        self._launcher = launcher
         self._ended = False
         self._status = 0
         self._lock = threading.Lock()
-        self._oom_kills = _oom_kills()
-        name = f"rank-{launch.rank.rank}"
+        self._oom_kills = oom_kills
+        name = f"rank-{rank.rank}"
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
         self._thread.start()
 
@@ -109,17 +142,35 @@ class RankProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, number)
 
+    def kept(self) -> KeptRank:
+        """Once its watcher has heeded a pause: the rank, to be adopted."""
+        pipes = self._streams()
+        return KeptRank(
+            self.rank,
+            self.pid,
+            pipes["stdout"].fileno(),
+            pipes["stderr"].fileno(),
+            self._logs.kept(),
+            self._oom_kills,
+        )
+
+    def settle(self) -> None:
+        """Wait until its watcher has heeded a pause, or has reported its end."""
+        self._thread.join()
+
     def _watch(self) -> None:
-        self._pass_on_until_end()
+        if not self._pass_on_until_end():
+            self._logs.flush()
+            return
         with self._lock:
             self._ended = True
             self._status = self._process.wait()
-        kill_rank(self.pid, self.launch.environment["GANGLINE_RANK_TOKEN"])
+        kill_rank(self.pid, self._token)
         self._drain()
         self._logs.feed("stdout", b"")
         self._logs.feed("stderr", b"")
         self._logs.flush()
-        self._finish(self, self._exit())
+        self._launcher.finished(self, self._exit())
 
     def _streams(self) -> dict[Stream, IO[bytes]]:
         stdout, stderr = self._process.stdout, self._process.stderr
@@ -127,8 +178,8 @@ class RankProcess:
             raise RuntimeError("a rank is started with pipes")
         return {"stdout": stdout, "stderr": stderr}
 
-    def _pass_on_until_end(self) -> None:
-        """Pass on lines until the process has ended; it is not collected yet."""
+    def _pass_on_until_end(self) -> bool:
+        """Pass on lines until the process has ended; it is not collected yet. False: paused."""
         ended = os.pidfd_open(self.pid)
         due = time.monotonic() + _FLUSH_S
         with selectors.DefaultSelector() as selector:
@@ -136,17 +187,19 @@ class RankProcess:
             for stream, pipe in self._streams().items():
                 os.set_blocking(pipe.fileno(), False)
                 selector.register(pipe, selectors.EVENT_READ, stream)
-            while True:
+            while not self._launcher.paused:
                 ready = selector.select(max(0.0, due - time.monotonic()))
                 if any(key.data is None for key, _ in ready):
                     os.close(ended)
-                    return
+                    return True
                 for key, _ in ready:
                     if not self._read(key.data, key.fd):
                         selector.unregister(key.fileobj)
                 if time.monotonic() >= due:
                     self._logs.flush()
                     due = time.monotonic() + _FLUSH_S
+        os.close(ended)
+        return False
 
     def _read(self, stream: Stream, descriptor: int) -> bool:
         try:
@@ -175,10 +228,10 @@ class RankProcess:
         words = self._logs.last_words
         memory = any(name in words for name in _OUT_OF_MEMORY)
         if status >= 0:
-            return RankExited(self.launch.rank, code=status, out_of_memory=memory, last_words=words)
+            return RankExited(self.rank, code=status, out_of_memory=memory, last_words=words)
         killed = -status == signal.SIGKILL and _oom_kills() > self._oom_kills
         return RankExited(
-            self.launch.rank, signal=-status, out_of_memory=memory or killed, last_words=words
+            self.rank, signal=-status, out_of_memory=memory or killed, last_words=words
         )
 
 
@@ -192,6 +245,7 @@ class Launcher:
         self._warm = warm
         self._ranks: dict[RankKey, RankProcess] = {}
         self._lock = threading.Lock()
+        self.paused = False
         self.not_orphans: set[int] = set()
 
     def spawn(self, launch: Launch, logs: LogBatcher) -> int:
@@ -200,11 +254,34 @@ class Launcher:
         process = waiting or start_cold(launch)
         with self._lock:
             self.not_orphans.add(process.pid)
-            rank = RankProcess(launch, process, logs, self._finish)
+            token = launch.environment["GANGLINE_RANK_TOKEN"]
+            rank = RankProcess(launch.rank, token, process, logs, self, _oom_kills())
             self._ranks[launch.rank] = rank
         if waiting is not None:
             waiting.open_gate()
         return rank.pid
+
+    def pause(self) -> None:
+        """Watch no rank any more, for ever; the exits of those that ended before are reported."""
+        self.paused = True
+        with self._lock:
+            ranks = list(self._ranks.values())
+        for rank in ranks:
+            rank.settle()
+
+    def kept(self) -> tuple[KeptRank, ...]:
+        """After `pause`: all ranks, to be adopted."""
+        with self._lock:
+            return tuple(rank.kept() for rank in self._ranks.values())
+
+    def adopt(self, kept: KeptRank, token: str, logs: LogBatcher) -> None:
+        """Watch a rank that this process started before its program began anew."""
+        logs.adopt(kept.log)
+        with self._lock:
+            self.not_orphans.add(kept.pid)
+            self._ranks[kept.rank] = RankProcess(
+                kept.rank, token, AdoptedRank(kept), logs, self, kept.oom_kills
+            )
 
     def _start_warm(self, launch: Launch) -> WarmRank | None:
         arguments = warm_arguments(launch.command)
@@ -235,7 +312,7 @@ class Launcher:
         finally:
             self.let_go(process.pid)
 
-    def keep(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    def keep(self, start: Callable[[], StartedT]) -> StartedT:
         """A process of the agent's own, which `reap` does not collect until `let_go`."""
         with self._lock:
             process = start()
@@ -279,9 +356,10 @@ class Launcher:
                 return True
         return _descends(pid, found.pid)
 
-    def _finish(self, rank: RankProcess, exited: RankExited) -> None:
+    def finished(self, rank: RankProcess, exited: RankExited) -> None:
+        """A rank's watcher has seen its end."""
         with self._lock:
-            self._ranks.pop(rank.launch.rank, None)
+            self._ranks.pop(rank.rank, None)
             self.not_orphans.discard(rank.pid)
         self._on_exit(exited)
 

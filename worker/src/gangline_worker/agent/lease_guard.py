@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import structlog
+
+from .forked import Forked
 
 log = structlog.get_logger(__name__)
 
 _SLACK_S = 2.0  # the agent itself comes first, and can say why
+
+
+_END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGuard:
+    """A guard that runs, and the descriptor by which it is told."""
+
+    pid: int
+    stdin: int
 
 
 class LeaseGuard:
@@ -23,7 +38,8 @@ class LeaseGuard:
     def __init__(self, socket_folder: str, lock: int) -> None:
         self._folder = socket_folder
         self._lock = lock
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._stdin = -1
         self._told_s = 0.0
 
     @property
@@ -33,33 +49,48 @@ class LeaseGuard:
 
     def start(self) -> None:
         """Start the process."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gangline_worker.agent.guard", self._folder],
-            stdin=subprocess.PIPE,
+            stdin=reading,
             stdout=subprocess.DEVNULL,
             env={"PATH": os.environ.get("PATH", "")},
-            bufsize=0,
             start_new_session=True,
             pass_fds=(self._lock,),
         )
+        os.close(reading)
+        self._stdin = writing
         self._told_s = 0.0
+
+    def kept(self) -> KeptGuard:
+        """What runs, to be adopted."""
+        if self._process is None:
+            raise RuntimeError("the guard was not started")
+        return KeptGuard(self._process.pid, self._stdin)
+
+    def adopt(self, kept: KeptGuard) -> None:
+        """Instead of `start`: take up what this process ran before its program began anew."""
+        os.set_inheritable(kept.stdin, False)
+        self._process, self._stdin = Forked(kept.pid), kept.stdin
 
     def extend(self, lease_ends_s: float) -> None:
         """The lease ends then (monotonic seconds); starts the process again if it died."""
-        process = self._process
-        if process is None or process.poll() is not None:
+        if self._process is None or self._process.poll() is not None:
             log.error("guard.died")
+            if self._process is not None:
+                os.close(self._stdin)
             self.start()
-            process = self._process
-        if lease_ends_s != self._told_s and process is not None and process.stdin is not None:
+        if lease_ends_s != self._told_s:
             with contextlib.suppress(OSError):
-                process.stdin.write(f"{lease_ends_s + _SLACK_S!r}\n".encode())
+                os.write(self._stdin, f"{lease_ends_s + _SLACK_S!r}\n".encode())
             self._told_s = lease_ends_s
 
     def stop(self) -> None:
         """End it: it kills what is left and goes."""
         process, self._process = self._process, None
-        if process is not None and process.stdin is not None:
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5.0)
+        if process is not None and process.poll() is None:
+            ended = os.pidfd_open(process.pid)
+            os.close(self._stdin)
+            select.select([ended], [], [], _END_S)
+            os.close(ended)
+            process.poll()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
 
+from pydantic import Base64Bytes
+
 from gangline_schemas.events.workers import LogLine
 from gangline_schemas.rank_protocol import (
     CopyDamaged,
@@ -72,7 +74,7 @@ class LineSplitter:
     """One stream's bytes into texts; a line above LINE_LIMIT is cut into several."""
 
     secrets: frozenset[str]
-    _buffer: bytes = b""
+    begun: bytes = b""  # of a line whose end is not here yet
     _hold: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that are complete now."""
-        *lines, rest = (self._buffer + data).split(b"\n")
+        *lines, rest = (self.begun + data).split(b"\n")
         found = [piece for line in lines for piece in self._pieces(line)]
         while len(rest) > LINE_LIMIT:
             # A character, and with it a secret, may have arrived by half.
@@ -94,12 +96,12 @@ class LineSplitter:
                 break
             found.append(text[: LINE_LIMIT - self._hold])
             rest = text[LINE_LIMIT - self._hold :].encode() + half
-        self._buffer = rest
+        self.begun = rest
         return found
 
     def end(self) -> list[str]:
         """What stood after the last newline."""
-        rest, self._buffer = self._buffer, b""
+        rest, self.begun = self.begun, b""
         return self._pieces(rest) if rest else []
 
     def _pieces(self, line: bytes) -> list[str]:
@@ -108,6 +110,16 @@ class LineSplitter:
 
     def _clean(self, line: bytes) -> str:
         return redact(line.decode(errors="replace"), self.secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """Where a rank's log stands: its next line's number, lines begun, and its last words."""
+
+    next_line: int
+    stdout: Base64Bytes
+    stderr: Base64Bytes
+    last_words: tuple[str, ...] = field(repr=False)
 
 
 class LogBatcher:
@@ -138,6 +150,18 @@ class LogBatcher:
     def last_words(self) -> str:
         """The end of what was written to stderr."""
         return "\n".join(self._last)
+
+    def kept(self) -> KeptLog:
+        """After a `flush`: where it stands, to be adopted."""
+        stdout, stderr = self._splitters["stdout"], self._splitters["stderr"]
+        return KeptLog(self._next, stdout.begun, stderr.begun, tuple(self._last))
+
+    def adopt(self, kept: KeptLog) -> None:
+        """Go on where a log stood."""
+        self._next = kept.next_line
+        self._splitters["stdout"].begun = kept.stdout
+        self._splitters["stderr"].begun = kept.stderr
+        self._last.extend(kept.last_words)
 
     def feed(self, stream: Stream, data: bytes) -> None:
         """Take in what was read of a stream; b"" is its end."""

@@ -33,59 +33,90 @@ class AgentLimits:
     check_again_s: float = 30.0
 
 
+@dataclass(slots=True)
+class Standing:
+    """What the cluster was told of the node, and what that waits for.
+
+    `boot` is the incarnation that it began with; times are monotonic seconds.
+    """
+
+    node: NodeInfo
+    boot: str
+    joined: bool = False
+    leaving: str | None = None
+    unfit_for: tuple[str, ...] = ()
+    rejoins: int = 0
+    acked_mono_s: float = 0.0
+    heartbeats: int = 0
+    heartbeat_due_s: float = 0.0
+    fit: bool = False
+    checking: bool = False
+    check_due_s: float = 0.0
+
+
 class Membership:
     """The node as the cluster sees it. After a lost lease a counter is appended to its incarnation.
 
-    `unfit_for` are clauses about why it does not join; () when it may.
+    All that changes is in `standing`.
     """
 
     def __init__(self, node: NodeInfo, limits: AgentLimits) -> None:
-        self.node = node
-        self.joined = False
-        self.leaving: str | None = None
-        self.unfit_for: tuple[str, ...] = ()
-        self._boot = node.incarnation
         self._limits = limits
-        self._rejoins = 0
-        self._acked_mono_s = 0.0
-        self._heartbeats = 0
-        self._heartbeat_due_s = 0.0
-        self._fit = not limits.check_node
-        self._checking = limits.check_node  # the first check begins before the core does
-        self._check_due_s = 0.0
+        checked = limits.check_node  # the first check begins before the core does
+        self.standing = Standing(node, node.incarnation, fit=not checked, checking=checked)
+
+    @property
+    def node(self) -> NodeInfo:
+        """The node as this incarnation."""
+        return self.standing.node
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has offered its GPUs."""
+        return self.standing.joined
+
+    @property
+    def leaving(self) -> str | None:
+        """Why it will go; None while it stays."""
+        return self.standing.leaving
+
+    @property
+    def unfit_for(self) -> tuple[str, ...]:
+        """Clauses about why it does not join; () when it may."""
+        return self.standing.unfit_for
 
     @property
     def lease_ends_s(self) -> float:
         """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
-        return self._acked_mono_s + self._limits.lease_s
+        return self.standing.acked_mono_s + self._limits.lease_s
 
     def start(self, at: Moment) -> list[Action]:
         """Join, unless the node is to be checked: it joins when that is done."""
-        self._acked_mono_s = self._heartbeat_due_s = at.mono_s
+        self.standing.acked_mono_s = self.standing.heartbeat_due_s = at.mono_s
         return [*self.offer(at, busy=False), *self.beat((), at)]
 
     def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Action]:
         """A heartbeat, when it is due."""
-        if at.mono_s < self._heartbeat_due_s:
+        if at.mono_s < self.standing.heartbeat_due_s:
             return []
-        self._heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
-        self._heartbeats += 1
-        return [announce.heartbeat(self.node, gangs, self._heartbeats, at)]
+        self.standing.heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
+        self.standing.heartbeats += 1
+        return [announce.heartbeat(self.node, gangs, self.standing.heartbeats, at)]
 
     def acked(self, item: HeartbeatAcked) -> None:
         """A heartbeat of this incarnation extends the lease."""
         if item.incarnation == self.node.incarnation:
-            self._acked_mono_s = max(self._acked_mono_s, item.sent_mono_s)
+            self.standing.acked_mono_s = max(self.standing.acked_mono_s, item.sent_mono_s)
 
     def lose(self, at: Moment) -> list[Action]:
         """What follows from a lease that is over: whatever runs here must be ended; else []."""
         if not self.joined or at.mono_s < self.lease_ends_s:
             return []
-        self.joined = False
-        self._fit = not self._limits.check_node
-        self._rejoins += 1
-        renewed = f"{self._boot}.{self._rejoins}"
-        self.node = self.node.model_copy(update={"incarnation": renewed})
+        self.standing.joined = False
+        self.standing.fit = not self._limits.check_node
+        self.standing.rejoins += 1
+        renewed = f"{self.standing.boot}.{self.standing.rejoins}"
+        self.standing.node = self.node.model_copy(update={"incarnation": renewed})
         return [Note("lease.lost", detail=f"rejoining as {renewed}")]
 
     def offer(self, at: Moment, *, busy: bool) -> list[Action]:
@@ -96,21 +127,21 @@ class Membership:
         cut_off = at.mono_s >= self.lease_ends_s
         if self.joined or busy or cut_off or self.leaving is not None:
             return []
-        if self._fit:
-            self.joined = True
+        if self.standing.fit:
+            self.standing.joined = True
             return [announce.joined(self.node)]
-        if self._checking or at.mono_s < self._check_due_s:
+        if self.standing.checking or at.mono_s < self.standing.check_due_s:
             return []
-        self._checking = True
+        self.standing.checking = True
         return [CheckNode()]
 
     def checked(self, item: NodeChecked, at: Moment, *, busy: bool) -> list[Action]:
         """Join, or say why not, after each check: what was said before may have been lost."""
-        logged, self.unfit_for = self.unfit_for, item.failures
-        self._checking = False
-        self._fit = not item.failures
-        self._check_due_s = at.mono_s + self._limits.check_again_s
-        if self._fit:
+        logged, self.standing.unfit_for = self.unfit_for, item.failures
+        self.standing.checking = False
+        self.standing.fit = not item.failures
+        self.standing.check_due_s = at.mono_s + self._limits.check_again_s
+        if self.standing.fit:
             return self.offer(at, busy=busy)
         out: list[Action] = [announce.unfit(self.node, item.failures, at)]
         if item.failures != logged:
@@ -121,5 +152,5 @@ class Membership:
         """Say that the node will go, once."""
         if self.leaving is not None:
             return []
-        self.leaving = reason
+        self.standing.leaving = reason
         return [announce.leaving(self.node, reason)]

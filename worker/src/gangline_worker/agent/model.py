@@ -371,7 +371,7 @@ class Rank:
     connected: bool = False
     ending: ExitReason | None = None  # why the agent ends it, if it does
     killed_at_s: float | None = None
-    uploads: set[int] = field(default_factory=set)
+    uploads: dict[int, ShardReady] = field(default_factory=dict)  # by step: on their way
     held_exit: WorkerExited | None = None  # reported when its uploads are done
     pace: Pace = field(default_factory=Pace)
     trouble: Trouble | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import structlog
+from opentelemetry.metrics import Meter, Observation
 
 from gangline_bus.codec import encode
 from gangline_bus.ports import Bus, BusError, OutRecord, Writer
@@ -28,13 +30,17 @@ log = structlog.get_logger(__name__)
 _TELEMETRY = {Topic.STEPS, Topic.LOGS}
 _STATUS_AGE_S = 5.0
 _GIB = 1024**3
+_MEMORY_BYTES = 16 * 1024 * 1024
+"""So much of control events is held while the disk takes none: some ten thousand."""
 
 
 class Outgoing:
     """Publishes events at least once, with ids that are the same each time.
 
-    Control events (started, exited, shards, joined) are synced to disk and never dropped; steps
-    and logs share `limit_bytes`, the oldest go first. `publish_log` may be called by any thread.
+    Control events (started, exited, shards, joined) are synced to disk and never dropped; while
+    the disk takes none they are held in memory. Steps and logs share `limit_bytes`, the oldest go
+    first, and those that the disk does not take are lost. `publish_log` may be called by any
+    thread.
     """
 
     def __init__(
@@ -47,13 +53,14 @@ class Outgoing:
         limit_bytes: int,
         gpus: int,
         health: Callable[[], NodeHealth | None],
+        meter: Meter,
     ) -> None:
         self._node_id = node_id
         self._names = names
         self._connect = connect
         self._gpus = gpus
         self._health = health
-        self._control = Spool(folder / "control", sync=True)
+        self._control = Spool(folder / "control", sync=True, memory_bytes=_MEMORY_BYTES)
         self._telemetry = Spool(folder / "telemetry", sync=False, limit_bytes=limit_bytes)
         self._senders = (
             Sender("control", self._control, lambda: connect("control").writer(), droppable=False),
@@ -64,6 +71,24 @@ class Outgoing:
         self._heartbeats: Writer | None = None
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
+        self._trouble: str | None = None
+        self._lost = 0
+        self._lost_lately = 0
+        self._losing = threading.Lock()
+        self._measure(meter)
+
+    def _measure(self, meter: Meter) -> None:
+        meter.create_observable_gauge(
+            "gangline.agent.spool.held",
+            [lambda _: [Observation(self._control.held_bytes)]],
+            unit="By",
+            description="Control events in memory alone: the disk does not take them",
+        )
+        meter.create_observable_counter(
+            "gangline.agent.spool.lost",
+            [lambda _: [Observation(self._lost)]],
+            description="Batches of steps and log lines that the disk did not take",
+        )
 
     def start(self) -> None:
         """Begin to send, first what an earlier agent left in the spools."""
@@ -72,7 +97,7 @@ class Outgoing:
         self._heartbeats = self._connect("heartbeats").writer()
 
     def publish(self, item: Publish, at: datetime) -> None:
-        """Spool an event. Raises OSError when a control event cannot be written."""
+        """Spool an event. Raises OSError when a control event can be neither written nor held."""
         event_id = derived_id(item.event.type, *item.identity)
         self._spool(topic_of(item.event.type), item.subject, item.event, event_id, at)
 
@@ -103,6 +128,8 @@ class Outgoing:
         self, event: WorkerHeartbeat, at_s: float, acked: Callable[[HeartbeatAcked], None]
     ) -> None:
         """Send a heartbeat once; `acked` is called from another thread when the bus has it."""
+        self._control.save()
+        self._tell_trouble()
         full = event.model_copy(update=self._load(at_s))
 
         def delivered(error: BusError | None) -> None:
@@ -125,6 +152,14 @@ class Outgoing:
             self._heartbeats.send(record, delivered)
         except BusError as error:
             log.debug("record.not_sent", topic=record.topic, error=str(error))
+
+    def unsaved(self) -> bytes:
+        """After `close`: control events that are neither on the disk nor on the bus."""
+        return self._control.unsaved()
+
+    def adopt(self, unsaved: bytes) -> None:
+        """Before `start`: take up what another program of this process had in memory alone."""
+        self._control.adopt(unsaved)
 
     def close(self, timeout_s: float) -> None:
         """Send what is left for a while; the rest stays on disk for the next agent."""
@@ -162,11 +197,30 @@ class Outgoing:
         record = self._record(topic, subject, event, event_id, at)
         if topic not in _TELEMETRY:
             self._control.append(record)
+            self._tell_trouble()
             return
-        try:
-            self._telemetry.append(record)
-        except OSError as error:  # a full disk must not end the ranks
-            log.warning("spool.not_written", topic=topic.value, error=error.strerror)
+        with self._losing:
+            try:
+                self._telemetry.append(record)
+            except OSError as error:  # a full disk must not end the ranks
+                self._lost += 1
+                self._lost_lately += 1
+                if self._lost_lately == 1:
+                    log.warning("spool.not_written", topic=topic.value, error=error.strerror)
+            else:
+                if self._lost_lately:
+                    log.warning("spool.written_again", lost=self._lost_lately)
+                self._lost_lately = 0
+
+    def _tell_trouble(self) -> None:
+        """Once when control events begin to be held in memory, and once when they no longer are."""
+        trouble = self._control.trouble
+        if (trouble is None) != (self._trouble is None):
+            if trouble is not None:
+                log.error("spool.held_in_memory", error=trouble, limit_bytes=_MEMORY_BYTES)
+            else:
+                log.warning("spool.on_disk_again")
+        self._trouble = trouble
 
     def _record(
         self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime

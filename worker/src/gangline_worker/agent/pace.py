@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 
 from gangline_schemas.events.workers import RankActivity
@@ -24,10 +25,15 @@ class Pace:
     """Of one rank. Cost: O(1) a step, O(WINDOW log WINDOW) for a percentile."""
 
     activity: RankActivity | None = None
-    _times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=BUSY_WINDOW))
+    _times_s: deque[float] = field(default_factory=deque)
+    _busy_s: deque[float] = field(default_factory=deque)
     _last_ms: int | None = None
     _heard_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Bound what was read from a handover."""
+        self._times_s = deque(self._times_s, maxlen=WINDOW)
+        self._busy_s = deque(self._busy_s, maxlen=BUSY_WINDOW)
 
     def stepped(self, times_ms: Sequence[int], at_s: float) -> None:
         """Steps ended at these times (Unix ms, in order)."""
@@ -39,7 +45,7 @@ class Pace:
 
     def worked(self, busy_s: Sequence[float | None]) -> None:
         """Steps took so long before they waited for other ranks."""
-        self._busy_s.extend(value for value in busy_s if value is not None and value >= 0)
+        self._busy_s.extend(value for value in busy_s if value is not None and 0 <= value < inf)
 
     def said(self, activity: RankActivity, at_s: float) -> None:
         """It does something else from now on: what lies between is no step's time."""

@@ -27,6 +27,17 @@ _RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
+class KeptGround:
+    """What was prepared for a gang, without what its allocation says."""
+
+    gang: GangKey
+    places: Places
+    tokens: dict[int, str] = field(repr=False)
+    secrets: dict[str, str] = field(repr=False)
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
 class GangGround:
     """What was prepared for one gang on this node. `secrets` never leave this process.
 
@@ -49,6 +60,10 @@ class GangGround:
     def redacted(self) -> frozenset[str]:
         """What must not stand in a log line."""
         return secret_texts([*self.secrets.values(), *self.tokens.values()])
+
+    def kept(self, gang: GangKey) -> KeptGround:
+        """To be adopted by the program that goes on in this process."""
+        return KeptGround(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +93,6 @@ class Preparer:
         self._owner = owner
         self._peers = peers
         self._stopping = threading.Event()
-        shutil.rmtree(folders.data / "work", ignore_errors=True)
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
 
     def prepare(
@@ -100,6 +114,20 @@ class Preparer:
                     break
         failed = PrepareFailed(key, user_fault=False, message=message, damaged_object=damaged)
         return None, failed
+
+    def adopt(
+        self, kept: KeptGround, allocation: GangAllocated, assignment: NodeAssignment
+    ) -> GangGround:
+        """What this process had prepared before its program began anew."""
+        return GangGround(
+            allocation,
+            assignment,
+            kept.places,
+            kept.tokens,
+            kept.secrets,
+            kept.owner,
+            self._peers,
+        )
 
     def clear(self, key: GangKey) -> None:
         """Delete what was prepared for a gang, except its checkpoints."""

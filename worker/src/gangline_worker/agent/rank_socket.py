@@ -19,7 +19,7 @@ from hmac import compare_digest
 from pathlib import Path
 
 import structlog
-from pydantic import ValidationError
+from pydantic import Base64Bytes, ValidationError
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 
@@ -52,6 +52,28 @@ class _Listener:
     connections: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptLine:
+    """A connection, by its descriptor."""
+
+    descriptor: int
+    rank: RankKey | None
+    incoming: Base64Bytes
+    outgoing: Base64Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeptListener:
+    """A gang's socket, by its descriptor, and who is connected."""
+
+    gang: GangKey
+    descriptor: int
+    path: Path
+    tokens: dict[int, str] = field(repr=False)
+    uid: int
+    lines: tuple[KeptLine, ...]
+
+
 class RankServer:
     """Serves all gangs of an agent.
 
@@ -73,7 +95,9 @@ class RankServer:
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
-        threading.Thread(target=self._run, name="rank-socket", daemon=True).start()
+        self._paused = False
+        self._thread = threading.Thread(target=self._run, name="rank-socket", daemon=True)
+        self._thread.start()
 
     def open(
         self, gang: GangKey, path: Path, tokens: Mapping[int, str], owner: Owner | None = None
@@ -94,6 +118,48 @@ class RankServer:
             uid = owner.uid if owner is not None else os.getuid()
             self._listeners[gang] = _Listener(gang, listening, path, dict(tokens), uid)
             self._selector.register(listening, selectors.EVENT_READ, gang)
+        self._wake()
+
+    def pause(self) -> None:
+        """Receive nothing more, for ever; all else can be done as before."""
+        self._paused = True
+        self._wake()
+        self._thread.join()
+        self._wake_r.close()
+        self._wake_w.close()
+
+    def kept(self) -> tuple[KeptListener, ...]:
+        """All sockets of a paused server, to be adopted."""
+        with self._lock:
+            return tuple(
+                KeptListener(
+                    gang,
+                    listener.socket.fileno(),
+                    listener.path,
+                    dict(listener.tokens),
+                    listener.uid,
+                    tuple(self._kept_line(number) for number in sorted(listener.connections)),
+                )
+                for gang, listener in self._listeners.items()
+            )
+
+    def _kept_line(self, number: int) -> KeptLine:
+        found = self._connections[number]
+        return KeptLine(found.socket.fileno(), found.rank, found.incoming, found.outgoing)
+
+    def adopt(self, kept: KeptListener) -> None:
+        """Serve what this process served before its program began anew."""
+        listening = _adopted(kept.descriptor)
+        with self._lock:
+            listener = _Listener(kept.gang, listening, kept.path, kept.tokens, kept.uid)
+            self._listeners[kept.gang] = listener
+            self._selector.register(listening, selectors.EVENT_READ, kept.gang)
+            for line in kept.lines:
+                found = _Connection(kept.gang, _adopted(line.descriptor), line.rank)
+                found.incoming, found.outgoing = line.incoming, line.outgoing
+                self._connections[line.descriptor] = found
+                listener.connections.add(line.descriptor)
+                self._selector.register(found.socket, selectors.EVENT_READ, line.descriptor)
         self._wake()
 
     def close(self, gang: GangKey) -> None:
@@ -127,11 +193,11 @@ class RankServer:
             )
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # full of wake-ups already, or paused
             self._wake_w.send(b"w")
 
     def _run(self) -> None:
-        while True:
+        while not self._paused:
             with self._lock:
                 for number, connection in self._connections.items():
                     mask = selectors.EVENT_READ
@@ -234,3 +300,10 @@ class RankServer:
             self._selector.unregister(connection.socket)
         connection.socket.close()
         self._ended.notify_all()
+
+
+def _adopted(descriptor: int) -> socket.socket:
+    os.set_inheritable(descriptor, False)
+    found = socket.socket(fileno=descriptor)
+    found.setblocking(False)
+    return found

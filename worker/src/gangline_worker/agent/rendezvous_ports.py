@@ -10,16 +10,22 @@ import contextlib
 import os
 import socket
 import zlib
+from typing import Self
 
 PORTS = 64
 _FIRST, _LAST = 20_000, 32_000  # below the kernel's usual range for outgoing connections
 
 
 class PortBlock:
-    """A claimed block; it is given back by `close` or with the process."""
+    """A block, and the bound socket that claims it until `close` or the end of the process."""
 
-    def __init__(self, node_id: str, address: str) -> None:
-        self.ports: tuple[int, ...] = ()
+    def __init__(self, claim: socket.socket, ports: tuple[int, ...]) -> None:
+        self._claim = claim
+        self.ports = ports
+
+    @classmethod
+    def take(cls, node_id: str, address: str) -> Self:
+        """A block that nobody else has. Raises OSError when there is none."""
         blocks = (_LAST - _FIRST) // PORTS
         start = zlib.crc32(f"{node_id}/{os.getpid()}".encode()) % blocks
         for step in range(blocks):
@@ -27,12 +33,15 @@ class PortBlock:
             claim = _claim(first)
             if claim is None:
                 continue
-            self._claim = claim
-            self.ports = _free_of(range(first, first + PORTS), address)
-            if len(self.ports) > PORTS // 2:
-                return
+            ports = _free_of(range(first, first + PORTS), address)
+            if len(ports) > PORTS // 2:
+                return cls(claim, ports)
             claim.close()
         raise OSError(f"no {PORTS} free ports between {_FIRST} and {_LAST} on {address}")
+
+    def fileno(self) -> int:
+        """The descriptor that holds the claim."""
+        return self._claim.fileno()
 
     def close(self) -> None:
         """Give the block back."""

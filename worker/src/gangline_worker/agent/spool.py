@@ -6,11 +6,16 @@ in which they were appended; after a crash those after `released` are read again
 with the same event ids). A torn record at a segment's end is left out.
 
 With a limit, the oldest segments go first when the disk share is used up; `dropped` counts them.
+
+While the disk takes nothing, what comes is held in memory, up to a bound, as a segment that has no
+file yet; it gets one as soon as there is room (`save`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import struct
@@ -18,6 +23,7 @@ import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from gangline_bus.ports import OutRecord
 
@@ -46,7 +52,8 @@ class Spool:
     """One queue on disk. All methods may be called from any thread.
 
     `sync`: an append is on the disk when it returns (control events). `limit_bytes` None: nothing
-    is ever dropped.
+    is ever dropped. `memory_bytes`: so much may be held in memory; then, and by default at once,
+    an append fails that the disk does not take.
     """
 
     def __init__(
@@ -55,14 +62,18 @@ class Spool:
         *,
         sync: bool,
         limit_bytes: int | None = None,
+        memory_bytes: int = 0,
         segment_bytes: int = _SEGMENT_BYTES,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._sync = sync
         self._limit = limit_bytes
+        self._memory_bytes = memory_bytes
+        self._held: bytearray | None = None
+        self._trouble: str | None = None
         self._segment_bytes = segment_bytes
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._sizes = {
             int(path.name.removesuffix(_SUFFIX)): path.stat().st_size
             for path in folder.glob(f"*{_SUFFIX}")
@@ -71,7 +82,7 @@ class Spool:
         self._next = self._released
         self._current = max([*self._sizes, self._released.segment, 0]) + 1
         self._sizes[self._current] = 0
-        self._file = os.open(self._path(self._current), os.O_WRONLY | os.O_CREAT, 0o600)
+        self._file: int | None = None  # the current segment's, once there is one
         self._dropped = 0
         self._delete_before(self._released.segment)
 
@@ -79,6 +90,17 @@ class Spool:
     def dropped(self) -> int:
         """How many records were given up for the limit since the start."""
         return self._dropped
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is in memory alone."""
+        with self._changed:
+            return len(self._held or b"")
+
+    @property
+    def trouble(self) -> str | None:
+        """Why records are held in memory; None while they are not."""
+        return self._trouble
 
     @property
     def waiting(self) -> bool:
@@ -91,14 +113,43 @@ class Spool:
             )
 
     def append(self, record: OutRecord) -> None:
-        """Add a record. Raises OSError when it cannot be written."""
+        """Add a record. Raises OSError when it can be neither written nor held."""
         payload = _pack(record)
         frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         with self._changed:
-            if self._sizes[self._current] >= self._segment_bytes:
-                self._roll()
-            self._write(frame)
+            self.save()
+            if self._held is None:
+                try:
+                    self._write(frame)
+                except OSError as error:
+                    self._hold(frame, error.strerror or str(error))
+            else:
+                self._hold(frame, self._trouble)
             self._changed.notify_all()
+
+    def save(self) -> None:
+        """Write what is held in memory to the disk, if that takes it now."""
+        with self._changed, contextlib.suppress(OSError):
+            if self._held is not None:
+                self._file = self._create(self._held)
+                self._held = self._trouble = None
+                self._write_released()
+
+    def unsaved(self) -> bytes:
+        """What is held in memory and not safe on the bus, for `adopt`."""
+        with self._changed:
+            start = self._released.offset if self._released.segment == self._current else 0
+            return bytes(self._held[start:]) if self._held is not None else b""
+
+    def adopt(self, unsaved: bytes) -> None:
+        """Take up, in a new spool, what the last one of this process had in memory alone."""
+        with self._changed:
+            if unsaved:
+                self._held = bytearray(unsaved)
+                self._sizes[self._current] = len(unsaved)
+                self._trouble = "the disk took it no more"
+                self.save()
+                self._changed.notify_all()
 
     def take(self, max_records: int, timeout_s: float) -> list[Spooled]:
         """The next records, waiting up to `timeout_s` for the first one."""
@@ -124,6 +175,9 @@ class Spool:
             self._released = position
             self._write_released()
             self._delete_before(position.segment)
+            if self._held is not None and not self.waiting:
+                self._begin_segment()
+                self._held = bytearray()
 
     def rewind(self) -> None:
         """Give out again what was taken and not released."""
@@ -133,8 +187,10 @@ class Spool:
     def close(self) -> None:
         """Let go; what waits is read by the next spool in this folder."""
         with self._changed:
+            self.save()
             self._write_released()
-            os.close(self._file)
+            if self._file is not None:
+                os.close(self._file)
 
     def _has_next(self) -> bool:
         return self._next.segment < self._current or (
@@ -142,11 +198,13 @@ class Spool:
         )
 
     def _write(self, frame: bytes) -> None:
+        if self._sizes[self._current] >= self._segment_bytes:
+            self._begin_segment()
+        if self._file is None:
+            self._file = self._create(b"")
         start = self._sizes[self._current]
-        view = memoryview(frame)
         try:
-            while view:
-                view = view[os.write(self._file, view) :]
+            _write_all(self._file, frame)
             if self._sync:
                 os.fdatasync(self._file)
         except OSError:
@@ -156,11 +214,37 @@ class Spool:
             raise
         self._sizes[self._current] = start + len(frame)
 
-    def _roll(self) -> None:
-        os.close(self._file)
+    def _hold(self, frame: bytes, trouble: str | None) -> None:
+        """Keep it in memory, in a segment of its own. Raises OSError when there is no room."""
+        held = self._held or b""
+        if len(held) + len(frame) > self._memory_bytes:
+            raise OSError(errno.ENOSPC, trouble or "no room")
+        if self._held is None:
+            self._begin_segment()
+            self._held, self._trouble = bytearray(), trouble
+        self._held += frame
+        self._sizes[self._current] = len(self._held)
+
+    def _create(self, content: bytes | bytearray) -> int:
+        """The current segment's file with this content, open at its end. Raises OSError."""
+        path = self._path(self._current)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(file, content)
+            if self._sync:
+                os.fdatasync(file)
+        except OSError:
+            os.close(file)
+            path.unlink(missing_ok=True)
+            raise
+        return file
+
+    def _begin_segment(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
         self._current += 1
         self._sizes[self._current] = 0
-        self._file = os.open(self._path(self._current), os.O_WRONLY | os.O_CREAT, 0o600)
         if self._limit is None:
             return
         while sum(self._sizes.values()) > self._limit and min(self._sizes) < self._current:
@@ -183,7 +267,7 @@ class Spool:
         """Whole records of one segment from `start` on."""
         found: list[Spooled] = []
         try:
-            file = self._path(start.segment).open("rb")
+            file = self._open(start.segment)
         except FileNotFoundError:
             return found
         with file:
@@ -201,6 +285,11 @@ class Spool:
                 found.append(Spooled(_unpack(payload), Position(start.segment, offset)))
         return found
 
+    def _open(self, segment: int) -> BinaryIO:
+        if segment == self._current and self._held is not None:
+            return io.BytesIO(self._held)
+        return self._path(segment).open("rb")
+
     def _path(self, segment: int) -> Path:
         return self._folder / f"{segment:012d}{_SUFFIX}"
 
@@ -216,6 +305,12 @@ class Spool:
         with contextlib.suppress(OSError):  # a full disk: after a crash more is sent again
             temporary.write_text(f"{self._released.segment} {self._released.offset}")
             temporary.replace(self._folder / "released")
+
+
+def _write_all(file: int, content: bytes | bytearray) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]
 
 
 def _pack(record: OutRecord) -> bytes:

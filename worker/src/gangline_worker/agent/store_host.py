@@ -33,12 +33,22 @@ _MODULE = f"{__package__}.store_server"
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class WantedStore:
     """A store that was asked for, and who may come to it."""
 
+    key: str
     action: OpenStore
     uid: int | None
     peers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStores:
+    """The process and its channel's descriptor, if it runs, and the stores that were asked for."""
+
+    pid: int | None
+    channel: int | None
+    wanted: tuple[WantedStore, ...]
 
 
 class StoreHost:
@@ -54,7 +64,7 @@ class StoreHost:
         self._cold_after_s = 0.0
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._channel: socket.socket | None = None
-        self._wanted: dict[str, _Wanted] = {}
+        self._wanted: dict[str, WantedStore] = {}
         self._attempts: dict[str, int] = {}
         self._open: set[str] = set()
         self._lock = threading.Lock()
@@ -86,11 +96,39 @@ class StoreHost:
             forked = None if zygote is None else zygote.fork(_MODULE, theirs)
             process = forked or _start_cold(theirs)
         log.info("store_server.started", pid=process.pid, forked=forked is not None)
-        threading.Thread(target=self._read, args=(ours,), name="store-answers", daemon=True).start()
+        self._attend(process, ours)
         with self._lock:
-            self._process, self._channel = process, ours
             for key in self._wanted:
                 self._send_open(key)
+
+    def _attend(self, process: subprocess.Popen[bytes] | Forked, channel: socket.socket) -> None:
+        with self._lock:
+            self._process, self._channel = process, channel
+        threading.Thread(
+            target=self._read, args=(channel,), name="store-answers", daemon=True
+        ).start()
+
+    def kept(self) -> KeptStores:
+        """What there is, to be adopted."""
+        with self._lock:
+            wanted = tuple(self._wanted.values())
+            if self._process is None or self._channel is None:
+                return KeptStores(None, None, wanted)
+            return KeptStores(self._process.pid, self._channel.fileno(), wanted)
+
+    def adopt(self, kept: KeptStores) -> None:
+        """Instead of `start`: go on with what this process had before its program began anew.
+
+        What was not answered then has to be asked for again.
+        """
+        self._wanted = {wanted.key: wanted for wanted in kept.wanted}
+        self._attempts = dict.fromkeys(self._wanted, 0)
+        self._open = set(self._wanted)
+        if kept.pid is None or kept.channel is None:
+            self.start()
+            return
+        os.set_inheritable(kept.channel, False)
+        self._attend(Forked(kept.pid), socket.socket(fileno=kept.channel))
 
     def open(self, action: OpenStore, uid: int | None, peers: Sequence[str]) -> None:
         """Ask for a gang's store; the answer comes by the callback, from another thread.
@@ -100,8 +138,9 @@ class StoreHost:
         """
         key = f"{action.gang.job_id}/{action.gang.attempt}"
         with self._lock:
-            self._wanted[key] = _Wanted(action, uid, tuple(peers))
+            self._wanted[key] = WantedStore(key, action, uid, tuple(peers))
             self._attempts[key] = 0
+            self._open.discard(key)
             self._send_open(key)
 
     def close(self, gang: GangKey) -> None:
@@ -180,7 +219,7 @@ def _start_cold(channel: socket.socket) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", _MODULE],
         stdin=subprocess.DEVNULL,
-        stdout=channel,
+        stdout=channel.fileno(),
         env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/")},
         start_new_session=True,
     )

@@ -45,7 +45,9 @@ class Stores:
         self._gate: tuple[Inside, Gate] | None = None
 
     def open(self, key: str, address: str, port: int, guests: Guests | None) -> None:
-        """Open a store. Raises OSError and RuntimeError."""
+        """Open a store, unless it is open. Raises OSError and RuntimeError."""
+        if key in self._stores:
+            return
         listening = listen(address, port)
         if guests is None:
             self._stores[key] = _serve(listening)

@@ -1,0 +1,192 @@
+"""An agent that begins its program anew: its ranks do not notice, and its death still ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from textwrap import dedent
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from gangline_schemas.base import Event
+from gangline_schemas.events.workers import (
+    ExitReason,
+    NodeJoined,
+    WorkerExited,
+    WorkerHeartbeat,
+    WorkerLog,
+    WorkerStarted,
+    WorkerStep,
+)
+from node_scene import NodeScene, alive, until
+
+EventT = TypeVar("EventT", bound=Event)
+
+TRAINS = """
+    import os, pathlib, sys, time
+    import torch
+    import torch.distributed as dist
+    from gangline_worker import doing, flush, report
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    doing("training")
+    step, stop = 0, torch.zeros(1)
+    while not stop.item():
+        step += 1
+        loss = model(torch.randn(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        report({"loss": loss.item()}, step)
+        print("step", step, "of", os.getpid(), flush=True)
+        stop[0] = pathlib.Path("STOP_FILE").exists()
+        dist.all_reduce(stop)
+        time.sleep(0.01)
+    again = dist.new_group()  # needs the rendezvous once more
+    dist.barrier(group=again)
+    flush()
+    print("took", step, "steps", end="", flush=True)
+    left = pathlib.Path("STOP_FILE-left")
+    if rank == 1:
+        left.touch()
+        sys.exit(7)
+    while not left.exists():  # gloo fails where the other one has gone
+        time.sleep(0.01)
+"""
+
+LEAVES_PROCESSES = """
+    import os, subprocess, time
+    subprocess.Popen(["sleep", "600"])
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
+    config = tmp_path / "gangline.toml"
+    config.write_text("[agent]\nspool_limit_mb = 32\n")
+    with NodeScene(tmp_path, kafka_bootstrap, GANGLINE_CONFIG=str(config)) as made:
+        yield made
+
+
+def said(scene: NodeScene, event: str) -> int:
+    """How often the agent's log has it."""
+    return (scene.folder / "agent.log").read_text().count(f'"{event}"')
+
+
+def begin_anew(scene: NodeScene) -> None:
+    """As `systemctl reload` does."""
+    assert scene.agent is not None
+    before, pid = said(scene, "agent.goes_on"), scene.agent.pid
+    os.kill(pid, signal.SIGHUP)
+    scene.wait(lambda: said(scene, "agent.goes_on") > before, "it did not go on")
+
+
+def once(scene: NodeScene, kind: type[EventT]) -> list[EventT]:
+    """As they came; what was sent again has the same id, and counts once for everybody."""
+    found = {item.id: item.data for item in list(scene.events)}
+    return [event for event in found.values() if isinstance(event, kind)]
+
+
+def steps(scene: NodeScene, rank: int) -> list[int]:
+    """All that was published, as it came."""
+    return [step for item in once(scene, WorkerStep) if item.rank == rank for step in item.step]
+
+
+def written(scene: NodeScene, rank: int) -> list[str]:
+    """Lines on stdout, as they came."""
+    batches = [item for item in once(scene, WorkerLog) if item.rank == rank]
+    return [line.text for item in batches for line in item.lines if line.stream == "stdout"]
+
+
+def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeScene):
+    stop = scene.folder / "stop"
+    node = scene.start_agent()
+    command = ["python", "-c", dedent(TRAINS).replace("STOP_FILE", str(stop))]
+    scene.allocate(node, command=command)
+    scene.wait(lambda: len(steps(scene, 0)) > 20, "it never trained")
+
+    for _ in range(2):
+        begin_anew(scene)
+        seen = len(steps(scene, 0))
+        scene.wait(lambda seen=seen: len(steps(scene, 0)) > seen + 20, "no more steps came")
+    stop.touch()
+
+    exits = scene.exits(2)
+    assert {key: item.exit_code for key, item in exits.items()} == {(1, 0): 0, (1, 1): 7}
+    assert [exits[1, 0].reason, exits[1, 1].reason] == [ExitReason.FINISHED, ExitReason.FAILED]
+    started = {item.rank: item.pid for item in once(scene, WorkerStarted)}
+    assert len(once(scene, WorkerStarted)) == 2
+    taken = exits[1, 0].last_step
+    assert taken is not None
+    for rank in (0, 1):
+        scene.wait(lambda rank=rank: len(steps(scene, rank)) >= taken)
+        assert steps(scene, rank) == list(range(1, taken + 1))
+        expected = [f"step {step} of {started[rank]}" for step in range(1, taken + 1)]
+        scene.wait(lambda rank=rank: len(written(scene, rank)) > taken)
+        assert written(scene, rank) == [*expected, f"took {taken} steps"]
+        batches = [item for item in once(scene, WorkerLog) if item.rank == rank]
+        ends = [item.first_line + len(item.lines) for item in batches]
+        assert [item.first_line for item in batches] == [0, *ends[:-1]]
+    assert [item.node.incarnation for item in once(scene, NodeJoined)] == [node.incarnation]
+    beats = [item.sequence for item in once(scene, WorkerHeartbeat)]
+    assert all(after > before for before, after in pairwise(beats))
+    assert {item.incarnation for item in once(scene, WorkerHeartbeat)} == {node.incarnation}
+
+
+def test_ranks_of_an_agent_that_began_anew_still_die_with_it(tmp_path: Path, kafka_bootstrap: str):
+    """In rooms, where the machine has them: their first processes are tied to it, too."""
+    with NodeScene(tmp_path, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
+        node = scene.start_agent()
+        command = ["python", "-c", dedent(LEAVES_PROCESSES)]
+        scene.allocate(node, job_id="job-1", gpus=[0], command=command)
+        scene.wait(lambda: scene.lines(0) == ["ready"])
+        begin_anew(scene)
+        scene.allocate(node, job_id="job-2", gpus=[1], command=command)
+        scene.wait(lambda: len(scene.of(WorkerLog)) >= 2)
+        begin_anew(scene)
+        assert scene.agent is not None
+        agent = psutil.Process(scene.agent.pid)
+        ranks = [item.pid for item in scene.of(WorkerStarted)]
+        assert all(psutil.Process(pid).ppid() == agent.pid for pid in ranks)
+        everything = [child.pid for child in agent.children(recursive=True)]
+        assert len(ranks) == 2
+        assert len(everything) >= 2 + 4
+
+        scene.kill_agent()
+
+        until(lambda: not any(alive(pid) for pid in everything), "a process outlived its agent")
+        assert scene.of(WorkerExited) == []
+
+
+def test_a_program_that_would_not_start_costs_nothing(scene: NodeScene):
+    config = scene.folder / "gangline.toml"
+    node = scene.start_agent()
+    scene.allocate(node, gpus=[0], command=["python", "-c", dedent(LEAVES_PROCESSES)])
+    scene.wait(lambda: scene.lines(0) == ["ready"])
+    assert scene.agent is not None
+
+    config.write_text("[agent]\nspool_limit_mb = 'much'\n")
+    os.kill(scene.agent.pid, signal.SIGHUP)
+    scene.wait(lambda: said(scene, "agent.does_not_restart") == 1)
+
+    config.write_text("[agent]\nspool_limit_mb = 64\n")
+    begin_anew(scene)
+    (rank,) = scene.of(WorkerStarted)
+    assert alive(rank.pid)
+    assert scene.stop_agent() == 0
+    (exited,) = scene.exits(1).values()
+    assert exited.reason is ExitReason.STOPPED

@@ -1,0 +1,120 @@
+"""What leaves the agent while its disk takes nothing: control events do, and it is said once."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import structlog
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from gangline_bus.codec import receive
+from gangline_bus.memory import Broker
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.workers import LogLine, NodeLeaving
+from gangline_worker.agent.model import GangKey, Publish, RankKey
+from gangline_worker.agent.outgoing import Outgoing
+
+NAMES = TopicNames("t.")
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def leaving(number: int) -> Publish:
+    event = NodeLeaving(node_id="node-0", incarnation="boot", reason=f"{number}")
+    return Publish("node-0", event, ("boot", number))
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Makes the disk full, or no more."""
+    write = os.write
+
+    def refuse(_file: int, _content: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return lambda yes: monkeypatch.setattr(os, "write", refuse if yes else write)
+
+
+def test_control_events_pass_a_full_disk_and_it_is_said_once(
+    tmp_path: Path, full: Callable[[bool], None]
+):
+    broker = Broker(locked=True)
+    create_topics(broker.connect("setup"), NAMES)
+    reader = InMemoryMetricReader()
+    outgoing = Outgoing(
+        tmp_path,
+        "node-0",
+        NAMES,
+        broker.connect,
+        limit_bytes=1_000_000,
+        gpus=0,
+        health=lambda: None,
+        meter=MeterProvider([reader]).get_meter("test"),
+    )
+
+    def metrics() -> dict[str, float]:
+        found = reader.get_metrics_data()
+        assert found is not None
+        return {
+            metric.name: metric.data.data_points[0].value
+            for resource in found.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+    rank = RankKey(GangKey("job", 1), 0)
+    line = (LogLine(time_ms=1, stream="stdout", text="lost"),)
+    with structlog.testing.capture_logs() as said:
+        full(True)
+        for number in range(3):
+            outgoing.publish(leaving(number), NOW)
+            outgoing.publish_log(rank, "nlp", number, line)
+        held = metrics()
+        full(False)
+        outgoing.publish(leaving(3), NOW)
+        outgoing.publish_log(rank, "nlp", 3, line)
+
+    assert held["gangline.agent.spool.held"] > 0
+    assert held["gangline.agent.spool.lost"] == 3
+    assert metrics()["gangline.agent.spool.held"] == 0
+    assert [item["event"] for item in said] == [
+        "spool.held_in_memory",
+        "spool.not_written",
+        "spool.on_disk_again",
+        "spool.written_again",
+    ]
+    assert said[-1]["lost"] == 3
+
+    outgoing.start()
+    outgoing.close(10.0)
+    arrived = [
+        receive(record).envelope.data.reason for record in broker.dump(NAMES.name(Topic.WORKERS))
+    ]
+    assert arrived == ["0", "1", "2", "3"]
+
+
+def test_they_are_sent_though_the_disk_stays_full(tmp_path: Path, full: Callable[[bool], None]):
+    broker = Broker(locked=True)
+    create_topics(broker.connect("setup"), NAMES)
+    full(True)
+    outgoing = Outgoing(
+        tmp_path,
+        "node-0",
+        NAMES,
+        broker.connect,
+        limit_bytes=1_000_000,
+        gpus=0,
+        health=lambda: None,
+        meter=MeterProvider().get_meter("test"),
+    )
+    outgoing.start()
+    outgoing.publish(leaving(0), NOW)
+    outgoing.close(10.0)
+    assert len(broker.dump(NAMES.name(Topic.WORKERS))) == 1
+    assert outgoing.unsaved() == b""

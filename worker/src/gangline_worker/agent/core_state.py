@@ -1,0 +1,46 @@
+"""What the core of an agent knows, for the program that goes on in its process (handover.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .membership import Standing
+from .model import Action, CheckNode, Gang, OpenStore, Phase, Prepare, TakeStacks, Upload
+
+
+@dataclass(frozen=True, slots=True)
+class CoreState:
+    """Between two inputs: then no rank is just being started.
+
+    New fields need defaults: an older program may have written it.
+    """
+
+    standing: Standing
+    gangs: tuple[Gang, ...]
+    fences: dict[str, int]
+    reports: int
+
+
+def asked_again(state: CoreState) -> list[Action]:
+    """The actions whose answers this state waits for, in the order in which they were asked."""
+    out: list[Action] = [CheckNode()] if state.standing.checking else []
+    for gang in state.gangs:
+        out += _of_gang(gang)
+    return out
+
+
+def _of_gang(gang: Gang) -> list[Action]:
+    out: list[Action] = []
+    if not (gang.over or gang.failed):
+        if not gang.prepared:
+            out.append(Prepare(gang.key, gang.allocation, gang.assignment))
+        elif gang.hosts_store and not gang.store_open:
+            rendezvous = gang.allocation.rendezvous
+            out.append(OpenStore(gang.key, rendezvous.address, rendezvous.port))
+    out += [
+        Upload(rank.key, ready) for rank in gang.ranks.values() for ready in rank.uploads.values()
+    ]
+    if gang.stacks_by_s is not None:
+        running = [rank for rank in gang.ranks.values() if rank.phase is Phase.RUNNING]
+        out.append(TakeStacks(gang.key, {rank.key: rank.pid for rank in running}))
+    return out

@@ -1,0 +1,117 @@
+"""What an agent's program leaves to the one that goes on in its process (docs/adr/0014).
+
+It is JSON in a file that lies in memory alone: it holds the secrets of jobs, and the disk may be
+full. What it names by number are open descriptors that stay open over the exec. New fields need
+defaults, so that a newer program reads what an older one wrote; FORMAT counts what cannot be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from pydantic import Base64Bytes, TypeAdapter, ValidationError
+
+from gangline_bus.ports import TopicPartition
+from gangline_service.lifecycle import Restart
+
+from .core_state import CoreState
+from .effects import KeptEffects
+from .lease_guard import KeptGuard
+from .premises import KeptPremises
+from .store_host import KeptStores
+
+log = structlog.get_logger(__name__)
+
+FORMAT = 1
+VARIABLE = "GANGLINE_AGENT_HANDOVER"
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """All of it. `positions`: up to where the logs of others were read; `unsaved`: see `Spool`."""
+
+    format: int
+    premises: KeptPremises
+    guard: KeptGuard
+    stores: KeptStores
+    core: CoreState
+    effects: KeptEffects
+    positions: tuple[tuple[TopicPartition, int], ...]
+    unsaved: Base64Bytes = b""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether just those ranks are left that the core knows to run."""
+        known = {rank.key for gang in self.core.gangs for rank in gang.ranks.values() if rank.alive}
+        return known == {rank.rank for rank in self.effects.ranks}
+
+    def descriptors(self) -> Iterator[int]:
+        """All that must stay open."""
+        yield self.premises.lock
+        if self.premises.claim is not None:
+            yield self.premises.claim
+        yield self.guard.stdin
+        if self.stores.channel is not None:
+            yield self.stores.channel
+        for rank in self.effects.ranks:
+            yield from (rank.stdout, rank.stderr)
+        for listener in self.effects.listeners:
+            yield listener.descriptor
+            yield from (line.descriptor for line in listener.lines)
+
+
+_CODEC = TypeAdapter(Handover)
+
+
+def leave(handover: Handover) -> Restart:
+    """Write it down. Raises OSError."""
+    descriptor = os.memfd_create("gangline-handover")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(_CODEC.dump_json(handover))
+    keep = frozenset({descriptor, *handover.descriptors()})
+    return Restart(keep, {VARIABLE: str(descriptor)})
+
+
+def take_over() -> Handover | None:
+    """What this process's last program left; None when this one is its first.
+
+    If it cannot be read, all that was left is ended, as the death of the process would have done,
+    and the agent begins as its first program. Call it once, before any child is started.
+    """
+    descriptor = os.environ.pop(VARIABLE, None)
+    if descriptor is None:
+        return None
+    try:
+        with os.fdopen(int(descriptor), "rb") as file:
+            file.seek(0)
+            found = _CODEC.validate_json(file.read(), extra="ignore")
+        if found.format == FORMAT and found.is_complete:
+            return found
+        reason = f"it has format {found.format}, not {FORMAT}, or not all ranks"
+    except ValidationError as error:  # its text would show values, which are secrets
+        places = [".".join(map(str, item["loc"])) for item in error.errors(include_input=False)]
+        reason = f"not as expected: {', '.join(places[:5])}"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    log.error("agent.handover_unreadable", because=reason)
+    _end_all()
+    return None
+
+
+def _end_all() -> None:
+    """Kill all children, and what they leave behind; close what was kept open."""
+    while children := Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split():
+        for pid in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- numbers
+        with contextlib.suppress(OSError):
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                os.close(int(name))
