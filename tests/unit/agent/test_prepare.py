@@ -147,7 +147,7 @@ def test_slots_stand_in_for_gpus():
 
 
 def test_two_agents_of_a_machine_never_offer_the_same_port() -> None:
-    blocks = [PortBlock("node-0", "127.0.0.1") for _ in range(3)]
+    blocks = [PortBlock.take("node-0", "127.0.0.1") for _ in range(3)]
     ports = [port for block in blocks for port in block.ports]
     assert len(ports) == len(set(ports)) > 96
     assert max(ports) < 32_768
