@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gangline_bus.memory import Broker, Faults, _Entry, _Status
 from gangline_bus.ports import OutRecord, TopicPartition
@@ -30,6 +30,8 @@ class SimFaults(Faults):
 
     def at(self, point: str, client: str) -> None:
         """Crash or pause the client if that is armed for its service."""
+        if not self.armed and not self.mid_commit:
+            return
         service = client.partition("/")[0]
         if point == "commit.produced" and service in self.mid_commit:
             self.mid_commit.pop(service)()
@@ -76,6 +78,14 @@ class SimBroker(Broker):
             if place.topic == topic:
                 self._unread.pop(place, None)
         self._touch(topic)
+
+    def readable(self, positions: Mapping[TopicPartition, int]) -> bool:
+        """Whether there is something to read from any of these positions on."""
+        logs = self._logs
+        for place, at in positions.items():  # no any(): this is asked after every cycle
+            if len(logs[place]) > at and self._stable_end(place) > at:
+                return True
+        return False
 
     def _append(self, record: OutRecord, status: _Status) -> tuple[_Entry, TopicPartition]:
         appended = super()._append(record, status)

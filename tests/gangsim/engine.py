@@ -23,6 +23,7 @@ class Engine:
 
     def __init__(self, seed: int, *, keep_trace: bool = False) -> None:
         self.now_s = 0.0
+        self._utc_at_s, self._utc = 0.0, START
         self.seed = seed
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -34,7 +35,9 @@ class Engine:
     @property
     def utc(self) -> datetime:
         """The present as a date."""
-        return START + timedelta(seconds=self.now_s)
+        if self._utc_at_s != self.now_s:
+            self._utc_at_s, self._utc = self.now_s, START + timedelta(seconds=self.now_s)
+        return self._utc
 
     @property
     def trace_hash(self) -> str:
@@ -52,7 +55,7 @@ class Engine:
 
     def note(self, *parts: object) -> None:
         """Write down what happened now."""
-        line = f"{self.now_s:.4f} " + " ".join(str(part) for part in parts)
+        line = f"{self.now_s:.4f} " + " ".join(map(str, parts))
         self._hash.update(line.encode())
         self._hash.update(b"\n")
         self.count(str(parts[0]))

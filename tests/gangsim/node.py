@@ -249,8 +249,8 @@ class AgentProcess:
         self.later(TICK_S, self._tick)
 
     def _moment(self) -> Moment:
-        utc = self.engine.utc + timedelta(seconds=self.node.clock_offset_s)
-        return Moment(self.engine.now_s, utc)
+        utc, off_s = self.engine.utc, self.node.clock_offset_s
+        return Moment(self.engine.now_s, utc + timedelta(seconds=off_s) if off_s else utc)
 
     def _act(self, actions: list[agent.Action]) -> None:
         for action in actions:

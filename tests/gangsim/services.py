@@ -31,7 +31,7 @@ class Service:
     name: str
     decider: Callable[[], Decider[Any]]
     fingerprint: Callable[[Any], str]
-    codec: SnapshotCodec[Any]
+    codec: Callable[[], SnapshotCodec[Any]]
     perform: Callable[[str, object], object] | None = None
 
 
@@ -239,7 +239,7 @@ class ServiceProcess:
     def _unread(self) -> bool:
         """Whether more input is there than one batch."""
         positions = self.loop._reader.positions() if self.loop is not None else {}
-        return any(self.world.broker._stable_end(place) > at for place, at in positions.items())
+        return self.world.broker.readable(positions)
 
     def _remember_commits(self, loop: DeciderLoop[Any]) -> None:
         """Keep what a commit was called with, to do it after a pause."""
@@ -253,4 +253,5 @@ class ServiceProcess:
         loop._writer.commit = remembered  # type: ignore[method-assign, assignment]
 
     def _now(self) -> datetime:
-        return self.world.engine.utc + timedelta(seconds=self.clock_offset_s)
+        utc, off_s = self.world.engine.utc, self.clock_offset_s
+        return utc + timedelta(seconds=off_s) if off_s else utc

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.fold import fold_log
 from gangline_bus.ports import TopicPartition
-from gangline_bus.snapshot import Snapshots
+from gangline_bus.snapshot import SnapshotCodec, Snapshots
 from gangsim.engine import Engine, Violation
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class SimSnapshots:
         self._broker = broker
         self._engine = engine
         self._held: dict[str, dict[int, bytes]] = {}
+        self._codecs: dict[str, SnapshotCodec[Any]] = {}
 
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         held = self._held.get(service, {})
@@ -43,7 +44,9 @@ class SimSnapshots:
         """What a new process of the service begins with."""
         if every is None:
             return None
-        return Snapshots(self, service.codec, code="simulated", every=every)
+        if service.name not in self._codecs:
+            self._codecs[service.name] = service.codec()
+        return Snapshots(self, self._codecs[service.name], code="simulated", every=every)
 
     def check(self, service: Service, loop: DeciderLoop[Any]) -> None:
         """A state from a snapshot is the fold of the whole log, and goes on alike."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, datetime
 
 import pytest
@@ -125,3 +126,9 @@ def refusal(raw: Record) -> str | None:
 def test_derived_ids_are_stable() -> None:
     assert derived_id("scheduler", "x", 0) == derived_id("scheduler", "x", 0)
     assert derived_id("a", "bc") != derived_id("ab", "c")
+
+
+def test_derived_ids_are_uuids_of_version_5() -> None:
+    namespace = uuid.UUID("6f1c2b4e-6c1a-5d0e-9a54-9d2f4c1a7b3e")
+    for number in range(64):  # every variant and version digit that the hash may have there
+        assert derived_id("é", number) == str(uuid.uuid5(namespace, f"é\x1f{number}"))

@@ -9,6 +9,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from gangline_bus import tracing
 
 
+def test_nothing_is_traced_without_an_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    assert not tracing.traced()
+    monkeypatch.setattr(trace, "get_tracer_provider", TracerProvider)
+    assert tracing.traced()
+
+
 def test_context_is_carried_as_one_string() -> None:
     tracer = TracerProvider().get_tracer("test")
     assert tracing.current() is None

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders_scheduler import node
-from gangline_scheduler.free import FreeIndex, free_of
+from gangline_scheduler.free import FreeIndex, empty_of
 from gangline_scheduler.model import Node
 from gangline_scheduler.overlay import Overlay
 
@@ -62,14 +62,14 @@ def same(overlay: dict[int, str], copied: dict[int, str]) -> None:
 def test_a_branch_of_the_free_gpus_changes_by_itself() -> None:
     """A branch, and a copy made of it, are written while what they stand on stays as it is."""
     nodes = [
-        free_of(Node(node(f"n{number}", gpus=4, rack=f"r{number % 2}"))) for number in range(6)
+        empty_of(Node(node(f"n{number}", gpus=4, rack=f"r{number % 2}"))) for number in range(6)
     ]
     index = FreeIndex(nodes)
     branch = index.branch()
     assert branch == index
     branch.pop("n1")
     copied = branch.copy()
-    copied.put(free_of(Node(node("n9", gpus=8))))
+    copied.put(empty_of(Node(node("n9", gpus=8))))
     branch.put(nodes[0])
     assert index == FreeIndex(nodes)
     assert index.total() == 24

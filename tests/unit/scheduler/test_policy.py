@@ -10,7 +10,7 @@ import pytest
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.cycle import reservations
-from gangline_scheduler.free import LEVELS, FreeIndex, free_of
+from gangline_scheduler.free import LEVELS, FreeIndex, empty_of
 from gangline_scheduler.invariants import reserved_for_waiting
 from gangline_scheduler.model import Demand, Job, Node, Team
 from gangline_scheduler.policy.config import Policy
@@ -36,7 +36,7 @@ def value(used: int, guarantee: int = 0, limit: int = 8, **fields: float) -> flo
 
 
 def free(*infos: NodeInfo) -> FreeIndex:
-    return FreeIndex(free_of(Node(info)) for info in infos)
+    return FreeIndex(empty_of(Node(info)) for info in infos)
 
 
 def where(demand: Demand, *infos: NodeInfo) -> dict[str, int] | None:

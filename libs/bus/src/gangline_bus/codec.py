@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeGuard
 
 from pydantic import ValidationError
 
@@ -138,11 +139,14 @@ def _time(attributes: Mapping[str, str], timestamp_ms: int) -> datetime:
 
 
 def _position(attributes: Mapping[str, str]) -> LogPosition | None:
-    names = ("ce_ganglineshard", "ce_ganglineepoch", "ce_ganglineseq")
-    values = [attributes.get(name) for name in names]
-    if all(value is None for value in values):
+    shard, epoch = attributes.get("ce_ganglineshard"), attributes.get("ce_ganglineepoch")
+    seq = attributes.get("ce_ganglineseq")
+    if shard is None and epoch is None and seq is None:
         return None
-    if not all(value is not None and value.isdigit() for value in values):
+    if not (_is_number(shard) and _is_number(epoch) and _is_number(seq)):
         raise UndecodableError("the log position headers are not three numbers")
-    shard, epoch, seq = (int(value) for value in values if value is not None)
-    return LogPosition(shard, epoch, seq)
+    return LogPosition(int(shard), int(epoch), int(seq))
+
+
+def _is_number(value: str | None) -> TypeGuard[str]:
+    return value is not None and value.isdigit()

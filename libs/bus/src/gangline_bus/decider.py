@@ -45,7 +45,7 @@ from gangline_bus.fold import Folded, event_name, fold_log, refuse_hanging
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
-from gangline_bus.tracing import handling
+from gangline_bus.tracing import handling, traced
 from gangline_schemas.catalog import catalog
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 
@@ -107,6 +107,7 @@ class DeciderLoop(Generic[StateT]):
         self._unsaved_since: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._epoch = 0
+        self._traced = False
 
     @property
     def state(self) -> StateT:
@@ -120,6 +121,7 @@ class DeciderLoop(Generic[StateT]):
 
     def take_over(self) -> None:
         """Become the shard's only writer and rebuild its state. Raises BusError, LogBroken."""
+        self._traced = traced()
         transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
         self._writer = self._bus.transactional_writer(transactional_id)
         refuse_hanging(self._bus, self._place)
@@ -236,11 +238,17 @@ class DeciderLoop(Generic[StateT]):
     def _decide(
         self, item: Input, now: datetime, out: list[OutRecord], *, traceparent: str | None
     ) -> int:
-        name = f"{self.decider.name} {_kind(item)}"
-        with handling(name, traceparent) as onward:
-            decisions = self.decider.decide(self.state, item, now)
-            for ordinal, decision in enumerate(decisions):
-                self._write(decision, item, ordinal, now, out, onward)
+        if not self._traced:
+            return self._decide_and_write(item, now, out, traceparent)
+        with handling(f"{self.decider.name} {_kind(item)}", traceparent) as onward:
+            return self._decide_and_write(item, now, out, onward)
+
+    def _decide_and_write(
+        self, item: Input, now: datetime, out: list[OutRecord], traceparent: str | None
+    ) -> int:
+        decisions = self.decider.decide(self._folded.state, item, now)
+        for ordinal, decision in enumerate(decisions):
+            self._write(decision, item, ordinal, now, out, traceparent)
         return len(decisions)
 
     def _write(
@@ -295,8 +303,9 @@ class DeciderLoop(Generic[StateT]):
         self._unsaved_since = None
 
     def _moved(self) -> Mapping[TopicPartition, int]:
-        positions = self._input_positions()
-        return {at: offset for at, offset in positions.items() if offset > self._saved[at]}
+        saved = self._saved  # of the inputs; signals are never saved
+        positions = self._reader.positions()
+        return {at: to for at, to in positions.items() if at in saved and to > saved[at]}
 
     def _start_effects(self) -> None:
         if self._performer is None:

@@ -3,7 +3,7 @@
 Offsets have gaps where control records stand, pending transactions hold back the last stable
 offset, writers have epochs, groups have one owner per partition. `Broker` is the shared part (it
 outlives its clients, as a broker does); `MemoryBus` is one process's connection to it. Everything
-is single-threaded unless `Broker(locked=True)`; nothing reads a clock.
+is single-threaded; nothing reads a clock.
 
 `Broker.faults` lets a simulation crash a client at a point, lose the bus, delay an EndTxn, or
 deliver a record twice.
@@ -11,9 +11,7 @@ deliver a record twice.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -79,14 +77,13 @@ class Faults:
 class Broker:
     """The log, the transactions and the groups. `clock_ms` gives the records' time stamps."""
 
-    def __init__(self, clock_ms: Callable[[], int] = lambda: 0, *, locked: bool = False) -> None:
+    def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
         self._clock_ms = clock_ms
         self._logs: dict[TopicPartition, list[_Entry]] = {}
         self._counts: dict[str, int] = {}
         self._writers: dict[str, _WriterState] = {}
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._members: dict[tuple[str, str], list[str]] = {}
-        self._lock: AbstractContextManager[object] = threading.RLock() if locked else nullcontext()
         self.faults = Faults()
         self.down = False
 
@@ -96,19 +93,17 @@ class Broker:
 
     def lose(self, client: str) -> None:
         """The group sessions of a dead client end; its partitions go to other members."""
-        with self._lock:
-            for members in self._members.values():
-                if client in members:
-                    members.remove(client)
+        for members in self._members.values():
+            if client in members:
+                members.remove(client)
 
     def late_end(self, transactional_id: str, epoch: int, *, commit: bool) -> bool:
         """A delayed EndTxn arrives; it acts only when the writer's epoch is still that one."""
-        with self._lock:
-            writer = self._writers[transactional_id]
-            if writer.epoch != epoch or writer.open is None:
-                return False
-            self._end(writer, commit=commit)
-            return True
+        writer = self._writers[transactional_id]
+        if writer.epoch != epoch or writer.open is None:
+            return False
+        self._end(writer, commit=commit)
+        return True
 
     def dump(self, topic: str) -> list[Record]:
         """All committed records of a topic, by partition and offset: for checks after a run."""
@@ -184,13 +179,12 @@ class MemoryBus:
 
     def create_topics(self, topics: Iterable[TopicSettings]) -> None:
         """Create what is missing."""
-        with self.broker._lock:
-            for topic in topics:
-                if topic.name in self.broker._counts:
-                    continue
-                self.broker._counts[topic.name] = topic.partitions
-                for partition in range(topic.partitions):
-                    self.broker._logs[TopicPartition(topic.name, partition)] = []
+        for topic in topics:
+            if topic.name in self.broker._counts:
+                continue
+            self.broker._counts[topic.name] = topic.partitions
+            for partition in range(topic.partitions):
+                self.broker._logs[TopicPartition(topic.name, partition)] = []
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has."""
@@ -220,14 +214,14 @@ class MemoryBus:
     ) -> dict[TopicPartition, int | None]:
         """The group's next offsets; BusUnavailable while a transaction on them is open."""
         self.broker._reachable()
-        with self.broker._lock:
-            wanted = list(places)
-            for writer in self.broker._writers.values():
-                pending = writer.open.offsets if writer.open else {}
-                if any((group, place) in pending for place in wanted):
-                    raise BusUnavailable("an open transaction holds these offsets")
-            known = self.broker._offsets.get(group, {})
-            return {place: known.get(place) for place in wanted}
+        wanted = list(places)
+        for writer in self.broker._writers.values():
+            if writer.open is None:
+                continue
+            if any((group, place) in writer.open.offsets for place in wanted):
+                raise BusUnavailable("an open transaction holds these offsets")
+        known = self.broker._offsets.get(group, {})
+        return {place: known.get(place) for place in wanted}
 
     def writer(self) -> MemoryWriter:
         """A stream writer."""
@@ -258,14 +252,13 @@ class MemoryWriter:
         """Append, as many times as the faults say."""
         broker = self._bus.broker
         broker.faults.at("send", self._bus.client)
-        with broker._lock:
-            error: BusError | None = None
-            try:
-                broker._reachable()
-                for _ in range(broker.faults.copies(record, self._bus.client)):
-                    broker._append(record, _Status.COMMITTED)
-            except BusError as problem:
-                error = problem
+        error: BusError | None = None
+        try:
+            broker._reachable()
+            for _ in range(broker.faults.copies(record, self._bus.client)):
+                broker._append(record, _Status.COMMITTED)
+        except BusError as problem:
+            error = problem
         if on_delivery is not None:
             on_delivery(error)
         elif error is not None:
@@ -286,11 +279,10 @@ class MemoryTransactionalWriter:
         broker = bus.broker
         broker.faults.at("takeover", bus.client)
         broker._reachable()
-        with broker._lock:
-            self.state = broker._writers.setdefault(transactional_id, _WriterState())
-            self.state.epoch += 1
-            broker._end(self.state, commit=False)
-            self.epoch = self.state.epoch
+        self.state = broker._writers.setdefault(transactional_id, _WriterState())
+        self.state.epoch += 1
+        broker._end(self.state, commit=False)
+        self.epoch = self.state.epoch
         self._bus = bus
         broker.faults.at("takeover.fenced", bus.client)
 
@@ -301,14 +293,13 @@ class MemoryTransactionalWriter:
         broker, client = self._bus.broker, self._bus.client
         broker.faults.at("commit.begin", client)
         self._alive()
-        with broker._lock:
-            if self.state.open is not None:
-                raise BusError("the last transaction is still open")
-            transaction = self.state.open = _Transaction()
-            for record in records:
-                entry, place = broker._append(record, _Status.PENDING)
-                transaction.entries.append(entry)
-                transaction.places.setdefault(place, entry.record.offset)
+        if self.state.open is not None:
+            raise BusError("the last transaction is still open")
+        transaction = self.state.open = _Transaction()
+        for record in records:
+            entry, place = broker._append(record, _Status.PENDING)
+            transaction.entries.append(entry)
+            transaction.places.setdefault(place, entry.record.offset)
         broker.faults.at("commit.produced", client)
         self._alive()
         transaction.offsets.update({(group, place): at for place, at in offsets.items()})
@@ -316,10 +307,9 @@ class MemoryTransactionalWriter:
         self._alive()
         if broker.faults.keeps_end(client, commit=True):
             raise BusUnavailable("no answer to EndTxn")
-        with broker._lock:
-            if self.state.open is not transaction:
-                raise Fenced("the transaction was ended by somebody else")
-            broker._end(self.state, commit=True)
+        if self.state.open is not transaction:
+            raise Fenced("the transaction was ended by somebody else")
+        broker._end(self.state, commit=True)
         broker.faults.at("commit.ended", client)
 
     def check_connection(self) -> None:
@@ -327,9 +317,8 @@ class MemoryTransactionalWriter:
 
     def close(self) -> None:
         """End an open transaction without its records."""
-        with self._bus.broker._lock:
-            if self.state.epoch == self.epoch:
-                self._bus.broker._end(self.state, commit=False)
+        if self.state.epoch == self.epoch:
+            self._bus.broker._end(self.state, commit=False)
 
     def _alive(self) -> None:
         self._bus.broker._reachable()
@@ -348,7 +337,7 @@ class MemoryReader:
         """Replace the assignment."""
         for place in positions:
             self._bus.broker._log(place)
-        self._positions = dict(positions)
+        self._positions = dict(sorted(positions.items()))
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
         """What is there now; never waits."""
@@ -357,19 +346,19 @@ class MemoryReader:
         if broker.down:
             return []
         found: list[Record] = []
-        with broker._lock:
-            for place in sorted(self._positions):
-                log = broker._log(place)
-                position = self._positions[place]
-                end = broker._stable_end(place)
-                while position < end and len(found) < max_records:
-                    entry = log[position]
-                    if entry.status is _Status.COMMITTED:
-                        found.append(entry.record)
-                    position += 1
-                while position < end and log[position].status is not _Status.COMMITTED:
-                    position += 1
-                self._positions[place] = position
+        for place, start in self._positions.items():
+            log, position = broker._logs[place], start
+            if position == len(log):
+                continue
+            end = broker._stable_end(place)
+            while position < end and len(found) < max_records:
+                entry = log[position]
+                if entry.status is _Status.COMMITTED:
+                    found.append(entry.record)
+                position += 1
+            while position < end and log[position].status is not _Status.COMMITTED:
+                position += 1
+            self._positions[place] = position
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -388,20 +377,17 @@ class MemoryMember:
         self._bus = bus
         self._topic = topic
         self._members = bus.broker._members.setdefault((group, topic), [])
-        with bus.broker._lock:
-            self._members.append(bus.client)
+        self._members.append(bus.client)
 
     def owned(self, timeout_s: float) -> frozenset[int]:
         """The partitions owned now."""
         broker = self._bus.broker
-        with broker._lock:
-            if broker.down or self._bus.client not in self._members:
-                return frozenset()
-            mine, count = self._members.index(self._bus.client), len(self._members)
-            return frozenset(p for p in range(broker._counts[self._topic]) if p % count == mine)
+        if broker.down or self._bus.client not in self._members:
+            return frozenset()
+        mine, count = self._members.index(self._bus.client), len(self._members)
+        return frozenset(range(mine, broker._counts[self._topic], count))
 
     def close(self) -> None:
         """Leave."""
-        with self._bus.broker._lock:
-            if self._bus.client in self._members:
-                self._members.remove(self._bus.client)
+        if self._bus.client in self._members:
+            self._members.remove(self._bus.client)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -34,9 +34,11 @@ class BusUnavailable(BusError):
     """The bus could not be reached in time."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    """One partition of a topic (the full name, with prefix)."""
+class TopicPartition(NamedTuple):
+    """One partition of a topic (the full name, with prefix).
+
+    A tuple, since it is the key of every dict of positions: it is hashed and compared in C.
+    """
 
     topic: str
     partition: int

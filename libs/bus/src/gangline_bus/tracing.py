@@ -1,6 +1,6 @@
 """W3C trace context, between events and from HTTP. The contrib one breaks transactions.
 
-Without a configured SDK the spans are no-ops and nothing is propagated.
+Without a configured SDK (`traced`) the spans are no-ops and nothing is propagated.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _TRACER = trace.get_tracer("gangline_bus")
+
+
+def traced() -> bool:
+    """Whether an SDK is configured: else nobody sees a span, and making it is for nothing."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ temporary file name within a file system's 255 bytes. The checks of what else a 
 ask of every store, listings and ranges, are here too.
 """
 
+import re
+
 from gangline_storage.errors import InvalidKey
 
 MAX_KEY_BYTES = 900
@@ -16,6 +18,8 @@ MAX_PART_BYTES = 200
 
 TEMPORARY_PREFIX = ".gangline-tmp-"
 """Names with this beginning belong to writers that have not finished; no key may use them."""
+
+_REFUSED = re.compile(r"[\\\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 def check_key(key: str) -> str:
@@ -80,11 +84,11 @@ def _check_characters(text: str, *, what: str) -> None:
         raise InvalidKey(f"{what}: {_shown(text)} holds a lone surrogate") from None
     if size > MAX_KEY_BYTES:
         raise InvalidKey(f"{what}: {size} bytes is over the limit of {MAX_KEY_BYTES}")
-    for character in text:
-        if character == "\\" or ord(character) < 0x20 or 0x7F <= ord(character) <= 0x9F:
-            raise InvalidKey(f"{what}: {_shown(text)} holds the character {character!r}")
-        if character in "\ufffe\uffff":
-            raise InvalidKey(f"{what}: {_shown(text)} holds the non-character {character!r}")
+    found = _REFUSED.search(text)
+    if found is not None:
+        character = found.group()
+        kind = "non-character" if character in "\ufffe\uffff" else "character"
+        raise InvalidKey(f"{what}: {_shown(text)} holds the {kind} {character!r}")
 
 
 def _check_part(part: str, key: str) -> None:

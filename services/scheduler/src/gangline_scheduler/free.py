@@ -148,13 +148,6 @@ def left_on(empty: FreeNode, node: Node) -> FreeNode:
     )
 
 
-def free_of(
-    node: Node, *, levels: tuple[str, ...] = LEVELS, mix_from: Isolation | None = None
-) -> FreeNode:
-    """What is free on a node now."""
-    return left_on(empty_of(node, levels=levels, mix_from=mix_from), node)
-
-
 def rack_level(levels: tuple[str, ...]) -> int:
     """Which entry of a path is the rack: the widest level where there are no racks."""
     return levels.index("rack") + 1 if "rack" in levels else len(levels)

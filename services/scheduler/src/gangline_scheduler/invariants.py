@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from gangline_scheduler.free import FreeIndex, empty_of, free_of
+from gangline_scheduler.free import empty_of, left_on
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
@@ -224,14 +224,18 @@ def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[st
 def consistent(state: State) -> list[str]:
     """What is derived agrees with the facts. For tests: O(everything)."""
     found: list[str] = []
-    up = [node for node in state.nodes.values() if node.schedulable]
     levels, mix_from = state.levels, state.mix_from
-    free = FreeIndex(free_of(node, levels=levels, mix_from=mix_from) for node in up)
-    if free != state.free:
+    empty = {
+        node_id: empty_of(node, levels=levels, mix_from=mix_from)
+        for node_id, node in state.nodes.items()
+        if node.schedulable
+    }
+    free = {node_id: left_on(whole, state.nodes[node_id]) for node_id, whole in empty.items()}
+    if free != {node.node_id: node for node in state.free.nodes()}:
         found.append("the free GPUs differ from what nodes and gangs say")
-    if state.free_gpus != free.total():
+    if state.free_gpus != sum(node.size for node in free.values()):
         found.append("the number of free GPUs is wrong")
-    if state.empty != FreeIndex(empty_of(node, levels=levels, mix_from=mix_from) for node in up):
+    if empty != {node.node_id: node for node in state.empty.nodes()}:
         found.append("the empty nodes differ from what nodes say")
     if sorted(state.queue.ids()) != sorted(state.pending):
         found.append("the queue differs from the jobs that wait")
