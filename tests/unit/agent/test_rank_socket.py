@@ -25,11 +25,14 @@ class Server:
         self.path = folder / "s"
         self.got: list[RankMessage] = []
         self._changed = threading.Condition()
+        self.takes = threading.Event()  # what is received
+        self.takes.set()
         self._peers: list[socket.socket] = []
         self.server = RankServer(lambda _, rank: rank.rank == 0, self._receive)
         self.server.open(GANG, self.path, TOKENS)
 
     def _receive(self, message: RankMessage) -> None:
+        self.takes.wait()
         with self._changed:
             self.got.append(message)
             self._changed.notify_all()
@@ -119,3 +122,20 @@ def test_a_closed_gang_hangs_up_and_its_socket_is_gone(server: Server):
     server.server.close(GANG)
     assert peer.recv(1) == b""
     assert not server.path.exists()
+
+
+def test_what_an_ended_rank_said_is_waited_for_though_nobody_had_heard_of_it(server: Server):
+    server.takes.clear()
+    server.connect(hello())  # holds up the server
+    server.connect(hello(), REPORT.encode() + b"\n").close()
+    drained = threading.Thread(target=server.server.drain, args=(RankKey(GANG, 0), 60.0))
+    drained.start()
+    server.takes.set()
+    drained.join()
+    assert RankMessage(RankKey(GANG, 0), REPORT) in server.got
+
+
+def test_a_connection_that_a_process_left_behind_holds_is_not_waited_for(server: Server):
+    server.connect(hello())
+    server.wait(1)
+    server.server.drain(RankKey(GANG, 0), threading.TIMEOUT_MAX)  # and comes back

@@ -58,7 +58,7 @@ from .warm_process import WarmStart
 
 log = structlog.get_logger(__name__)
 
-_DRAIN_S = 2.0
+_DRAIN_S = 60.0  # for an agent that cannot take what its ranks said
 _GIB = 1024**3
 
 

@@ -357,11 +357,11 @@ class Launcher:
         return _descends(pid, found.pid)
 
     def finished(self, rank: RankProcess, exited: RankExited) -> None:
-        """A rank's watcher has seen its end."""
+        """A rank's watcher has seen its end; what it said last is still taken for its own."""
+        self._on_exit(exited)
         with self._lock:
             self._ranks.pop(rank.rank, None)
             self.not_orphans.discard(rank.pid)
-        self._on_exit(exited)
 
 
 def _descends(pid: int, ancestor: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import socket
 import struct
@@ -90,7 +91,8 @@ class RankServer:
         self._listeners: dict[GangKey, _Listener] = {}
         self._connections: dict[int, _Connection] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Condition(self._lock)
+        self._served = threading.Condition(self._lock)
+        self._serving = False
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._wake_w.setblocking(False)
@@ -122,7 +124,9 @@ class RankServer:
 
     def pause(self) -> None:
         """Receive nothing more, for ever; all else can be done as before."""
-        self._paused = True
+        with self._served:
+            self._paused = True
+            self._served.notify_all()
         self._wake()
         self._thread.join()
         self._wake_r.close()
@@ -173,6 +177,7 @@ class RankServer:
             listener.path.unlink(missing_ok=True)
             for number in list(listener.connections):
                 self._hang_up(number, listener)
+            self._served.notify_all()
         self._wake()
 
     def send(self, rank: RankKey, message: FromAgent) -> None:
@@ -185,12 +190,22 @@ class RankServer:
         self._wake()
 
     def drain(self, rank: RankKey, timeout_s: float) -> None:
-        """Wait until all that an ended rank sent was received."""
-        with self._ended:
-            self._ended.wait_for(
-                lambda: not any(found.rank == rank for found in self._connections.values()),
-                timeout_s,
-            )
+        """Wait until all that a rank sent before it ended was received.
+
+        A process that it left behind may hold a connection open: what that one sends is not
+        waited for. `timeout_s`: for a `receive` that never returns.
+        """
+        with self._served:
+            self._served.wait_for(lambda: self._paused or not self._pending(rank), timeout_s)
+
+    def _pending(self, rank: RankKey) -> bool:
+        waiting = select.poll()
+        if listener := self._listeners.get(rank.gang):
+            waiting.register(listener.socket, select.POLLIN)
+        for found in self._connections.values():
+            if found.gang == rank.gang and found.rank in {None, rank}:
+                waiting.register(found.socket, select.POLLIN)
+        return self._serving or bool(waiting.poll(0))
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full of wake-ups already, or paused
@@ -207,10 +222,19 @@ class RankServer:
                 if key.data is None:
                     with contextlib.suppress(BlockingIOError):
                         self._wake_r.recv(4096)
-                elif isinstance(key.data, GangKey):
-                    self._accept(key.data)
                 else:
-                    self._serve(key.data, mask)
+                    self._serve_one(key.data, mask)
+
+    def _serve_one(self, wanted: GangKey | int, mask: int) -> None:
+        with self._lock:
+            self._serving = True
+        if isinstance(wanted, GangKey):
+            self._accept(wanted)
+        else:
+            self._serve(wanted, mask)
+        with self._served:
+            self._serving = False
+            self._served.notify_all()
 
     def _accept(self, gang: GangKey) -> None:
         with self._lock, contextlib.suppress(OSError):
@@ -299,7 +323,6 @@ class RankServer:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)
         connection.socket.close()
-        self._ended.notify_all()
 
 
 def _adopted(descriptor: int) -> socket.socket:
