@@ -109,6 +109,8 @@ class AgentCore:
     @property
     def gangs(self) -> tuple[Gang, ...]:
         """All gangs with anything on this node, by key; to be read only."""
+        if len(self._gangs) < 2:  # mostly; and this is asked several times for each input
+            return tuple(self._gangs.values())
         return tuple(self._gangs[key] for key in sorted(self._gangs))
 
     @property

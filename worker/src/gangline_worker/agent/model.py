@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import NamedTuple
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
@@ -37,8 +38,7 @@ STACKS_WAIT_S = 3.0
 """For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """A point in time: `mono_s` for durations, `utc` for what others wrote."""
 
     mono_s: float
@@ -381,7 +381,7 @@ class Rank:
     @property
     def alive(self) -> bool:
         """Whether a process of this rank may run."""
-        return self.phase in {Phase.STARTING, Phase.RUNNING}
+        return self.phase is Phase.RUNNING or self.phase is Phase.STARTING
 
     def status(self, at_s: float) -> RankStatus:
         """What a heartbeat says of it."""
