@@ -7,7 +7,7 @@ import pytest
 from gangsim.draw import draw
 from gangsim.world import simulate
 
-SEEDS = 1000
+SEEDS = 2000
 CHUNK = 50
 
 
