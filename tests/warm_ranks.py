@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +51,14 @@ PROBE = """
 """
 
 
+_RUN = uuid.uuid4().hex
+
+
+def token_of(rank: int) -> str:
+    """Nobody else's: all that has it is killed when the rank ends."""
+    return f"{_RUN[: TOKEN_CHARS - 4]}{rank:04d}"
+
+
 @dataclass
 class Ranks:
     """Ranks by number, each started warm by `start_of` or cold, and what they wrote."""
@@ -86,7 +95,7 @@ class Ranks:
             "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
             "GANGLINE_AGENT_SOCKET": str(self.folder / "socket"),
-            "GANGLINE_RANK_TOKEN": f"{rank:0{TOKEN_CHARS}d}",
+            "GANGLINE_RANK_TOKEN": token_of(rank),
             **environment,
         }
         key = RankKey(GangKey("job", 1), rank)

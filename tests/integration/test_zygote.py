@@ -22,10 +22,10 @@ from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
 from gangline_worker.agent.store_host import StoreHost
 from gangline_worker.agent.warm_process import warm_arguments
-from gangline_worker.agent.warm_rank import TOKEN_CHARS, WarmRequest, cold_variable
+from gangline_worker.agent.warm_rank import WarmRequest, cold_variable
 from gangline_worker.agent.zygote_host import ZygoteHost
 from node_scene import alive, free_port, until
-from warm_ranks import PROBE, Ranks, write
+from warm_ranks import PROBE, Ranks, token_of, write
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_all_that_a_forked_rank_started_ends_with_it(ranks: Ranks) -> None:
 
 def tokens(rank: int) -> set[int]:
     """Processes whose environment, as the kernel shows it, has a rank's token."""
-    wanted = f"GANGLINE_RANK_TOKEN={rank:0{TOKEN_CHARS}d}".encode()
+    wanted = f"GANGLINE_RANK_TOKEN={token_of(rank)}".encode()
     found = set()
     for entry in Path("/proc").iterdir():
         try:
