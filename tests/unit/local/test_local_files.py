@@ -11,6 +11,7 @@ from gangline.local import leftovers
 from gangline.local.log_file import LogFile
 from gangline.local.ports import is_free, pick_ports
 from gangline.local.process_model import SupervisorError
+from gangline_worker.agent.rendezvous_ports import FIRST_PORT
 
 
 def test_a_log_that_grew_is_set_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_picked_ports_are_free_and_not_lent_to_clients() -> None:
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)
     assert not any(low <= port <= high for port in ports)
+    assert all(port < FIRST_PORT for port in pick_ports(50)), "node agents may take these"
 
 
 def test_a_port_with_a_listener_is_not_free() -> None:

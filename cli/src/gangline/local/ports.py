@@ -2,7 +2,8 @@
 
 They are taken from below the kernel's range for outgoing connections. A port inside that range
 may be lent to any client while its server is down, even to the client that reconnects to it: then
-the connection reaches itself, and the server cannot bind its own port again.
+the connection reaches itself, and the server cannot bind its own port again. Node agents open
+rendezvous from port 20,000 on (`rendezvous_ports.py`), so those are left to them.
 """
 
 import secrets
@@ -10,7 +11,7 @@ import socket
 from pathlib import Path
 
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST = 12_000
+_LOWEST, _RENDEZVOUS = 12_000, 20_000
 _TRIES = 500
 
 
@@ -19,7 +20,7 @@ def pick_ports(count: int) -> list[int]:
 
     Raises OSError when so many are not found.
     """
-    highest = _first_outgoing_port() - 1
+    highest = min(_first_outgoing_port(), _RENDEZVOUS) - 1
     found: list[int] = []
     for _ in range(_TRIES):
         if len(found) == count:
