@@ -8,16 +8,19 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 
 from pydantic import TypeAdapter
 
-from gangline_schemas.events.workers import LogLine
+from gangline_schemas.events.workers import GpuInfo, LogLine, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
+from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.handover import FORMAT, refusal, sample
 from gangline_worker.agent.inbox import Inbox
 from gangline_worker.agent.log_lines import KeptLog, LogBatcher
-from gangline_worker.agent.model import GangKey, Prepared, RankKey, RankMessage
+from gangline_worker.agent.model import GangKey, Moment, Prepared, RankKey, RankMessage
 from gangline_worker.agent.rank_socket import KeptListener, RankServer
 
 GANG = GangKey("job", 1)
@@ -178,3 +181,27 @@ def test_a_handover_that_cannot_be_read_ends_all_that_was_left():
     assert found.returncode == 0, found.stderr
     assert "handover_unreadable" in found.stdout
     assert "s3cret" not in found.stdout + found.stderr
+
+
+def test_a_program_that_does_not_understand_the_state_would_not_take_over():
+    node = NodeInfo(
+        node_id="node-0",
+        incarnation="boot",
+        address="127.0.0.1",
+        hostname="host",
+        gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
+        cpus=1,
+        memory_gb=1,
+        rendezvous_ports=(21000,),
+    )
+    core = AgentCore(node, AgentLimits())
+    core.start(Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC)))
+    with os.fdopen(sample(core.state), "rb") as file:
+        given = file.read()
+
+    assert refusal(FORMAT, given) is None
+    newer = given.replace(b'"joined":', b'"a field that this program does not know":1,"joined":')
+    assert refusal(FORMAT, newer) is None
+    other = given.replace(b'"incarnation":', b'"life":')
+    assert refusal(FORMAT, other) == "not as expected: standing.node.incarnation"
+    assert "format" in str(refusal(FORMAT + 1, given))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from gangline_bus.kafka import KafkaBus
@@ -11,7 +12,7 @@ from gangline_service.lifecycle import Context, Restart, run
 
 from .app import Agent
 from .config import AgentSettings
-from .handover import FORMAT, take_over
+from .handover import refusal, take_over
 from .isolation import IsolationMissing
 from .premises import DataFolderTaken
 from .renewal import TRIAL_OPTION
@@ -52,8 +53,6 @@ if __name__ == "__main__":
     arguments = _arguments()
     tried = arguments.pop("would_take_over", None)
     settings = AgentSettings.load(**arguments)
-    if tried is not None:  # by another program in its process that is to be renewed
-        if tried != FORMAT:
-            raise SystemExit(f"it would leave a handover of format {tried}, this reads {FORMAT}")
-        raise SystemExit(0)
+    if isinstance(tried, int):  # by a program in whose process it is to go on
+        raise SystemExit(refusal(tried, sys.stdin.buffer.read()))
     run("agent", settings, _main, restarts=True)

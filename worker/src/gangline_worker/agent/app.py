@@ -312,7 +312,7 @@ class Agent:
         at = now()
         begun = self._core.go_on(self._handover.core) if self._handover else self._core.start(at)
         self._act(effects, begun, at)
-        renewal = Renewal(self._restarting, effects.launcher)
+        renewal = Renewal(self._restarting, self._core, effects.launcher)
         tick_due_s = at.mono_s
         grace_s = _grace_s(self._settings.stop_grace_s)
         leaving = False

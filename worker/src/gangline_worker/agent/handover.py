@@ -67,13 +67,28 @@ class Handover:
 
 
 _CODEC = TypeAdapter(Handover)
+_CORE = TypeAdapter(CoreState)
+
+
+def sample(state: CoreState) -> int:
+    """The descriptor of what another program can be tried with, by `refusal`. Raises OSError."""
+    return _in_memory(_CORE.dump_json(state))
+
+
+def refusal(given_format: int, given: bytes) -> str | None:
+    """Why this program would not take over from one that gives this sample; None if it would."""
+    if given_format != FORMAT:
+        return f"it would leave a handover of format {given_format}, this reads {FORMAT}"
+    try:
+        _CORE.validate_json(given, extra="ignore")
+    except ValidationError as error:
+        return _places(error)
+    return None
 
 
 def leave(handover: Handover) -> Restart:
     """Write it down. Raises OSError."""
-    descriptor = os.memfd_create("gangline-handover")
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(_CODEC.dump_json(handover))
+    descriptor = _in_memory(_CODEC.dump_json(handover))
     keep = frozenset({descriptor, *handover.descriptors()})
     return Restart(keep, {VARIABLE: str(descriptor)})
 
@@ -89,19 +104,31 @@ def take_over() -> Handover | None:
         return None
     try:
         with os.fdopen(int(descriptor), "rb") as file:
-            file.seek(0)
             found = _CODEC.validate_json(file.read(), extra="ignore")
         if found.format == FORMAT and found.is_complete:
             return found
         reason = f"it has format {found.format}, not {FORMAT}, or not all ranks"
-    except ValidationError as error:  # its text would show values, which are secrets
-        places = [".".join(map(str, item["loc"])) for item in error.errors(include_input=False)]
-        reason = f"not as expected: {', '.join(places[:5])}"
+    except ValidationError as error:
+        reason = _places(error)
     except (OSError, ValueError) as error:
         reason = str(error)
     log.error("agent.handover_unreadable", because=reason)
     _end_all()
     return None
+
+
+def _in_memory(content: bytes) -> int:
+    descriptor = os.memfd_create("gangline-handover")
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _places(error: ValidationError) -> str:
+    """Where it is wrong. Its own text would show values, which are secrets."""
+    places = [".".join(map(str, item["loc"])) for item in error.errors(include_input=False)]
+    return f"not as expected: {', '.join(places[:5])}"
 
 
 def _end_all() -> None:

@@ -1,13 +1,14 @@
 """An orderly restart in place that was asked for: tried first, then waited for.
 
-1. The program as it is installed now is run to see whether it would start with these settings and
-   take over: one that would not must not cost a step of training.
+1. The program as it is installed now is run, beside this one, to see whether it would start with
+   these settings and understand this state: one that would not must not cost a step of training.
 2. Work whose end can be waited for (a preparation, an upload) gets `WAIT_S` to end; what is not
    done then begins again afterwards.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -15,7 +16,8 @@ import time
 
 import structlog
 
-from .handover import FORMAT
+from .core import AgentCore
+from .handover import FORMAT, sample
 from .launcher import Launcher
 from .rank_exec import tied_command
 
@@ -29,8 +31,9 @@ _TRIAL_S = 60.0
 class Renewal:
     """`asked` is set by SIGHUP, and cleared when it is refused. All calls from one thread."""
 
-    def __init__(self, asked: threading.Event, launcher: Launcher) -> None:
+    def __init__(self, asked: threading.Event, core: AgentCore, launcher: Launcher) -> None:
         self._asked = asked
+        self._core = core
         self._launcher = launcher
         self._trial: subprocess.Popen[bytes] | None = None
         self._begun_s = 0.0
@@ -56,9 +59,11 @@ class Renewal:
         command = tied_command(sys.executable, *sys.orig_argv[1:], TRIAL_OPTION, str(FORMAT))
         self._begun_s = time.monotonic()
         try:
-            self._trial = self._launcher.keep(
-                lambda: subprocess.Popen(command, stdin=subprocess.DEVNULL)
-            )
+            given = sample(self._core.state)
+            try:
+                self._trial = self._launcher.keep(lambda: subprocess.Popen(command, stdin=given))
+            finally:
+                os.close(given)
         except OSError as error:
             self._refuse(f"the program cannot be tried: {error.strerror}")
 
