@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +19,15 @@ import xxhash
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
+from gangline_worker.checkpoint.background import Background
 from gangline_worker.checkpoint.commit import commit_local, committed, keep_latest
 from gangline_worker.checkpoint.files import (
+    WRITE_BYTES,
     CorruptCheckpoint,
+    Filling,
     read_pieces,
     read_verified,
+    write_filling,
     write_synced,
 )
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
@@ -101,6 +108,55 @@ def test_a_failed_save_is_a_result_and_the_next_one_works(tmp_path: Path) -> Non
     saver.wait()
     assert [result.error for result in saver.results()] == [None]
     assert [message.step for message in announced] == [2]
+
+
+def test_a_copy_that_fails_leaves_nothing_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_saver: AsyncSaver, _job: object) -> None:
+        raise RuntimeError("the device is gone")
+
+    announced: list[ShardReady] = []
+    saver = saver_of(tmp_path, announced)
+    with monkeypatch.context() as patched:
+        patched.setattr(AsyncSaver, "_copy", broken)
+        saver.begin(1, state(), {}, {})
+        saver.wait_copied()
+        saver.wait()
+    [failed] = saver.results()
+    assert failed.error == "RuntimeError: the device is gone"
+    assert not list(tmp_path.rglob("*rank-*"))
+    saver.begin(2, state(), {}, {})
+    saver.wait()
+    assert [message.step for message in announced] == [2]
+
+
+def test_what_fails_its_check_has_no_manifest(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise ValueError("not sound")
+
+    announced: list[ShardReady] = []
+    whose = SaverIdentity(tmp_path, "job-1", 1, 0, 1)
+    saver = AsyncSaver(whose, announced.append, check=refuse)
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    [failed] = saver.results()
+    assert failed.error == "ValueError: not sound"
+    assert not announced
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_the_last_save_of_a_script_is_written_while_the_interpreter_ends() -> None:
+    script = """
+import atexit
+from gangline_worker.checkpoint.background import Background
+background = Background("save")
+atexit.register(lambda: print(background.submit(lambda: "written").result()))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "written\n"), ended.stderr
 
 
 def test_a_full_disk_is_seen_before_writing(
@@ -330,6 +386,32 @@ def test_large_files_hold_what_was_staged(
     finally:
         if place == "memory":
             shutil.rmtree(folder)
+
+
+def test_the_disk_takes_what_is_there_while_the_rest_is_filled(tmp_path: Path) -> None:
+    data = staging(WRITE_BYTES + 5000, pinned=False).numpy().data
+    filling, path = Filling(data), tmp_path / "x.bin"
+    writing = Background("write").submit(lambda: write_filling(path, filling, "x.bin"))
+    data[:5] = b"first"
+    filling.filled(WRITE_BYTES)
+    ends = time.monotonic() + 60
+    while sum(file.stat().st_size for file in tmp_path.iterdir()) < WRITE_BYTES:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert not path.exists(), "under its name it is whole"
+    data[-4:] = b"last"
+    filling.filled(len(data))
+    assert writing.result(60).xxh3 == xxhash.xxh3_128_hexdigest(data)
+    assert path.read_bytes() == data
+
+
+def test_memory_that_is_never_filled_leaves_nothing(tmp_path: Path) -> None:
+    filling = Filling(staging(WRITE_BYTES, pinned=False).numpy().data)
+    filling.filled(WRITE_BYTES // 2)
+    filling.fail(ValueError("it broke"))
+    with pytest.raises(ValueError, match="it broke"):
+        write_filling(tmp_path / "x.bin", filling, "x.bin")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("limit", [1000, 3 << 20], ids=["at once", "later"])

@@ -6,15 +6,17 @@ import os
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from itertools import chain
+from mmap import PAGESIZE
 from pathlib import Path
+from queue import SimpleQueue
 
 import xxhash
 
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.durable import write_all
-from gangline_worker.checkpoint.direct import write_pages
+from gangline_worker.checkpoint.direct import past_page_cache
 
-CHUNK_BYTES = 4 << 20
+WRITE_BYTES = 32 << 20  # at once; the memory is filled further while the disk takes them
 READ_CHUNK_BYTES = 512 << 10  # what was read is hashed while it is in the CPU's cache
 
 
@@ -28,9 +30,47 @@ class CorruptCheckpoint(Exception):
         self.reason = reason
 
 
-def _chunks(data: memoryview) -> Iterator[memoryview]:
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield data[start : start + CHUNK_BYTES]
+class Filling:
+    """Memory that one thread fills, from its start to its end, while another writes it to a file.
+
+    What was filled is hashed at once, while the CPU's cache has it.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self._digest = xxhash.xxh3_128()
+        self._hashed = 0
+        self._ends: SimpleQueue[int | Exception] = SimpleQueue()
+
+    def filled(self, end: int) -> None:
+        """All bytes up to `end` are as they are to be written."""
+        self._digest.update(self.data[self._hashed : end])
+        self._hashed = end
+        self._ends.put(end)
+
+    def fill_up(self) -> None:
+        """It was full before; only hash it, in parts that are written meanwhile."""
+        for end in range(WRITE_BYTES, len(self.data), WRITE_BYTES):
+            self.filled(end)
+        self.filled(len(self.data))
+
+    def fail(self, error: Exception) -> None:
+        """The rest will not come; who waits for it gets this error."""
+        self._ends.put(error)
+
+    def hexdigest(self) -> str:
+        """The xxh3-128 of all bytes, once they are filled."""
+        return self._digest.hexdigest()
+
+    def ends(self) -> Iterator[int]:
+        """To where it is filled, each time that it is further; the last is the end of all."""
+        end = 0
+        while end < len(self.data):
+            found = self._ends.get()
+            if isinstance(found, Exception):
+                raise found
+            end = found
+            yield end
 
 
 def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
@@ -38,24 +78,38 @@ def write_synced(path: Path, data: memoryview, key: str) -> ObjectDigest:
 
     The folder's entry is synced too. Raises OSError (no space, ...) and leaves nothing behind.
     """
+    filling = Filling(data)
+    filling.filled(len(data))
+    return write_filling(path, filling, key)
+
+
+def write_filling(path: Path, filling: Filling, key: str) -> ObjectDigest:
+    """As `write_synced`, of memory that is being filled: each `WRITE_BYTES` once they are there.
+
+    Raises what `filling` fails with, too.
+    """
+    data, written = filling.data, 0
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    digest = xxhash.xxh3_128()
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         target = os.open(partial, flags, 0o600)
         try:
-            for part in _chunks(data[write_pages(target, data, digest) :]):
-                digest.update(part)
-                write_all(target, part)
+            with past_page_cache(target, data):
+                for end in filling.ends():
+                    if end == len(data) or end - written >= WRITE_BYTES:
+                        pages = end // PAGESIZE * PAGESIZE
+                        write_all(target, data[written:pages])
+                        written = pages
+            write_all(target, data[written:])
             os.fsync(target)
         finally:
             os.close(target)
         partial.replace(path)
-    except OSError:
+    except BaseException:
         partial.unlink(missing_ok=True)
         raise
     sync(path.parent)
-    return ObjectDigest(key=key, size_bytes=len(data), xxh3=digest.hexdigest())
+    return ObjectDigest(key=key, size_bytes=len(data), xxh3=filling.hexdigest())
 
 
 def sync(path: Path) -> None:

@@ -2,28 +2,33 @@
 
 A save is these steps, one save at a time per rank:
 
-1. `begin`, at a step boundary: free space is checked, the writer thread is woken;
-2. the writer copies this rank's blocks into a staging buffer that was allocated and touched at the
-   start, while the next forward and backward passes only read them;
-3. `wait_copied`, before the state is changed next: training waits for the rest of the copy;
-4. the writer, at low priority, writes the file, hashing it on the way, syncs it, then writes the
-   manifest; only then the shard is announced. If the job wants incremental saves, the chunks that
-   an earlier committed save wrote are left out: the others are moved together in the buffer first.
+1. `begin`, at a step boundary: the copier and the writer thread are woken;
+2. the copier, at low priority, copies this rank's blocks into a staging buffer that was allocated
+   and touched at the start, while the next forward and backward passes only read them, and hashes
+   what it has copied;
+3. the writer checks that there is room and lets the disk take what is copied while the rest is;
+4. `wait_copied`, before the state is changed next: training waits for the rest of the copy;
+5. the writer syncs the file, then writes the manifest; only then the shard is announced.
 
-A thread does it rather than a process: copying, hashing, writing and syncing all happen without
-the interpreter lock, Linux gives each thread its own priority, and a killed rank leaves no writer
-behind. No collective is called here, so a slow disk of one rank never stops another.
+If the job wants incremental saves, nothing is written before all is copied: the chunks that an
+earlier committed save wrote are left out, the others are moved together in the buffer first.
+
+Threads do it rather than processes: copying, hashing, writing and syncing all happen without the
+interpreter lock, Linux gives each thread its own priority, and a killed rank leaves no writer
+behind. No collective is called here, so a slow disk of one rank never stops another. The copier
+never waits for the disk.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,12 +44,14 @@ from gangline_schemas.checkpoint import (
 )
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint import chunks
-from gangline_worker.checkpoint.files import write_synced
+from gangline_worker.checkpoint.background import Background
+from gangline_worker.checkpoint.files import Filling, write_filling, write_synced
 from gangline_worker.checkpoint.layout import lay_out
 from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
 from gangline_worker.checkpoint.staging import move_together, staging
 
-WRITER_NICENESS = 10
+COPIER_NICENESS = 10
+GROUP_BYTES = 4 << 20  # copied at least before they are hashed: the CPU's cache still has them
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
 
 
@@ -85,6 +92,7 @@ class _Plan:
     size_bytes: int
     sources: list[torch.Tensor]
     staged: list[torch.Tensor]
+    groups: tuple[tuple[slice, int], ...]
     spans: tuple[chunks.Span, ...]
     padding: list[torch.Tensor]
 
@@ -97,9 +105,11 @@ class _Job:
     metrics: Mapping[str, float]
     ready_event: torch.cuda.Event | None
     blocked_s: float
+    filling: Filling | None  # None: what of it is written is known when all is copied
     copied: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     copy_s: float = 0.0
+    write_s: float = 0.0
     written_bytes: int = 0
 
 
@@ -111,21 +121,24 @@ class AsyncSaver:
         identity: SaverIdentity,
         announce: Callable[[ShardReady], None],
         committed: Callable[[], int | None] = lambda: None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`announce` is called in the writer thread once a shard and its manifest are on disk.
 
-        `committed`, called there too, gives the newest step of this attempt that is committed and
-        kept: a save may leave out what lies in its files, or in those that it refers to.
+        In the copier thread are called: `committed`, which gives the newest step of this attempt
+        that is committed and kept: a save may leave out what lies in its files, or in those that
+        it refers to; and `check`, once all is copied: if it raises, the save has failed.
         """
         self._identity = identity
         self._announce = announce
+        self._check = check
         self._tables = chunks.Tables(identity.full_every, committed)
         self._plan: _Plan | None = None
         self._staging = torch.empty(0, dtype=torch.uint8)
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[SaveResult] = queue.SimpleQueue()
         self._current: _Job | None = None
-        threading.Thread(target=self._write_for_ever, name="gangline-save", daemon=True).start()
+        self._copier = Background("gangline-copy", COPIER_NICENESS)
+        self._writer = Background("gangline-save")
 
     @property
     def busy(self) -> bool:
@@ -158,9 +171,14 @@ class AsyncSaver:
         if any(source.is_cuda for source in plan.sources[:1]):
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        job = _Job(step, plan, state, metrics, event, blocked_s=time.perf_counter() - started)
+        filling = None
+        if not self._tables.wanted:
+            filling = Filling(self._staging.numpy().data[: plan.size_bytes])
+        blocked_s = time.perf_counter() - started
+        job = _Job(step, plan, state, metrics, event, blocked_s, filling)
         self._current = job
-        self._jobs.put(job)
+        copying = self._copier.submit(partial(self._fill, job))
+        self._writer.submit(partial(self._save, job, copying))
 
     def wait_copied(self) -> float:
         """Wait until the state may change again; gives the seconds waited."""
@@ -201,71 +219,91 @@ class AsyncSaver:
             .view(source.shape)
             for s, source in zip(slices, sources, strict=True)
         ]
+        groups = tuple(_groups(slices))
         cut = self._tables.wanted
         spans = chunks.cut(slices, size) if cut else ()
         gaps = [self._staging[a:b] for a, b in chunks.padding(slices)] if cut else []
-        self._plan = _Plan(key, slices, size, sources, staged, spans, gaps)
+        self._plan = _Plan(key, slices, size, sources, staged, groups, spans, gaps)
         return self._plan
 
-    def _write_for_ever(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICENESS)
-        while True:
-            job = self._jobs.get()
-            error = None
-            started = time.perf_counter()
-            try:
-                self._copy(job)
-                self._write(job)
-            except Exception as failure:  # noqa: BLE001 -- told as a result; training goes on
-                error = f"{type(failure).__name__}: {failure}"
-            finally:
-                job.copied.set()
-            self._results.put(
-                SaveResult(
-                    step=job.step,
-                    size_bytes=job.plan.size_bytes,
-                    blocked_s=job.blocked_s,
-                    copy_s=job.copy_s,
-                    write_s=time.perf_counter() - started,
-                    written_bytes=job.written_bytes,
-                    error=error,
-                )
+    def _save(self, job: _Job, copying: Future[None]) -> None:
+        """In the writer thread."""
+        error = None
+        try:
+            self._write(job, copying)
+        except Exception as failure:  # noqa: BLE001 -- told as a result; training goes on
+            error = f"{type(failure).__name__}: {failure}"
+        self._copier.finish()
+        self._results.put(
+            SaveResult(
+                step=job.step,
+                size_bytes=job.plan.size_bytes,
+                blocked_s=job.blocked_s,
+                copy_s=job.copy_s,
+                write_s=job.write_s,
+                written_bytes=job.written_bytes,
+                error=error,
             )
-            job.done.set()
+        )
+        job.done.set()
+
+    def _fill(self, job: _Job) -> None:
+        """In the copier thread."""
+        started = time.perf_counter()
+        try:
+            self._copy(job)
+            job.copy_s = time.perf_counter() - started
+        except Exception as failure:
+            if job.filling is not None:
+                job.filling.fail(failure)
+            raise
+        finally:
+            job.copied.set()
 
     def _copy(self, job: _Job) -> None:
-        started = time.perf_counter()
+        """Copy all, hashing it on the way if it is to be written as it is."""
+        plan, filling = job.plan, job.filling
         if job.ready_event is None:
-            if job.plan.sources:
-                torch._foreach_copy_(job.plan.staged, job.plan.sources)
-        else:  # a stream of its own, after what was queued when the save began
-            device = job.plan.sources[0].device
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            stream.wait_event(job.ready_event)
-            with torch.cuda.stream(stream):
-                for staged, source in zip(job.plan.staged, job.plan.sources, strict=True):
-                    staged.copy_(source, non_blocking=True)
-            stream.synchronize()
-        job.copy_s = time.perf_counter() - started
+            for group, end in plan.groups:
+                torch._foreach_copy_(plan.staged[group], plan.sources[group])
+                if filling is not None:
+                    filling.filled(end)
+            return
+        device = plan.sources[0].device
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_event(job.ready_event)  # a stream of its own, after what was queued by then
+        with torch.cuda.stream(stream):
+            torch._foreach_copy_(plan.staged, plan.sources, non_blocking=True)
+        stream.synchronize()
         job.copied.set()
+        if filling is not None:
+            filling.fill_up()
 
-    def _digests(self, plan: _Plan) -> list[str]:
-        if plan.padding:  # the moves of earlier saves left bytes there
-            torch._foreach_zero_(plan.padding)
+    def _changed(self, job: _Job) -> chunks.Written | None:
+        """What an incremental save writes; None: this step has been saved."""
+        if job.plan.padding:  # the moves of earlier saves left bytes there
+            torch._foreach_zero_(job.plan.padding)
         data = self._staging.numpy().data
-        return [xxhash.xxh3_128_hexdigest(data[start:end]) for start, end in plan.spans]
+        digests = [xxhash.xxh3_128_hexdigest(data[start:end]) for start, end in job.plan.spans]
+        if self._tables.holds(job.step, digests):
+            return None
+        return chunks.plan(job.step, job.plan.spans, digests, self._tables.base())
 
-    def _write(self, job: _Job) -> None:
+    def _write(self, job: _Job, copying: Future[None]) -> None:
         me, started = self._identity, time.perf_counter()
         prefix = checkpoint_prefix("", me.attempt, job.step).lstrip("/")
         folder = me.directory / prefix
-        written_bytes, found = job.plan.size_bytes, None
-        if self._tables.wanted:
-            digests = self._digests(job.plan)
-            if self._tables.holds(job.step, digests):
+        filling, found, written_bytes = job.filling, None, job.plan.size_bytes
+        if filling is None:
+            copying.result()
+            found = self._copier.submit(partial(self._changed, job)).result()
+            if found is None:
                 return
-            found = chunks.plan(job.step, job.plan.spans, digests, self._tables.base())
-            written_bytes = move_together(self._staging, found.spans)
+            moving = self._copier.submit(partial(move_together, self._staging, found.spans))
+            written_bytes = moving.result()
+            filling = Filling(self._staging.numpy().data[:written_bytes])
+            self._copier.submit(filling.fill_up)
+        checked = self._copier.submit(self._check)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         free = shutil.disk_usage(folder).free
         if free < written_bytes + RESERVE_BYTES:
@@ -273,8 +311,8 @@ class AsyncSaver:
                 f"{folder} has {free:,} bytes free; {written_bytes:,} and a reserve of "
                 f"{RESERVE_BYTES:,} are needed"
             )
-        data = self._staging.numpy().data[:written_bytes]
-        shard = write_synced(folder / shard_name(me.rank), data, shard_name(me.rank))
+        shard = write_filling(folder / shard_name(me.rank), filling, shard_name(me.rank))
+        checked.result()
         manifest = RankManifest(
             format=1 if found is None else 2,
             job_id=me.job_id,
@@ -296,6 +334,7 @@ class AsyncSaver:
         if found is not None:
             self._tables.add(found.table)
         job.written_bytes = written_bytes
+        job.write_s = time.perf_counter() - started
         self._announce(
             ShardReady(
                 step=job.step,
@@ -304,8 +343,18 @@ class AsyncSaver:
                 manifest=written,
                 shard=shard.model_copy(update={"key": f"{prefix}/{shard_name(me.rank)}"}),
                 refers=manifest.refers,
-                write_s=time.perf_counter() - started,
+                write_s=job.write_s,
                 blocked_s=job.blocked_s,
                 metrics=dict(job.metrics),
             )
         )
+
+
+def _groups(slices: Sequence[TensorSlice]) -> Iterator[tuple[slice, int]]:
+    """Neighbours that are copied at once, and where the last of them ends."""
+    first = start = 0
+    for index, piece in enumerate(slices, 1):
+        end = piece.byte_offset + piece.size_bytes
+        if end - start >= GROUP_BYTES or index == len(slices):
+            yield slice(first, index), end
+            first, start = index, end
