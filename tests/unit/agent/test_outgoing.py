@@ -44,7 +44,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_control_events_pass_a_full_disk_and_it_is_said_once(
     tmp_path: Path, full: Callable[[bool], None]
 ):
-    broker = Broker(locked=True)
+    broker = Broker()
     create_topics(broker.connect("setup"), NAMES)
     reader = InMemoryMetricReader()
     outgoing = Outgoing(
@@ -100,7 +100,7 @@ def test_control_events_pass_a_full_disk_and_it_is_said_once(
 
 
 def test_they_are_sent_though_the_disk_stays_full(tmp_path: Path, full: Callable[[bool], None]):
-    broker = Broker(locked=True)
+    broker = Broker()
     create_topics(broker.connect("setup"), NAMES)
     full(True)
     outgoing = Outgoing(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from gangline_bus.memory import Broker, Faults
 from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings
 from gangline_worker.agent.sender import Sender
 from gangline_worker.agent.spool import Position, Spool
+from small_disk import SmallDisk, mounted
 
 
 def record(number: int, size: int = 10) -> OutRecord:
@@ -114,33 +112,6 @@ def test_segments_that_are_safe_are_deleted(tmp_path: Path):
     assert not spool.waiting
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """A real file system of 256 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "gangline-test", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(command, check=False).returncode:
-        pytest.skip("this user may mount no file system")
-    yield SmallDisk(folder)
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-class SmallDisk:
-    def __init__(self, folder: Path) -> None:
-        self.spool = folder / "spool"
-        self._filler = folder / "filler"
-
-    def fill(self) -> None:
-        """To the last byte."""
-        with self._filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            for _ in range(1024):
-                file.write(bytes(4096))
-
-    def clear(self) -> None:
-        self._filler.unlink()
-
-
 class FailingDisk(SmallDisk):
     """Where nothing can be mounted: the system's answer, without the system."""
 
@@ -162,14 +133,16 @@ class FailingDisk(SmallDisk):
 
 
 @pytest.fixture(params=["mounted", "failing"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> SmallDisk:
-    if request.param == "mounted":
-        return request.getfixturevalue("small_disk")
-    return FailingDisk(tmp_path, request.getfixturevalue("monkeypatch"))
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SmallDisk]:
+    if request.param == "failing":
+        yield FailingDisk(tmp_path, request.getfixturevalue("monkeypatch"))
+        return
+    with mounted(tmp_path / "disk", "256k") as made:
+        yield made
 
 
 def test_what_a_full_disk_does_not_take_is_held_and_written_when_there_is_room(disk: SmallDisk):
-    spool = Spool(disk.spool, sync=True, memory_bytes=10_000)
+    spool = Spool(disk.folder, sync=True, memory_bytes=10_000)
     spool.append(record(0))
     disk.fill()
     for number in range(1, 5):
@@ -186,12 +159,12 @@ def test_what_a_full_disk_does_not_take_is_held_and_written_when_there_is_room(d
 
     assert (spool.trouble, spool.held_bytes) == (None, 0)
     spool.append(record(5))
-    assert numbers(Spool(disk.spool, sync=True)) == [2, 3, 4, 5]
+    assert numbers(Spool(disk.folder, sync=True)) == [2, 3, 4, 5]
     assert numbers(spool) == [5]
 
 
 def test_only_so_much_is_held_but_what_is_safe_counts_no_more(disk: SmallDisk):
-    spool = Spool(disk.spool, sync=True, memory_bytes=700)
+    spool = Spool(disk.folder, sync=True, memory_bytes=700)
     disk.fill()
     for number in range(4):
         spool.append(record(number, size=100))
@@ -200,7 +173,9 @@ def test_only_so_much_is_held_but_what_is_safe_counts_no_more(disk: SmallDisk):
     taken = spool.take(100, 0.0)
     assert len(taken) == 4
     spool.release(taken[-1].end)
+    spool.save()
     assert (spool.held_bytes, spool.waiting) == (0, False)
+    assert spool.trouble == "No space left on device"  # nothing shows that it has room
     for number in range(5, 8):
         spool.append(record(number, size=100))
     assert numbers(spool) == [5, 6, 7]
@@ -208,7 +183,7 @@ def test_only_so_much_is_held_but_what_is_safe_counts_no_more(disk: SmallDisk):
 
 
 def test_without_memory_an_append_fails_and_the_next_one_may_succeed(disk: SmallDisk):
-    spool = Spool(disk.spool, sync=False, segment_bytes=100)
+    spool = Spool(disk.folder, sync=False, segment_bytes=100)
     for number in range(4):  # the next one needs a new segment
         spool.append(record(number, size=20))
     disk.fill()
@@ -221,7 +196,7 @@ def test_without_memory_an_append_fails_and_the_next_one_may_succeed(disk: Small
 
 
 def test_what_is_held_goes_over_to_the_next_program_of_the_process(disk: SmallDisk):
-    spool = Spool(disk.spool, sync=True, memory_bytes=10_000)
+    spool = Spool(disk.folder, sync=True, memory_bytes=10_000)
     spool.append(record(0))
     disk.fill()
     for number in range(1, 5):
@@ -229,13 +204,13 @@ def test_what_is_held_goes_over_to_the_next_program_of_the_process(disk: SmallDi
     spool.release(spool.take(3, 0.0)[-1].end)
     spool.close()
 
-    again = Spool(disk.spool, sync=True, memory_bytes=10_000)
+    again = Spool(disk.folder, sync=True, memory_bytes=10_000)
     again.adopt(spool.unsaved())
 
     assert numbers(again) == [3, 4]
     disk.clear()
     again.save()
-    assert numbers(Spool(disk.spool, sync=True))[-2:] == [3, 4]
+    assert numbers(Spool(disk.folder, sync=True))[-2:] == [3, 4]
 
 
 @given(st.lists(st.sampled_from(["append", "take", "release", "rewind", "crash"]), max_size=60))
@@ -278,7 +253,7 @@ class Cut(Faults):
 
 @pytest.fixture
 def broker() -> Broker:
-    found = Broker(locked=True)
+    found = Broker()
     found.connect("setup").create_topics([TopicSettings("topic", 1, -1)])
     return found
 

@@ -99,7 +99,7 @@ class Spool:
 
     @property
     def trouble(self) -> str | None:
-        """Why records are held in memory; None while they are not."""
+        """Why records are, or were last, held in memory; None once one was written since."""
         return self._trouble
 
     @property
@@ -118,19 +118,20 @@ class Spool:
         frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
         with self._changed:
             self.save()
-            if self._held is None:
+            if self._held:
+                self._hold(frame, self._trouble)
+            else:
                 try:
                     self._write(frame)
+                    self._held = self._trouble = None
                 except OSError as error:
                     self._hold(frame, error.strerror or str(error))
-            else:
-                self._hold(frame, self._trouble)
             self._changed.notify_all()
 
     def save(self) -> None:
         """Write what is held in memory to the disk, if that takes it now."""
         with self._changed, contextlib.suppress(OSError):
-            if self._held is not None:
+            if self._held:
                 self._file = self._create(self._held)
                 self._held = self._trouble = None
                 self._write_released()
@@ -219,7 +220,7 @@ class Spool:
         held = self._held or b""
         if len(held) + len(frame) > self._memory_bytes:
             raise OSError(errno.ENOSPC, trouble or "no room")
-        if self._held is None:
+        if self._held is None or self._file is not None:
             self._begin_segment()
             self._held, self._trouble = bytearray(), trouble
         self._held += frame
