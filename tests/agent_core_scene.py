@@ -1,0 +1,180 @@
+"""A node of the agent's pure core with a clock of its own, and what it is told and asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from pydantic import TypeAdapter
+
+from gangline_bus.codec import Received
+from gangline_schemas.base import Event
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangPreempting,
+    GangReleased,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+    StopReason,
+)
+from gangline_schemas.events.workers import CheckpointShardWritten, GpuInfo, NodeInfo, ObjectDigest
+from gangline_schemas.job import JobSpec
+from gangline_schemas.rank_protocol import ShardReady
+from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.core_state import CoreState
+from gangline_worker.agent.model import (
+    Action,
+    GangKey,
+    HeartbeatAcked,
+    Input,
+    Moment,
+    Prepared,
+    Publish,
+    RankKey,
+    RankMessage,
+    RankSpawned,
+    SendHeartbeat,
+    Spawn,
+    StoreOpened,
+    Uploaded,
+)
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+NODE = NodeInfo(
+    node_id="node-0",
+    incarnation="boot",
+    address="127.0.0.1",
+    hostname="host",
+    gpus=(
+        GpuInfo(index=0, model="cpu", memory_gb=1),
+        GpuInfo(index=1, model="cpu", memory_gb=1),
+    ),
+    cpus=2,
+    memory_gb=4,
+    rendezvous_ports=(21000,),
+)
+LEASE_S = 10.0
+DIGEST = ObjectDigest(key="k", size_bytes=1, xxh3="0" * 32)
+
+
+class Node:
+    """The core with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))
+        self.time_s = 100.0
+        self._offsets = count()
+        self.first = self.core.start(self.at)
+
+    @property
+    def at(self) -> Moment:
+        return Moment(self.time_s, START + timedelta(seconds=self.time_s))
+
+    def do(self, *items: Input | Event) -> list[Action]:
+        """All actions that follow from these inputs."""
+        out: list[Action] = []
+        for item in items:
+            given = self._received(item) if isinstance(item, Event) else item
+            out += self.core.handle(given, self.at)
+        return out
+
+    def acked(self) -> list[Action]:
+        return self.do(HeartbeatAcked(self.core.incarnation, self.time_s))
+
+    def running(self, attempt: int = 1, **allocated: object) -> list[RankKey]:
+        """A gang whose ranks all run."""
+        event = allocation(attempt, **allocated)
+        gang = GangKey(event.job_id, attempt)
+        out = self.do(event, Prepared(gang), StoreOpened(gang))
+        ranks = [action.rank for action in out if isinstance(action, Spawn)]
+        self.do(*(RankSpawned(rank, 1000 + rank.rank) for rank in ranks))
+        return ranks
+
+    def _received(self, event: Event) -> Received:
+        offset = next(self._offsets)
+        envelope = Envelope(id=f"e{offset}", source="/t", time=self.at.utc, subject="s", data=event)
+        return Received(envelope, "t", 0, offset)
+
+
+def allocation(
+    attempt: int = 1,
+    *,
+    job_id: str = "job",
+    node_id: str = "node-0",
+    incarnation: str = "boot",
+    gpus: tuple[int, ...] = (0, 1),
+    first_rank: int = 0,
+    grace_s: float = 30.0,
+) -> GangAllocated:
+    spec = {"name": "j", "team": "nlp", "resources": {"gpus": 4}, "run": "true"}
+    return GangAllocated(
+        job_id=job_id,
+        attempt=attempt,
+        team="nlp",
+        world_size=4,
+        nodes=(
+            NodeAssignment(
+                node_id=node_id,
+                incarnation=incarnation,
+                address="127.0.0.1",
+                gpus=gpus,
+                first_rank=first_rank,
+            ),
+        ),
+        rendezvous=Rendezvous(address="127.0.0.1", port=21000),
+        spec=JobSpec.model_validate({**spec, "stop_grace_seconds": grace_s}),
+    )
+
+
+def released(attempt: int = 1, reason: ReleaseReason = ReleaseReason.RESTARTING) -> GangReleased:
+    return GangReleased(
+        job_id="job", attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=1.0
+    )
+
+
+def preempting(node: Node, after_s: float, attempt: int = 1) -> GangPreempting:
+    deadline = node.at.utc + timedelta(seconds=after_s)
+    return GangPreempting(
+        job_id="job", attempt=attempt, reason=StopReason.PREEMPTED, deadline=deadline
+    )
+
+
+def published(actions: list[Action], kind: type[Event]) -> list:
+    return [
+        item.event for item in actions if isinstance(item, Publish) and isinstance(item.event, kind)
+    ]
+
+
+def kinds(actions: list[Action]) -> list[type]:
+    return [type(item) for item in actions if not isinstance(item, SendHeartbeat)]
+
+
+def ready(rank: RankKey, step: int = 5, world_size: int = 4) -> RankMessage:
+    message = ShardReady(
+        step=step, rank=rank.rank, world_size=world_size, manifest=DIGEST, shard=DIGEST
+    )
+    return RankMessage(rank, message)
+
+
+def written(rank: RankKey, step: int = 5) -> Uploaded:
+    event = CheckpointShardWritten(
+        job_id="job",
+        attempt=rank.gang.attempt,
+        step=step,
+        rank=rank.rank,
+        world_size=4,
+        node_id="node-0",
+        manifest=DIGEST,
+        shards=(DIGEST,),
+    )
+    return Uploaded(rank, event)
+
+
+def begun_anew(node: Node) -> list[Action]:
+    """What the core asks for that another program of the agent's process begins with."""
+    codec = TypeAdapter(CoreState)
+    state = codec.validate_json(codec.dump_json(node.core.state))
+    node.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))
+    return node.core.go_on(state)

@@ -1,0 +1,172 @@
+"""How the core ends ranks: fenced, preempted, killed, cut off, told to leave."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent_core_scene import LEASE_S, Node, allocation, kinds, preempting, published, released
+from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
+from gangline_schemas.rank_protocol import Control, Hello
+from gangline_worker.agent.model import (
+    CloseGang,
+    GangKey,
+    HeartbeatAcked,
+    KillRank,
+    Leave,
+    Prepare,
+    Prepared,
+    Publish,
+    RankExited,
+    RankKey,
+    RankMessage,
+    RankSpawned,
+    SendControl,
+    Spawn,
+    StoreOpened,
+    TerminateRank,
+    Tick,
+)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_a_higher_attempt_waits_until_the_older_one_is_gone(node: Node):
+    older = node.running(attempt=1)
+    out = node.do(allocation(attempt=2))
+    assert [item for item in out if isinstance(item, KillRank)] == [KillRank(r) for r in older]
+    newer = GangKey("job", 2)
+    assert Spawn not in kinds(node.do(Prepared(newer), StoreOpened(newer)))
+    assert Spawn not in kinds(node.do(RankExited(older[0], signal=9)))
+    out = node.do(RankExited(older[1], signal=9))
+    assert kinds(out) == [Publish, CloseGang, Spawn, Spawn]
+    assert published(out, WorkerExited)[0].reason is ExitReason.FENCED
+
+
+def test_a_higher_attempt_elsewhere_ends_the_older_one_here(node: Node):
+    node.running(attempt=1)
+    out = node.do(allocation(attempt=2, node_id="node-9"))
+    assert kinds(out) == [KillRank, KillRank]
+
+
+def test_a_gang_waits_for_the_gpus_of_one_that_is_being_killed(node: Node):
+    ranks = node.running()
+    node.do(released())
+    other = GangKey("other", 1)
+    out = node.do(allocation(job_id="other", gpus=(1,)), Prepared(other), StoreOpened(other))
+    assert Spawn not in kinds(out)
+    out = node.do(*(RankExited(rank, signal=9) for rank in ranks))
+    assert kinds(out).count(Spawn) == 1
+
+
+def test_preempting_asks_by_both_ways_and_kills_after_the_deadline(node: Node):
+    ranks = node.running(gpus=(0,))
+    node.do(RankMessage(ranks[0], Hello(rank=0, token="t")))
+    out = node.do(preempting(node, 5.0))
+    assert out == [SendControl(ranks[0], Control(stop="preempted")), TerminateRank(ranks[0])]
+    assert node.do(preempting(node, 5.0)) == []
+    node.time_s += 4.9
+    assert KillRank not in kinds(node.do(Tick()))
+    node.time_s += 0.2
+    assert KillRank in kinds(node.do(Tick()))
+    (exited,) = published(node.do(RankExited(ranks[0], signal=9)), WorkerExited)
+    assert (exited.reason, exited.signal) == (ExitReason.STOPPED, 9)
+
+
+def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 5.0))
+    (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
+    assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
+
+
+def test_a_rank_that_was_stopped_has_not_finished_though_the_lease_ended_meanwhile(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 5.0))
+    node.time_s += LEASE_S + 0.1
+    assert KillRank(rank) in node.do(Tick())
+    (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
+    assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
+
+
+def test_a_far_deadline_is_bounded_by_the_grace_of_the_spec(node: Node):
+    (rank,) = node.running(gpus=(0,), grace_s=2.0)
+    node.do(preempting(node, 10_000.0))
+    node.acked()
+    node.time_s += 2.1
+    assert KillRank(rank) in node.do(Tick())
+
+
+def test_a_gang_that_is_stopped_before_it_started_never_starts(node: Node):
+    node.do(allocation())
+    exits = published(node.do(preempting(node, 5.0)), WorkerExited)
+    assert [item.reason for item in exits] == [ExitReason.STOPPED] * 2
+    gang = GangKey("job", 1)
+    assert Spawn not in kinds(node.do(Prepared(gang), StoreOpened(gang)))
+    assert kinds(node.do(released())) == [CloseGang]
+
+
+def test_a_kill_that_comes_before_the_process_does_follows_it(node: Node):
+    gang = GangKey("job", 1)
+    node.do(allocation(gpus=(0,)), Prepared(gang), StoreOpened(gang))
+    assert KillRank not in kinds(node.do(released()))
+    assert KillRank(RankKey(gang, 0)) in node.do(RankSpawned(RankKey(gang, 0), 1))
+
+
+def test_a_kill_is_repeated_until_the_process_is_gone(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(released())
+    node.time_s += 1.1
+    assert KillRank(rank) in node.do(Tick())
+
+
+def test_a_lost_lease_kills_all_and_the_node_joins_again_when_they_are_gone(node: Node):
+    ranks = node.running()
+    node.time_s += LEASE_S - 0.1
+    assert KillRank not in kinds(node.do(Tick()))
+    node.time_s += 0.2
+    out = node.do(Tick())
+    assert [item for item in out if isinstance(item, KillRank)] == [KillRank(r) for r in ranks]
+    assert published(node.acked(), NodeJoined) == []
+    exits = published(node.do(*(RankExited(rank, signal=9) for rank in ranks)), WorkerExited)
+    assert {(item.reason, item.incarnation) for item in exits} == {(ExitReason.LEASE_LOST, "boot")}
+    (joined,) = published(node.acked(), NodeJoined)
+    assert joined.node.incarnation == node.core.incarnation == "boot.1"
+    assert node.do(allocation(attempt=2)) == []
+    assert Prepare in kinds(node.do(allocation(attempt=3, incarnation="boot.1")))
+
+
+def test_an_acknowledgement_counts_from_its_sending_and_for_its_incarnation(node: Node):
+    sent_s = node.time_s
+    node.running()
+    node.time_s += LEASE_S - 1
+    node.do(HeartbeatAcked("boot", sent_s + 2))
+    node.time_s += 2.5
+    assert KillRank not in kinds(node.do(Tick()))
+    node.time_s += 1.0
+    assert KillRank in kinds(node.do(Tick()))
+    assert published(node.do(HeartbeatAcked("boot", node.time_s)), NodeJoined) == []
+
+
+def test_leaving_stops_the_ranks_and_takes_no_more(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    out = node.do(Leave("stop", 5.0))
+    assert len(published(out, NodeLeaving)) == 1
+    assert TerminateRank(rank) in out
+    assert Prepare not in kinds(node.do(allocation(job_id="other", gpus=(1,))))
+    assert not node.core.gone
+    (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
+    assert exited.reason is ExitReason.STOPPED
+    assert node.core.gone
+
+
+def test_a_second_order_to_leave_can_only_shorten_the_time_of_the_ranks(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(Leave("aws will terminate this spot instance", 20.0))
+    assert node.do(Leave("the agent was told to stop", 2.0), Leave("again", 9.0)) == []
+    node.time_s += 1.9
+    assert KillRank not in kinds(node.do(Tick()))
+    node.time_s += 0.2
+    assert KillRank(rank) in node.do(Tick())
