@@ -91,6 +91,8 @@ def test_it_is_a_fork_and_random_numbers_differ(ranks: Ranks) -> None:
         ("raise ValueError('no such corpus')", 1, "ValueError: no such corpus"),
         ("import sys; sys.exit(7)", 7, ""),
         ("import sys; sys.exit('bad input')", 1, "bad input"),
+        ("import sys; sys.exit(300)", 44, ""),
+        ("import atexit; atexit.register(lambda: 1 / 0)", 0, "ZeroDivisionError"),
         ("def broken(:\n    pass", 1, "SyntaxError"),
         ("import os; os._exit(9)", 9, ""),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
@@ -109,6 +111,28 @@ def test_it_ends_as_a_fresh_one(ranks: Ranks, body: str, code: int, words: str) 
     assert [line for line in warm_lines if "File" in line] == [
         line for line in cold_lines if "File" in line
     ], "the same frames are shown"
+
+
+def test_what_a_rank_left_in_buffers_is_written_at_its_end(ranks: Ranks) -> None:
+    write(
+        ranks.folder,
+        {
+            "go.py": """
+        import atexit, ctypes, sys, threading
+        kept = [open(sys.argv[1], "w")]
+        kept.append(kept)
+        kept[0].write("text")
+        threading.Thread(target=lambda: kept[0].write(" of a thread")).start()
+        atexit.register(lambda: kept[0].write(" at the end"))
+        ctypes.CDLL(None).printf(b"of C\\n")
+    """
+        },
+    )
+    for rank, warm in enumerate((True, False)):
+        ranks.start(rank, ["python", "go.py", f"out-{rank}"], warm=warm)
+        assert ranks.end(rank).code == 0
+        assert (ranks.folder / f"out-{rank}").read_text() == "text of a thread at the end"
+        assert ranks.lines[rank] == ["of C"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +225,8 @@ def tokens(rank: int) -> set[int]:
 
 FORKS_FAIL_TWICE = """
     import os, sys
-    from gangline_worker.agent import zygote
+    from gangline_worker.agent import warm_up, zygote
+    warm_up.import_modules = warm_up.take_a_step = lambda: None  # no rank is let through its gate
     real, parent, asked = os.fork, os.getpid(), 0
     def fork():
         global asked

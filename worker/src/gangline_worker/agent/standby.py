@@ -12,7 +12,9 @@ While it imports it gives way to the ranks that run, where the system lets it co
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -52,6 +54,7 @@ def main() -> None:
                     answer(control, pid=os.getpid())
                 control.close()
                 become(request, descriptors, agent)
+                atexit.register(gc.unfreeze)  # else libraries complain of leaks at the end
                 run(request.arguments)
                 return
         answer(control, refused=refused)

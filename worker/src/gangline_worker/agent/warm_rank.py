@@ -13,10 +13,8 @@ folder instead, is refused.
 from __future__ import annotations
 
 import array
-import atexit
 import contextlib
 import ctypes
-import gc
 import json
 import os
 import random
@@ -131,7 +129,6 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     _be_found_by(request.environment.get(TOKEN_VARIABLE))
     os.environ.clear()
     os.environ.update(request.environment)
-    atexit.register(gc.unfreeze)  # else libraries complain of leaks at the end
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

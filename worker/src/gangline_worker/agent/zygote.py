@@ -12,14 +12,16 @@ never touched a GPU.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from . import warm_up
 from .isolation_rooms import turn_to
+from .rank_end import run_and_end
 from .warm_rank import answer, become, begin, receive, refusal, run
 
 
 def main() -> None:
-    """Serve until the agent goes; in a forked rank this returns when its program has ended."""
+    """Serve until the agent goes."""
     control, agent = begin()
     warm_up.import_modules()
     warm_up.take_a_step()
@@ -40,8 +42,7 @@ def main() -> None:
                 if pid == 0:
                     control.close()
                     become(request, descriptors, agent)
-                    run(request.arguments)
-                    return
+                    run_and_end(partial(run, request.arguments))
                 answer(control, pid=pid)
         if refused is not None:
             answer(control, refused=refused)
