@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from gangline.api_models import Job
 from gangline.sdk import Gangline, connect
+from log_watch import LogWatch
 from platform_fixture import RunningPlatform
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,7 +44,7 @@ def test_every_example_is_run_here() -> None:
     assert found == {
         "train-fsdp.yaml", "train-single.yaml", "train-elastic.yaml", "train-parallel.yaml",
         "shell.yaml", "torchrun-script/job.yaml", "metrics-script/job.yaml",
-        "fsdp-script/job.yaml",
+        "fsdp-script/job.yaml", "hf-trainer-script/job.yaml",
     }  # fmt: skip
 
 
@@ -106,3 +109,34 @@ def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None
     assert sorted(losses[0]) == [*range(21, 31)]
     for step, loss in losses[0].items():
         assert loss == pytest.approx(losses[1][step], abs=1e-5)
+
+
+def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
+    client: Gangline, platform: RunningPlatform
+) -> None:
+    installed = pytest.importorskip("transformers", reason="transformers is not among the locked")
+    pytest.importorskip("accelerate", reason="transformers trains by accelerate, which is missing")
+    overrides = {
+        "hyperparameters.steps": 400,
+        "env.PYTHONPATH": str(Path(installed.__file__).parents[1]),
+        "env.TRANSFORMERS_VERBOSITY": "error",
+    }
+    whole = run(client, "hf-trainer-script/job.yaml", **overrides)
+    with LogWatch(platform.client.bootstrap_servers) as watch:
+        killed = client.submit(EXAMPLES / "hf-trainer-script/job.yaml", overrides=overrides).job_id
+        watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == killed)
+        ranks = {s.data.rank: s.data.pid for s in watch.of("worker.started", killed)}
+        os.kill(ranks[1], signal.SIGKILL)
+        assert watch.wait_state(killed, "succeeded", "failed").data.state == "succeeded"
+        first, second = (s.data for s in watch.of("gang.allocated", killed))
+        assert first.resume is None
+        assert second.resume.step >= 10
+        again = watch.wait_step(killed, 0, attempt=2).data
+        assert min(again.step) == second.resume.step + 1
+    losses = [
+        {step.step: step.metrics["loss"] for step in client.metrics(job, ["loss"], follow=True)}
+        for job in (whole.job_id, killed)
+    ]
+    assert sorted(losses[0]) == [*range(1, 401)]
+    assert losses[1] == losses[0]
+    assert losses[0][400] < losses[0][1] / 2
