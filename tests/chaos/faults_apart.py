@@ -96,8 +96,9 @@ def spot_notice(attack: Attack) -> None:
         attack.watch.settle()
         if attack.node() == name:
             raise Broken("the job stayed on a node that goes")
-        if attack.last_step(1) != moved.resume.step:
-            raise Broken("the steps since the last save were lost, in spite of the notice")
+        taken, kept = attack.last_step(1), moved.resume.step
+        if taken != kept:
+            raise Broken(f"step {taken} was taken, and step {kept} saved, in spite of the notice")
     finally:
         node.cloud.spot_action = None
 
