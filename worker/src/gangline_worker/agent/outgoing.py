@@ -29,9 +29,38 @@ log = structlog.get_logger(__name__)
 
 _TELEMETRY = {Topic.STEPS, Topic.LOGS}
 _STATUS_AGE_S = 5.0
+_CALM_S = 30.0
 _GIB = 1024**3
 _MEMORY_BYTES = 16 * 1024 * 1024
 """So much of control events is held while the disk takes none: some ten thousand."""
+
+
+class _Told:
+    """Says a trouble once when it begins, and once when it has not come for `_CALM_S`.
+
+    A full disk takes a little now and then: what was sent is deleted. Any thread may call it.
+    """
+
+    def __init__(self, begun: str, over: str) -> None:
+        self._begun, self._over = begun, over
+        self._last_s: float | None = None
+        self._lock = threading.Lock()
+
+    def came(self, **details: object) -> None:
+        """It is there."""
+        with self._lock:
+            told, self._last_s = self._last_s is not None, time.monotonic()
+        if not told:
+            log.error(self._begun, **details)
+
+    def pass_time(self, **details: object) -> None:
+        """Look whether it is over."""
+        with self._lock:
+            over = self._last_s is not None and time.monotonic() - self._last_s >= _CALM_S
+            if over:
+                self._last_s = None
+        if over:
+            log.warning(self._over, **details)
 
 
 class Outgoing:
@@ -71,10 +100,9 @@ class Outgoing:
         self._heartbeats: Writer | None = None
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
-        self._trouble: str | None = None
+        self._holding = _Told("spool.held_in_memory", "spool.on_disk_again")
+        self._losing = _Told("spool.not_written", "spool.written_again")
         self._lost = 0
-        self._lost_lately = 0
-        self._losing = threading.Lock()
         self._measure(meter)
 
     def _measure(self, meter: Meter) -> None:
@@ -129,7 +157,10 @@ class Outgoing:
     ) -> None:
         """Send a heartbeat once; `acked` is called from another thread when the bus has it."""
         self._control.save()
-        self._tell_trouble()
+        if self._control.held_bytes:
+            self._holding.came(error=self._control.trouble)
+        self._holding.pass_time()
+        self._losing.pass_time(lost=self._lost)
         full = event.model_copy(update=self._load(at_s))
 
         def delivered(error: BusError | None) -> None:
@@ -197,30 +228,14 @@ class Outgoing:
         record = self._record(topic, subject, event, event_id, at)
         if topic not in _TELEMETRY:
             self._control.append(record)
-            self._tell_trouble()
+            if self._control.held_bytes:
+                self._holding.came(error=self._control.trouble)
             return
-        with self._losing:
-            try:
-                self._telemetry.append(record)
-            except OSError as error:  # a full disk must not end the ranks
-                self._lost += 1
-                self._lost_lately += 1
-                if self._lost_lately == 1:
-                    log.warning("spool.not_written", topic=topic.value, error=error.strerror)
-            else:
-                if self._lost_lately:
-                    log.warning("spool.written_again", lost=self._lost_lately)
-                self._lost_lately = 0
-
-    def _tell_trouble(self) -> None:
-        """Once when control events begin to be held in memory, and once when they no longer are."""
-        trouble = self._control.trouble
-        if (trouble is None) != (self._trouble is None):
-            if trouble is not None:
-                log.error("spool.held_in_memory", error=trouble, limit_bytes=_MEMORY_BYTES)
-            else:
-                log.warning("spool.on_disk_again")
-        self._trouble = trouble
+        try:
+            self._telemetry.append(record)
+        except OSError as error:  # a full disk must not end the ranks
+            self._lost += 1
+            self._losing.came(topic=topic.value, error=error.strerror)
 
     def _record(
         self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime
