@@ -50,7 +50,7 @@ from gangline_worker.checkpoint.layout import lay_out
 from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
 from gangline_worker.checkpoint.staging import move_together, staging
 
-COPIER_NICENESS = 10
+COPIER_NICENESS = 5  # a quarter of a core that a step takes: about as long as the disk needs
 GROUP_BYTES = 4 << 20  # copied at least before they are hashed: the CPU's cache still has them
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
 
