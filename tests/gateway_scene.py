@@ -119,7 +119,7 @@ class GatewayScene:
     """The running parts, and what tests do with them."""
 
     def __init__(self, folder: Path, past: Past | None = None, *, deciding: bool = True) -> None:
-        self.broker = Broker(lambda: int(time.time() * 1000), locked=True)
+        self.broker = Broker(lambda: int(time.time() * 1000))
         self.names = TopicNames("t.")
         self.bus: MemoryBus = self.broker.connect("test")
         create_topics(self.bus, self.names)

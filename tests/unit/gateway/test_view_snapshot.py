@@ -79,7 +79,7 @@ class Bus:
     """A broker on which the logs are written bit by bit."""
 
     def __init__(self) -> None:
-        self.broker = Broker(locked=True)
+        self.broker = Broker()
         self.bus = self.broker.connect("writer")
         create_topics(self.bus, NAMES)
         self._seqs = {"quota": 0, "scheduler": 0}

@@ -2,8 +2,8 @@
 
 Offsets have gaps where control records stand, pending transactions hold back the last stable
 offset, writers have epochs, groups have one owner per partition. `Broker` is the shared part (it
-outlives its clients, as a broker does); `MemoryBus` is one process's connection to it. Everything
-is single-threaded; nothing reads a clock.
+outlives its clients, as a broker does); `MemoryBus` is one process's connection to it, for one
+thread at a time; connections may be used side by side. Nothing reads a clock.
 
 `Broker.faults` lets a simulation crash a client at a point, lose the bus, delay an EndTxn, or
 deliver a record twice.
@@ -11,6 +11,7 @@ deliver a record twice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -84,6 +85,7 @@ class Broker:
         self._writers: dict[str, _WriterState] = {}
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._members: dict[tuple[str, str], list[str]] = {}
+        self._lock = threading.RLock()
         self.faults = Faults()
         self.down = False
 
@@ -93,17 +95,19 @@ class Broker:
 
     def lose(self, client: str) -> None:
         """The group sessions of a dead client end; its partitions go to other members."""
-        for members in self._members.values():
-            if client in members:
-                members.remove(client)
+        with self._lock:
+            for members in self._members.values():
+                if client in members:
+                    members.remove(client)
 
     def late_end(self, transactional_id: str, epoch: int, *, commit: bool) -> bool:
         """A delayed EndTxn arrives; it acts only when the writer's epoch is still that one."""
-        writer = self._writers[transactional_id]
-        if writer.epoch != epoch or writer.open is None:
-            return False
-        self._end(writer, commit=commit)
-        return True
+        with self._lock:
+            writer = self._writers[transactional_id]
+            if writer.epoch != epoch or writer.open is None:
+                return False
+            self._end(writer, commit=commit)
+            return True
 
     def dump(self, topic: str) -> list[Record]:
         """All committed records of a topic, by partition and offset: for checks after a run."""
@@ -179,12 +183,13 @@ class MemoryBus:
 
     def create_topics(self, topics: Iterable[TopicSettings]) -> None:
         """Create what is missing."""
-        for topic in topics:
-            if topic.name in self.broker._counts:
-                continue
-            self.broker._counts[topic.name] = topic.partitions
-            for partition in range(topic.partitions):
-                self.broker._logs[TopicPartition(topic.name, partition)] = []
+        with self.broker._lock:
+            for topic in topics:
+                if topic.name in self.broker._counts:
+                    continue
+                self.broker._counts[topic.name] = topic.partitions
+                for partition in range(topic.partitions):
+                    self.broker._logs[TopicPartition(topic.name, partition)] = []
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has."""
@@ -214,14 +219,15 @@ class MemoryBus:
     ) -> dict[TopicPartition, int | None]:
         """The group's next offsets; BusUnavailable while a transaction on them is open."""
         self.broker._reachable()
-        wanted = list(places)
-        for writer in self.broker._writers.values():
-            if writer.open is None:
-                continue
-            if any((group, place) in writer.open.offsets for place in wanted):
-                raise BusUnavailable("an open transaction holds these offsets")
-        known = self.broker._offsets.get(group, {})
-        return {place: known.get(place) for place in wanted}
+        with self.broker._lock:
+            wanted = list(places)
+            for writer in self.broker._writers.values():
+                if writer.open is None:
+                    continue
+                if any((group, place) in writer.open.offsets for place in wanted):
+                    raise BusUnavailable("an open transaction holds these offsets")
+            known = self.broker._offsets.get(group, {})
+            return {place: known.get(place) for place in wanted}
 
     def writer(self) -> MemoryWriter:
         """A stream writer."""
@@ -252,13 +258,14 @@ class MemoryWriter:
         """Append, as many times as the faults say."""
         broker = self._bus.broker
         broker.faults.at("send", self._bus.client)
-        error: BusError | None = None
-        try:
-            broker._reachable()
-            for _ in range(broker.faults.copies(record, self._bus.client)):
-                broker._append(record, _Status.COMMITTED)
-        except BusError as problem:
-            error = problem
+        with broker._lock:
+            error: BusError | None = None
+            try:
+                broker._reachable()
+                for _ in range(broker.faults.copies(record, self._bus.client)):
+                    broker._append(record, _Status.COMMITTED)
+            except BusError as problem:
+                error = problem
         if on_delivery is not None:
             on_delivery(error)
         elif error is not None:
@@ -279,10 +286,11 @@ class MemoryTransactionalWriter:
         broker = bus.broker
         broker.faults.at("takeover", bus.client)
         broker._reachable()
-        self.state = broker._writers.setdefault(transactional_id, _WriterState())
-        self.state.epoch += 1
-        broker._end(self.state, commit=False)
-        self.epoch = self.state.epoch
+        with broker._lock:
+            self.state = broker._writers.setdefault(transactional_id, _WriterState())
+            self.state.epoch += 1
+            broker._end(self.state, commit=False)
+            self.epoch = self.state.epoch
         self._bus = bus
         broker.faults.at("takeover.fenced", bus.client)
 
@@ -293,13 +301,14 @@ class MemoryTransactionalWriter:
         broker, client = self._bus.broker, self._bus.client
         broker.faults.at("commit.begin", client)
         self._alive()
-        if self.state.open is not None:
-            raise BusError("the last transaction is still open")
-        transaction = self.state.open = _Transaction()
-        for record in records:
-            entry, place = broker._append(record, _Status.PENDING)
-            transaction.entries.append(entry)
-            transaction.places.setdefault(place, entry.record.offset)
+        with broker._lock:
+            if self.state.open is not None:
+                raise BusError("the last transaction is still open")
+            transaction = self.state.open = _Transaction()
+            for record in records:
+                entry, place = broker._append(record, _Status.PENDING)
+                transaction.entries.append(entry)
+                transaction.places.setdefault(place, entry.record.offset)
         broker.faults.at("commit.produced", client)
         self._alive()
         transaction.offsets.update({(group, place): at for place, at in offsets.items()})
@@ -307,9 +316,10 @@ class MemoryTransactionalWriter:
         self._alive()
         if broker.faults.keeps_end(client, commit=True):
             raise BusUnavailable("no answer to EndTxn")
-        if self.state.open is not transaction:
-            raise Fenced("the transaction was ended by somebody else")
-        broker._end(self.state, commit=True)
+        with broker._lock:
+            if self.state.open is not transaction:
+                raise Fenced("the transaction was ended by somebody else")
+            broker._end(self.state, commit=True)
         broker.faults.at("commit.ended", client)
 
     def check_connection(self) -> None:
@@ -317,8 +327,9 @@ class MemoryTransactionalWriter:
 
     def close(self) -> None:
         """End an open transaction without its records."""
-        if self.state.epoch == self.epoch:
-            self._bus.broker._end(self.state, commit=False)
+        with self._bus.broker._lock:
+            if self.state.epoch == self.epoch:
+                self._bus.broker._end(self.state, commit=False)
 
     def _alive(self) -> None:
         self._bus.broker._reachable()
@@ -346,19 +357,20 @@ class MemoryReader:
         if broker.down:
             return []
         found: list[Record] = []
-        for place, start in self._positions.items():
-            log, position = broker._logs[place], start
-            if position == len(log):
-                continue
-            end = broker._stable_end(place)
-            while position < end and len(found) < max_records:
-                entry = log[position]
-                if entry.status is _Status.COMMITTED:
-                    found.append(entry.record)
-                position += 1
-            while position < end and log[position].status is not _Status.COMMITTED:
-                position += 1
-            self._positions[place] = position
+        with broker._lock:
+            for place, start in self._positions.items():
+                log, position = broker._logs[place], start
+                if position == len(log):
+                    continue
+                end = broker._stable_end(place)
+                while position < end and len(found) < max_records:
+                    entry = log[position]
+                    if entry.status is _Status.COMMITTED:
+                        found.append(entry.record)
+                    position += 1
+                while position < end and log[position].status is not _Status.COMMITTED:
+                    position += 1
+                self._positions[place] = position
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -377,17 +389,20 @@ class MemoryMember:
         self._bus = bus
         self._topic = topic
         self._members = bus.broker._members.setdefault((group, topic), [])
-        self._members.append(bus.client)
+        with bus.broker._lock:
+            self._members.append(bus.client)
 
     def owned(self, timeout_s: float) -> frozenset[int]:
         """The partitions owned now."""
         broker = self._bus.broker
-        if broker.down or self._bus.client not in self._members:
-            return frozenset()
-        mine, count = self._members.index(self._bus.client), len(self._members)
-        return frozenset(range(mine, broker._counts[self._topic], count))
+        with broker._lock:
+            if broker.down or self._bus.client not in self._members:
+                return frozenset()
+            mine, count = self._members.index(self._bus.client), len(self._members)
+            return frozenset(range(mine, broker._counts[self._topic], count))
 
     def close(self) -> None:
         """Leave."""
-        if self._bus.client in self._members:
-            self._members.remove(self._bus.client)
+        with self._bus.broker._lock:
+            if self._bus.client in self._members:
+                self._members.remove(self._bus.client)
