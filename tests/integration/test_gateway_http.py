@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,37 +18,22 @@ from gangline_bus.codec import decode
 from gangline_gateway import openapi
 from gangline_gateway.app import routes
 from gangline_gateway.past import Past
-from gangline_gateway.ring import MAX_RECORDS
-from gangline_gateway.sse import Streams
-from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.checkpoint import code_key
-from gangline_schemas.events.checkpoints import (
-    CheckpointCommitted,
-    CheckpointPinChanged,
-    IntervalAdvised,
-)
-from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.events.workers import (
-    ExitReason,
-    LogLine,
-    WorkerExited,
-    WorkerLog,
-    WorkerStarted,
-    WorkerStep,
+from gateway_http import (
+    ADMIN,
+    NLP,
+    PROBLEM,
+    SERVICE,
+    VISION,
+    events,
+    problem,
+    served_to_two,
+    step,
+    submit,
 )
-from gateway_scene import GatewayScene, bearer, job, served
-
-APPROVALS = "/v1/data-approvals"
-USE = {
-    "snapshot": "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b",
-    "project": "assistants",
-    "purpose": "model-training",
-}
-ADMIN, NLP, VISION, SERVICE = (bearer(who) for who in ("admin", "nlp", "vision", "svc"))
-PROBLEM = "application/problem+json"
+from gateway_scene import GatewayScene, job, served
 
 
 @pytest.fixture(scope="module")
@@ -59,43 +43,16 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
 
 @pytest.fixture(scope="module")
 def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
-    with served(scene) as client:
-        scene.configure("nlp", 64)
-        scene.configure("vision", 8)
+    with served_to_two(scene) as client:
         yield client
 
 
-def submit(client: httpx.Client, headers: dict[str, str] = NLP, **fields: Any) -> str:
-    answer = client.post("/v1/training-jobs", json=job(**fields), headers=headers)
-    assert answer.status_code == 201, answer.text
-    job_id: str = answer.json()["job_id"]
-    return job_id
-
-
-def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == PROBLEM
-    found: dict[str, Any] = answer.json()
-    assert found["type"] == f"urn:gangline:problem:{code}"
-    assert found["status"] == status
-    assert found["instance"].endswith(answer.headers["x-trace-id"])
-    return found
-
-
-def events(lines: Iterator[str]) -> Iterator[tuple[str, str, Any]]:
-    """(id, event, data) of a stream."""
-    last_id, kind, data = "", "", ""
-    for line in lines:
-        name, _, value = line.partition(": ")
-        if name == "id":
-            last_id = value
-        elif name == "event":
-            kind = value
-        elif name == "data":
-            data = value
-        elif not line and data:
-            yield last_id, kind, json.loads(data)
-            kind, data = "", ""
+APPROVALS = "/v1/data-approvals"
+USE = {
+    "snapshot": "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b",
+    "project": "assistants",
+    "purpose": "model-training",
+}
 
 
 def every_operation() -> list[tuple[str, str]]:
@@ -432,160 +389,6 @@ def test_teams_and_nodes_are_changed_by_admins(
     http_client.post("/v1/nodes/drained/drain", json={"drain": True}, headers=ADMIN)
 
 
-def step(run_id: str, first: int, count: int = 1) -> WorkerStep:
-    steps = tuple(range(first, first + count))
-    loss = tuple(1 / (1 + index) for index in steps)
-    return WorkerStep(
-        run_id=run_id, team="nlp", attempt=1, rank=0, step=steps,
-        time_ms=tuple(1000 * index for index in steps), metrics={"loss": loss},
-    )  # fmt: skip
-
-
-def log_line(job_id: str, line: int) -> WorkerLog:
-    text = (LogLine(time_ms=line, stream="stdout", text=f"line {line}"),)
-    return WorkerLog(
-        job_id=job_id, team="nlp", attempt=1, rank=0, node_id="n", first_line=line, lines=text
-    )
-
-
-def test_metrics_are_streamed_and_resumed_without_loss(
-    http_client: httpx.Client, scene: GatewayScene
-) -> None:
-    run_id = submit(http_client, gpus=56)
-    path = f"/training-runs/{run_id}/metrics"
-    say = scene.say
-    say(step(run_id, 1, 2), run_id, run_id)
-    seen: list[int] = []
-    with http_client.stream("GET", path, headers=NLP) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        stream = events(answer.iter_lines())
-        assert next(stream)[1] == "history"
-        say(step(run_id, 3), run_id, run_id)
-        say(step("somebody-else", 3), "somebody-else", run_id)
-        last_id = ""
-        for cursor, kind, data in stream:
-            assert (kind, data["metrics"]["loss"]) == ("step", 1 / (1 + data["step"]))
-            seen.append(data["step"])
-            last_id = cursor
-            if data["step"] == 3:
-                break
-    say(step(run_id, 4, 3), run_id, run_id)
-    resumed = {**NLP, "Last-Event-ID": last_id}
-    with http_client.stream("GET", path, headers=resumed) as answer:
-        for _, kind, data in events(answer.iter_lines()):
-            assert kind == "step"
-            seen.append(data["step"])
-            if data["step"] == 6:
-                break
-    assert seen == [1, 2, 3, 4, 5, 6]
-    for wrong in ("x", "quota.0.1", "steps.99.1"):
-        refused = http_client.get(path, headers={**NLP, "Last-Event-ID": wrong})
-        problem(refused, 422, "invalid")
-    as_json = http_client.get(path, headers={**NLP, "Accept": "application/json"})
-    assert as_json.json() == {"curves": []}
-
-
-def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
-    http_client: httpx.Client, scene: GatewayScene
-) -> None:
-    run_id = submit(http_client, gpus=55)
-    path = f"/training-runs/{run_id}/metrics"
-    scene.say(step(run_id, 1), run_id, run_id)
-    with http_client.stream("GET", path, headers=NLP) as answer:
-        last_id = next(cursor for cursor, kind, _ in events(answer.iter_lines()) if kind == "step")
-    total = MAX_RECORDS + 100
-    for index in range(2, total + 2):
-        scene.say(step(run_id, index), run_id, run_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress.step == total + 1)  # type: ignore[union-attr]
-    seen: list[int] = []
-    with http_client.stream("GET", path, headers={**NLP, "Last-Event-ID": last_id}) as answer:
-        for _, _, data in events(answer.iter_lines()):
-            seen.append(data["step"])
-            if data["step"] == total + 1:
-                break
-    assert seen == list(range(2, total + 2))
-
-
-def run_to_the_end(scene: GatewayScene, job_id: str) -> None:
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].nodes))
-    placed = scene.tail.ask(lambda live: live.jobs[job_id].nodes[0])
-    who = {
-        "job_id": job_id, "attempt": 1, "rank": 0, "node_id": placed.node_id,
-        "incarnation": placed.incarnation,
-    }  # fmt: skip
-    scene.say(WorkerStarted(**who, pid=1), job_id, job_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].state == "running"))
-    exited: Event = WorkerExited(**who, reason=ExitReason.FINISHED, exit_code=0)
-    scene.say(exited, job_id, job_id)
-    scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
-
-
-def test_streams_of_a_job_end_when_it_has_ended(
-    http_client: httpx.Client, scene: GatewayScene
-) -> None:
-    scene.join("n", gpus=1)
-    job_id = submit(http_client, gpus=1, hyperparameters={"steps": 10})
-    base = f"/v1/training-jobs/{job_id}"
-    kinds: list[str] = []
-    texts: list[str] = []
-
-    def follow_events() -> None:
-        params = {"follow": True}
-        with http_client.stream("GET", f"{base}/events", params=params, headers=NLP) as answer:
-            kinds.extend(kind for _, kind, _ in events(answer.iter_lines()))
-
-    def follow_logs() -> None:
-        params = {"follow": True}
-        with http_client.stream("GET", f"{base}/logs", params=params, headers=NLP) as answer:
-            for _, kind, data in events(answer.iter_lines()):
-                texts.append(data["text"] if kind == "log" else kind)
-
-    threads = [threading.Thread(target=target) for target in (follow_events, follow_logs)]
-    for thread in threads:
-        thread.start()
-    for line in range(3):
-        scene.say(log_line(job_id, line), job_id, job_id)
-    scene.say(log_line(job_id, 2), job_id, job_id)  # the agent sent it twice
-    scene.say(step(job_id, 1, 4), job_id, job_id)
-    run_to_the_end(scene, job_id)
-    for thread in threads:
-        thread.join(30)
-    assert texts == ["line 0", "line 1", "line 2", "end"]
-    assert kinds[0] == "job.submitted"
-    assert kinds[-1] == "end"
-    wanted = ["job.admitted", "job.queued", "gang.allocated", "worker.started", "worker.exited"]
-    assert [kind for kind in kinds if kind in wanted] == wanted
-    found = http_client.get(base, headers=NLP).json()
-    assert (found["state"], found["step"], found["total_steps"]) == ("succeeded", 4, 10)
-    with http_client.stream("GET", f"/training-runs/{job_id}/metrics", headers=NLP) as answer:
-        assert [kind for _, kind, _ in events(answer.iter_lines())][-1] == "end"
-
-
-def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
-    job_id = submit(http_client, gpus=54)
-    page = http_client.get("/v1/events", params={"topic": "quota"}, headers=ADMIN).json()
-    admitted = [item for item in page["events"] if item["subject"] == job_id]
-    assert [item["type"] for item in admitted] == ["job.admitted"]
-    params = {"topic": ["quota", "requests"], "from": "start", "follow": True}
-    seen: list[str] = []
-    with http_client.stream("GET", "/v1/events", params=params, headers=ADMIN) as answer:
-        for cursor, kind, data in events(answer.iter_lines()):
-            assert cursor
-            seen.append(kind)
-            if (data["subject"], kind) == (job_id, "job.admitted"):
-                break
-    assert seen[0] in {"team.configured", "team.configure.requested"}
-    problem(http_client.get("/v1/events?topic=secrets", headers=ADMIN), 422, "invalid")
-
-
-def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> None:
-    run_id = submit(http_client, gpus=53)
-    answer = http_client.post(f"/training-runs/{run_id}/checkpoints/10/restore", headers=NLP)
-    problem(answer, 404, "not-found")
-    wrong = http_client.post(f"/training-runs/{run_id}/checkpoints/x/restore", headers=NLP)
-    problem(wrong, 422, "invalid")
-
-
 def test_bundles_are_stored_once_under_their_digest(
     http_client: httpx.Client, scene: GatewayScene
 ) -> None:
@@ -662,87 +465,3 @@ def test_without_a_decision_in_time_the_job_is_pending_and_safe(tmp_path: Path) 
         assert (again.status_code, again.json()["job_id"]) == (200, first.json()["job_id"])
         why = client.get(f"/v1/training-jobs/{first.json()['job_id']}/explain", headers=NLP)
         assert why.json()["code"] == "admission"
-
-
-def test_streams_are_bounded(tmp_path: Path) -> None:
-    scene = GatewayScene(tmp_path)
-    object.__setattr__(scene.gate, "streams", Streams(1))
-    with served(scene) as client:
-        scene.configure("nlp")
-        path = f"/v1/training-jobs/{submit(client)}/events?follow=true"
-        with client.stream("GET", path, headers=NLP) as first:
-            lines = first.iter_lines()  # kept: httpx closes the stream with it
-            next(lines)
-            problem(client.get(path, headers=NLP), 503, "busy")
-        scene.wait(lambda: scene.gate.streams.open == 0)
-
-
-def test_checkpoints_are_read_page_by_page(scene: GatewayScene, http_client: httpx.Client) -> None:
-    job_id = submit(http_client, gpus=58)
-    path = f"/v1/training-jobs/{job_id}/checkpoints"
-    assert http_client.get(path, headers=NLP).json() == {
-        "checkpoints": [], "cursor": None, "interval_s": 600.0, "advice": None,
-    }  # fmt: skip
-    for step in (10, 20, 30):
-        ref = CheckpointRef(job_id=job_id, attempt=1, step=step, world_size=1, commit_key="k")
-        saved = CheckpointCommitted(job_id=job_id, checkpoint=ref, size_bytes=1, objects=1)
-        scene.say(saved, job_id)
-    advised = IntervalAdvised(
-        job_id=job_id, attempt=1, interval_s=90.0, limited_by="floor", cost_s=0.1, busy_s=1.0,
-        mtbf_s=1e6, failures=0.0, lost_s=46.0, reason="because",
-    )  # fmt: skip
-    scene.say(advised, job_id)
-    scene.wait(lambda: http_client.get(path, headers=NLP).json()["advice"])
-    first = http_client.get(path, params={"limit": 2}, headers=NLP).json()
-    assert [item["step"] for item in first["checkpoints"]] == [30, 20]
-    second = http_client.get(path, params={"limit": 2, "cursor": first["cursor"]}, headers=NLP)
-    assert [item["step"] for item in second.json()["checkpoints"]] == [10]
-    assert second.json()["cursor"] is None
-    assert second.json()["advice"]["interval_s"] == 90.0
-    for wrong in ("x", "1", "1.x", "-1.2"):
-        answer = http_client.get(path, params={"cursor": wrong}, headers=NLP)
-        assert problem(answer, 422, "invalid")["errors"][0]["field"] == "cursor"
-
-
-def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
-    http_client: httpx.Client, scene: GatewayScene
-) -> None:
-    job_id = submit(http_client, gpus=49, checkpoint={"promote": "final"})
-    plain = submit(http_client, gpus=48)
-    base = f"/v1/training-jobs/{job_id}"
-    for owner in (job_id, plain):
-        ref = CheckpointRef(job_id=owner, attempt=1, step=20, world_size=1, commit_key="k")
-        saved = CheckpointCommitted(job_id=owner, checkpoint=ref, size_bytes=1, objects=1)
-        scene.say(saved, owner)
-        path = f"/v1/training-jobs/{owner}/checkpoints"
-        scene.wait(lambda path=path: http_client.get(path, headers=NLP).json()["checkpoints"])
-    pin = f"{base}/checkpoints/20/pin"
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(http_client.post, pin, json={"pinned": True}, headers=NLP)
-        quota = scene.names.name(Topic.QUOTA)
-        scene.wait(
-            lambda: any(
-                isinstance(decode(record).data, PinAdmitted) for record in scene.broker.dump(quota)
-            )
-        )
-        assert not asked.done()
-        changed = CheckpointPinChanged(job_id=job_id, attempt=1, step=20, pinned=True)
-        scene.say(changed, job_id)
-        answer = asked.result().json()
-    assert (answer["step"], answer["pinned"]) == (20, True)
-    again = http_client.post(pin, json={"pinned": True}, headers=NLP)
-    assert (again.status_code, again.json()["pinned"]) == (200, True)
-    problem(http_client.post(pin, json={"pinned": 7}, headers=NLP), 422, "invalid")
-
-    promote = f"{base}/checkpoints/20/promote"
-    run = http_client.post(promote, headers=NLP)
-    assert run.status_code == 201
-    found = scene.tail.ask(lambda live: live.jobs[run.json()["job_id"]].spec)
-    assert found is not None
-    assert (found.validates, found.resume_from, found.checkpoint.resume) == (True, job_id, "20")
-    off = http_client.post(f"/v1/training-jobs/{plain}/checkpoints/20/promote", headers=NLP)
-    problem(off, 409, "not-recorded")
-    for path in (promote, pin):
-        gone, body = path.replace("/20/", "/21/"), {"pinned": True} if path == pin else None
-        problem(http_client.post(gone, json=body, headers=NLP), 404, "not-found")
-        problem(http_client.post(path, json=body, headers=VISION), 404, "not-found")

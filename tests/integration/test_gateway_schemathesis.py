@@ -2,7 +2,7 @@
 
 No request may lead to a server error, every answer must be one that the document names, and its
 body must have the documented shape. Event streams never end by themselves, so `follow` stays
-off here; test_gateway_http.py follows them.
+off here; test_gateway_streams.py follows them.
 """
 
 from __future__ import annotations
