@@ -11,7 +11,6 @@ from agent_core_scene import (
     allocation,
     begun_anew,
     kinds,
-    preempting,
     published,
     ready,
     released,
@@ -246,7 +245,7 @@ def test_a_shard_of_another_rank_or_world_is_refused(node: Node):
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_orderly_exit_is_reported_after_its_uploads(node: Node, ended: bool):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 20.0), ready(rank))
+    node.do(ready(rank))
     assert published(node.do(RankExited(rank, code=0)), WorkerExited) == []
     outcome = written(rank) if ended else UploadFailed(rank, 5, "the store is full")
     out = node.do(outcome)
@@ -348,7 +347,7 @@ def test_ranks_are_the_same_to_a_program_that_goes_on(node: Node):
 
 def test_a_program_that_goes_on_asks_again_what_nobody_will_answer(node: Node):
     (rank,) = node.running(gpus=(0,))
-    shard = node.do(preempting(node, 20.0), ready(rank))[-1]
+    shard = node.do(ready(rank))[-1]
     node.do(RankExited(rank, code=0))  # it is reported after its upload
     waiting = node.do(allocation(job_id="other", gpus=(1,)))
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import LEASE_S, Node, allocation, kinds, preempting, published, released
+from agent_core_scene import (
+    LEASE_S,
+    Node,
+    allocation,
+    kinds,
+    preempting,
+    published,
+    ready,
+    released,
+    written,
+)
+from checkpoint_scene import resumes
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
 from gangline_schemas.rank_protocol import Control, Hello
 from gangline_worker.agent.model import (
@@ -80,6 +91,44 @@ def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):
     node.do(preempting(node, 5.0))
     (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
     assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
+
+
+def saved_and_exited(node: Node) -> RankKey:
+    """A rank that was asked to stop, saved step 5 and returned 0."""
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 20.0), ready(rank), RankExited(rank, code=0))
+    assert published(node.do(written(rank)), WorkerExited) == []
+    return rank
+
+
+def test_who_saved_when_asked_has_ended_once_that_is_committed(node: Node):
+    saved_and_exited(node)
+    assert published(node.do(resumes(1, 4, job_id="job")), WorkerExited) == []
+    (exited,) = published(node.do(resumes(1, 5, job_id="job")), WorkerExited)
+    assert exited.reason is ExitReason.STOPPED
+    assert published(node.do(resumes(1, 6, job_id="job")), WorkerExited) == []
+
+
+def test_who_saved_before_it_exited_waits_for_the_commit_too(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 20.0), ready(rank), written(rank))
+    assert published(node.do(RankExited(rank, code=0)), WorkerExited) == []
+    assert len(published(node.do(resumes(1, 5, job_id="job")), WorkerExited)) == 1
+
+
+def test_a_commit_that_does_not_come_is_waited_for_until_the_deadline(node: Node):
+    saved_and_exited(node)
+    for _ in range(19):
+        node.time_s += 1.0
+        node.acked()
+        assert published(node.do(Tick()), WorkerExited) == []
+    node.time_s += 1.0
+    assert len(published(node.do(Tick()), WorkerExited)) == 1
+
+
+def test_nobody_waits_for_the_commit_of_a_gang_that_is_over(node: Node):
+    saved_and_exited(node)
+    assert len(published(node.do(released()), WorkerExited)) == 1
 
 
 def test_a_rank_that_was_stopped_has_not_finished_though_the_lease_ended_meanwhile(node: Node):

@@ -4,7 +4,8 @@ Life of a gang on this node
 1. `gang.allocated` names this node and incarnation: Prepare, and OpenStore where rank 0 is.
 2. Both done, no process of an older attempt and none on its GPUs left: Spawn each rank.
 3. Ranks report steps and shards; shards are uploaded and announced.
-4. They exit: reported with the reason that the agent knows, orderly exits after their uploads.
+4. They exit: reported with the reason that the agent knows, orderly exits after their uploads,
+   and after the commit of them if they were told to stop: the next attempt starts from there.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
@@ -83,7 +84,8 @@ _KILL_AGAIN_S = 1.0
 _STOOD_STILL_S = 2.0  # between two Ticks: nobody was heard meanwhile
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
-_HELD_FOR_UPLOADS = {ExitReason.FINISHED, ExitReason.STOPPED}
+_COMMIT_WAIT_S = 30.0
+_ORDERLY = {ExitReason.FINISHED, ExitReason.STOPPED}
 
 
 class AgentCore:
@@ -200,11 +202,11 @@ class AgentCore:
             case SpawnFailed():
                 return self._on_spawn_failed(item)
             case RankExited():
-                return self._on_exited(item)
+                return self._on_exited(item, at)
             case RankMessage():
                 return self._on_message(item, at)
             case Uploaded() | UploadFailed():
-                return self._on_upload(item)
+                return self._on_upload(item, at)
             case StacksTaken():
                 return self._on_stacks(item, at)
             case NodeChecked():
@@ -231,7 +233,7 @@ class AgentCore:
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._request_checkpoint(gang, event_id) if gang else []
             case ResumePointChanged() | CheckpointIntervalChanged():
-                return self._on_job_changed(event)
+                return self._on_job_changed(event, at)
             case GangFailed(cause=FailureCause.HANG):
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._take_stacks(gang, at) if gang else []
@@ -330,12 +332,13 @@ class AgentCore:
         return self._tell(gang)
 
     def _on_job_changed(
-        self, event: ResumePointChanged | CheckpointIntervalChanged
+        self, event: ResumePointChanged | CheckpointIntervalChanged, at: Moment
     ) -> list[Action]:
         out: list[Action] = []
         for gang in self.gangs:
-            if gang.key.job_id == event.job_id and gang.follow(event):
-                out += self._tell(gang)
+            if gang.key.job_id == event.job_id:
+                out += self._tell(gang) if gang.follow(event) else []
+                out += self._report_held(gang, at)
         return out
 
     @staticmethod
@@ -496,7 +499,7 @@ class AgentCore:
             case _:
                 return []
 
-    def _on_upload(self, item: Uploaded | UploadFailed) -> list[Action]:
+    def _on_upload(self, item: Uploaded | UploadFailed, at: Moment) -> list[Action]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None:
             return []
@@ -506,15 +509,14 @@ class AgentCore:
             if not gang.over and step in rank.uploads:
                 identity = (*announce.identity(gang, rank), step)
                 out.append(Publish(gang.key.job_id, item.written, identity))
+                rank.saved = max(step, rank.saved or 0)
         else:
             step = item.step
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
         rank.uploads.pop(step, None)
-        if rank.held_exit is not None and not rank.uploads:
-            out += self._report_exit(rank, rank.held_exit)
-        return out
+        return out + self._report_held(gang, at)
 
-    def _on_exited(self, item: RankExited) -> list[Action]:
+    def _on_exited(self, item: RankExited, at: Moment) -> list[Action]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or not rank.alive:
             return []
@@ -531,10 +533,17 @@ class AgentCore:
                 "message": item.last_words[-MESSAGE_LIMIT:],
             }
         )
-        if rank.uploads and reason in _HELD_FOR_UPLOADS and not gang.over:
-            rank.held_exit = event
-            return []
-        return self._report_exit(rank, event)
+        if reason not in _ORDERLY or gang.over:
+            return self._report_exit(rank, event)
+        rank.held_exit, rank.held_until_s = event, at.mono_s + _COMMIT_WAIT_S
+        return self._report_held(gang, at)
+
+    def _report_held(self, gang: Gang, at: Moment) -> list[Action]:
+        out: list[Action] = []
+        for rank in gang.ranks.values():
+            if rank.held_exit is not None and not gang.awaits_commit(rank, at.mono_s):
+                out += self._report_exit(rank, rank.held_exit)
+        return out
 
     @staticmethod
     def _report_exit(rank: Rank, event: WorkerExited) -> list[Action]:
@@ -551,6 +560,7 @@ class AgentCore:
             late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
             if late or gang.over:
                 out += self._kill_rest(gang, at)
+            out += self._report_held(gang, at)
             for rank in gang.ranks.values():
                 killed = rank.killed_at_s
                 if rank.alive and killed is not None and at.mono_s - killed >= _KILL_AGAIN_S:

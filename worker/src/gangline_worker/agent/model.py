@@ -372,7 +372,9 @@ class Rank:
     ending: ExitReason | None = None  # why the agent ends it, if it does
     killed_at_s: float | None = None
     uploads: dict[int, ShardReady] = field(default_factory=dict)  # by step: on their way
-    held_exit: WorkerExited | None = None  # reported when its uploads are done
+    saved: int | None = None  # the newest step of which its part is in the store
+    held_exit: WorkerExited | None = None  # not reported yet: see `Gang.awaits_commit`
+    held_until_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
     trouble: Trouble | None = None
     damaged: int = 0  # blocks of data that it said to be
@@ -458,9 +460,21 @@ class Gang:
         if isinstance(event, CheckpointIntervalChanged):
             self.interval_s = event.interval_s
             return True
-        if self.incremental:
-            self.committed = self._own_step(event)
+        self.committed = self._own_step(event)
         return self.incremental
+
+    def awaits_commit(self, rank: Rank, at_s: float) -> bool:
+        """Whether an orderly exit is held back at this monotonic time.
+
+        Its uploads are on their way; or it was told to stop, and what it saved for that is not
+        committed: a next attempt that began now would go on from an older step.
+        """
+        if rank.uploads or rank.held_exit is None:
+            return bool(rank.uploads)
+        if rank.held_exit.reason is not ExitReason.STOPPED or rank.saved is None:
+            return False
+        until_s = min(rank.held_until_s, self.stop_by_s or rank.held_until_s)
+        return at_s < until_s and (self.committed is None or self.committed < rank.saved)
 
     def _own_step(self, event: ResumePointChanged) -> int | None:
         """The step of this attempt that the job would start from again, if it is one."""
@@ -481,6 +495,6 @@ class Gang:
         return Control(
             stop=self.stop,
             checkpoint_request=self.checkpoint_requests,
-            committed=self.committed,
+            committed=self.committed if self.incremental else None,
             interval_s=self.interval_s,
         )
