@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -9,11 +10,20 @@ from statistics import median
 import pytest
 
 from agent_fixture import AgentEnd
-from gang_fixture import EXIT_AGENT, SLOW_LAYER_ENV, SLOW_LAYER_S, Gang
+from gang_fixture import BAD_LOSS_ENV, EXIT_AGENT, SLOW_LAYER_ENV, SLOW_LAYER_S, Gang
 from gangline_schemas.checkpoint import RankManifest
-from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report, ShardReady
+from gangline_schemas.events.workers import SampleRange
+from gangline_schemas.rank_protocol import (
+    Control,
+    FromRank,
+    Hello,
+    LeaveOutSamples,
+    Report,
+    ShardReady,
+)
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.files import read_verified
+from gangline_worker.data.left_out import LEFT_OUT_ENV
 
 
 @pytest.fixture
@@ -135,3 +145,32 @@ def test_a_rank_with_slow_layers_works_longer_and_who_waits_for_it_does_not(
     waits, slow = (median(work) for work in work_of(said))
     assert slow >= 2 * SLOW_LAYER_S, "it has two layers"
     assert waits < slow / 2
+
+
+def test_all_ranks_name_the_same_samples_of_a_spike_and_leave_them_out_at_any_world_size(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    spike = {"window": 16, "steps": 3, "then": "restart"}
+    env = {
+        "GANGLINE_AGENT_SOCKET": agent.path,
+        "GANGLINE_RANK_TOKEN": "t0k",
+        "GANGLINE_TRAINING": json.dumps({"on_spike": spike, "leave_out": {"before": 1}}),
+        BAD_LOSS_ENV: "0 18 9 50",
+    }
+    run = Gang(tmp_path / "spike", 2, ("steps=21",), extra_env=env).wait()
+    assert max(run.losses()) == 20, run.text
+
+    def named(said: Sequence[FromRank]) -> list[tuple[SampleRange, ...]]:
+        return [message.left_out for message in said if isinstance(message, LeaveOutSamples)]
+
+    samples = (SampleRange(first=16 * 8, count=4 * 8),)  # of the steps 17 to 20
+    assert named(agent.wait_for(lambda said: len(named(said)) == 2)) == [samples, samples]
+
+    env = {LEFT_OUT_ENV: json.dumps([part.data() for part in samples])}
+    two, one = (
+        Gang(tmp_path / str(ranks), ranks, ("steps=21",), extra_env=env).wait().losses()
+        for ranks in (2, 1)
+    )
+    assert [two[step] for step in range(1, 17)] == [run.losses()[step] for step in range(1, 17)]
+    assert two[17] != run.losses()[17]
+    assert one == pytest.approx(two, abs=1e-5)
