@@ -266,9 +266,12 @@ def _note(plan: Plan, job_id: str, attempt: int, rank: int, status: Member) -> N
 
 def _end_if_all_ended(plan: Plan, job_id: str) -> None:
     job = plan.state.jobs[job_id]
-    if job.gang is None or not all(member.ended for member in job.gang.members):
+    if job.gang is None:
         return
-    finished = all(member is Member.FINISHED for member in job.gang.members)
+    members = job.gang.members
+    if Member.UNSEEN in members or Member.STARTED in members:
+        return
+    finished = Member.STOPPED not in members
     overruled = _stopping_for(job.gang, StopReason.CANCELLED) or _stopping_for(
         job.gang, StopReason.RESTORE
     )

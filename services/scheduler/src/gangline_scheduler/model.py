@@ -28,7 +28,7 @@ class Member(Enum):
     @property
     def ended(self) -> bool:
         """Whether its process is gone in an orderly way."""
-        return self in {Member.FINISHED, Member.STOPPED}
+        return self is Member.FINISHED or self is Member.STOPPED
 
 
 @dataclass(frozen=True, slots=True)

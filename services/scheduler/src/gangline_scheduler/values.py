@@ -2,7 +2,7 @@
 
 An event changes a few fields of a job that has many, and a fold is mostly such changes. A changed
 copy is made slot by slot here, without a call of `__init__`; so it is for dataclasses with slots
-and without `__post_init__`. Cost: O(fields), about half of the other's for a job.
+and without `__post_init__`. Cost: O(fields), about a third of the other's for a job.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ if TYPE_CHECKING:
 else:
     from dataclasses import fields
     from functools import cache
+    from operator import attrgetter
 
     ValueT = TypeVar("ValueT")
 
     def replace(value: ValueT, /, **changes: Any) -> ValueT:
         """The same value but for these fields. Raises AttributeError for one that it lacks."""
         made = object.__new__(type(value))
-        for read, write in _slots(type(value)):
-            write(made, read(value))
+        read, writes = _slots(type(value))
+        for write, held in zip(writes, read(value), strict=True):
+            write(made, held)
         for name, changed in changes.items():
             object.__setattr__(made, name, changed)
         return made
 
     @cache
-    def _slots(kind: type) -> list[tuple[Any, Any]]:
-        """How each field of a class is read and written."""
-        slots = [getattr(kind, field.name) for field in fields(kind)]
-        return [(slot.__get__, slot.__set__) for slot in slots]
+    def _slots(kind: type) -> tuple[Any, list[Any]]:
+        """How all fields of a class, two or more, are read at once, and how each is written."""
+        names = [field.name for field in fields(kind)]
+        return attrgetter(*names), [getattr(kind, name).__set__ for name in names]
 
 
 __all__ = ["replace"]
