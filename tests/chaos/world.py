@@ -213,13 +213,13 @@ def damaged_data(watch: LogWatch, job: str, metric: str) -> int:
 
 def steps_repeated(watch: LogWatch, job: str) -> int:
     """How many steps were taken again by a later attempt."""
-    reported = [
-        step
+    taken = {
+        (seen.data.attempt, step)
         for seen in watch.of("worker.step")
         if seen.data.run_id == job and seen.data.rank == 0
         for step in seen.data.step
-    ]
-    return len(reported) - len(set(reported))
+    }
+    return len(taken) - len({step for _, step in taken})
 
 
 def recovered_s(watch: LogWatch, job: str) -> float | None:
