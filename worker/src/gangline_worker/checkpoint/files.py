@@ -17,7 +17,7 @@ from gangline_storage.durable import write_all
 from gangline_worker.checkpoint.direct import past_page_cache
 
 WRITE_BYTES = 32 << 20  # at once; the memory is filled further while the disk takes them
-READ_CHUNK_BYTES = 512 << 10  # what was read is hashed while it is in the CPU's cache
+READ_CHUNK_BYTES = 2 << 20  # hashed while the CPU's cache has it; each call has its cost too
 
 
 class CorruptCheckpoint(Exception):
