@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos.fault import Fault
-from chaos.world import SAVE_EVERY, Attack
+from chaos.world import SAVE_EVERY, STEPS, Attack, Broken
 from gangline_schemas.events.scheduling import CheckpointRef
 
 NAN_ONCE = Path(__file__).with_name("nan_once.py")
@@ -113,8 +113,11 @@ def kill_after_commit(attack: Attack) -> None:
 
 
 def go_bad(attack: Attack) -> None:
-    """A weight of rank 0 becomes NaN: by the program of the job itself."""
+    """A weight of rank 0 becomes NaN, by the program of the job itself: the next save tells."""
     attack.wait("gang.failed")
+    attack.watch.settle()
+    if attack.last_step(1) == STEPS:
+        raise Broken("it trained to the end with a weight that is NaN")
 
 
 def flip_local(attack: Attack) -> None:

@@ -144,8 +144,10 @@ class Victim:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """Not below pytest's own, through which other users may not pass."""
-    with TemporaryDirectory(prefix="gangline-isolation-", ignore_cleanup_errors=True) as made:
+    """Other users may pass through it, as not through pytest's own or a closed TMPDIR."""
+    with TemporaryDirectory(
+        prefix="gangline-isolation-", dir="/var/tmp", ignore_cleanup_errors=True
+    ) as made:
         Path(made).chmod(0o755)
         yield Path(made)
 

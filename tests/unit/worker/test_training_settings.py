@@ -110,6 +110,11 @@ def test_of_experts_those_count_that_a_token_goes_to() -> None:
     assert flops_per_token(two) == flops_per_token(config) + each
 
 
+def test_one_rank_with_bad_weights_is_enough_for_all_to_go_back() -> None:
+    assert not summarize([StepNews(1.0, 0.1), StepNews(1.0, 0.1)]).bad_weights
+    assert summarize([StepNews(1.0, 0.1), StepNews(1.0, 0.1, bad_weights=True)]).bad_weights
+
+
 def test_one_rank_is_enough_to_stop_all() -> None:
     news = [StepNews(1.0, 0.1), StepNews(2.0, 0.3, stop=True), StepNews(6.0, 0.2, saving=True)]
     found = summarize(news)

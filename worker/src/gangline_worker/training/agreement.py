@@ -20,6 +20,7 @@ class StepNews:
     saving: bool = False  # its last save is still being written
     failed_saves: int = 0
     has_loss: bool = True  # the model ends on this rank; else `loss` does not count
+    bad_weights: bool = False  # those that it was to save are not finite
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class StepSummary:
     wants_checkpoint: bool
     saving: bool
     failed_saves: int
+    bad_weights: bool
 
 
 def summarize(news: list[StepNews]) -> StepSummary:
@@ -45,11 +47,12 @@ def summarize(news: list[StepNews]) -> StepSummary:
         wants_checkpoint=any(one.wants_checkpoint for one in news),
         saving=any(one.saving for one in news),
         failed_saves=sum(one.failed_saves for one in news),
+        bad_weights=any(one.bad_weights for one in news),
     )
 
 
 def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
-    """Tell all ranks of a group and hear them; one all-gather of 64 bytes."""
+    """Tell all ranks of a group and hear them; one all-gather of 72 bytes."""
     size = dist.get_world_size(group)
     mine = torch.tensor([float(value) for value in astuple(news)], dtype=torch.float64)
     rows = torch.empty(size * len(mine), dtype=torch.float64)
@@ -58,7 +61,7 @@ def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
 
 
 def _from_row(row: list[float]) -> StepNews:
-    loss, data_wait_s, stop, lost, wants, saving, failed, has_loss = row
+    loss, data_wait_s, stop, lost, wants, saving, failed, has_loss, bad = row
     return StepNews(
         loss,
         data_wait_s,
@@ -68,6 +71,7 @@ def _from_row(row: list[float]) -> StepNews:
         bool(saving),
         int(failed),
         bool(has_loss),
+        bool(bad),
     )
 
 

@@ -72,6 +72,7 @@ class Checkpointer:
         self._weights = local_weights(tensors)
         self._saver: AsyncSaver | None = None
         self.failures = 0
+        self.bad_weights = False  # a save found some that are not finite
         if named:
             directory = Path(named)
             self._saver = AsyncSaver(
@@ -128,6 +129,7 @@ class Checkpointer:
         so what was saved is sound if these are. In the saver's thread: training waits for nothing.
         """
         if not all_finite(self._weights):
+            self.bad_weights = True
             raise NotFiniteError("its weights are not finite")
 
     def _tell(self, result: SaveResult) -> None:

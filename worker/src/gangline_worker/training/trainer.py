@@ -30,7 +30,12 @@ from gangline_worker.data.left_out import LeftOut, left_out_of_job, used_in, wid
 from gangline_worker.data.opening import ReadSettings, open_samples
 from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
-from gangline_worker.loss_watch import LossSpikeError, LostTrainingError, SpikeWatch
+from gangline_worker.loss_watch import (
+    LossSpikeError,
+    LostTrainingError,
+    NotFiniteError,
+    SpikeWatch,
+)
 from gangline_worker.reporting import (
     AGENT_LOST,
     doing,
@@ -201,6 +206,8 @@ class Trainer:
             ended = now
             if summary.lost:
                 raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
+            if summary.bad_weights:
+                raise NotFiniteError("weights of this gang are not finite, and never will be again")
             sound = self._is_sound(summary.loss)
             last = summary.stop or self.step == self.config.steps
             if self.checkpointer.enabled and (
@@ -267,6 +274,7 @@ class Trainer:
             wants_checkpoint=self.schedule.wanted(self.step, self.world.rank),
             saving=self.checkpointer.busy,
             failed_saves=self.checkpointer.failures,
+            bad_weights=self.checkpointer.bad_weights,
         )
 
     def _report(self, result: StepResult, summary: StepSummary, step_s: float) -> None:
