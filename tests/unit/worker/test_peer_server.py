@@ -202,7 +202,7 @@ def test_a_restarted_agent_listens_where_the_last_one_did(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() != 0, reason="the agent is not root here")
 def test_files_are_read_with_the_rights_of_their_teams_user_alone() -> None:
     own, other = Owner(1_900_000_007), Owner(1_900_000_008)
-    with TemporaryDirectory() as made:
+    with TemporaryDirectory(dir="/var/tmp") as made:
         Path(made).chmod(0o755)  # pytest's own folders let no other user through
         with peer_scene(Path(made)) as scene:
             files = CopyFiles(scene.nodes["b"].data / "checkpoints", scene.store)
