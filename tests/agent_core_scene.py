@@ -134,11 +134,11 @@ def released(attempt: int = 1, reason: ReleaseReason = ReleaseReason.RESTARTING)
     )
 
 
-def preempting(node: Node, after_s: float, attempt: int = 1) -> GangPreempting:
+def preempting(
+    node: Node, after_s: float, attempt: int = 1, reason: StopReason = StopReason.PREEMPTED
+) -> GangPreempting:
     deadline = node.at.utc + timedelta(seconds=after_s)
-    return GangPreempting(
-        job_id="job", attempt=attempt, reason=StopReason.PREEMPTED, deadline=deadline
-    )
+    return GangPreempting(job_id="job", attempt=attempt, reason=reason, deadline=deadline)
 
 
 def published(actions: list[Action], kind: type[Event]) -> list:

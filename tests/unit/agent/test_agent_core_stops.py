@@ -16,6 +16,7 @@ from agent_core_scene import (
     written,
 )
 from checkpoint_scene import resumes
+from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
 from gangline_schemas.rank_protocol import Control, Hello
 from gangline_worker.agent.model import (
@@ -124,6 +125,22 @@ def test_a_commit_that_does_not_come_is_waited_for_until_the_deadline(node: Node
         assert published(node.do(Tick()), WorkerExited) == []
     node.time_s += 1.0
     assert len(published(node.do(Tick()), WorkerExited)) == 1
+
+
+@pytest.mark.parametrize(
+    "reason", [StopReason.CANCELLED, StopReason.MAX_RUNTIME, StopReason.RESTORE]
+)
+def test_a_job_that_does_not_go_on_from_there_waits_for_no_commit(node: Node, reason: StopReason):
+    (rank,) = node.running(gpus=(0,))
+    node.do(preempting(node, 20.0, reason=reason), ready(rank), RankExited(rank, code=0))
+    (exited,) = published(node.do(written(rank)), WorkerExited)
+    assert exited.reason is ExitReason.STOPPED
+
+
+def test_who_is_cancelled_while_it_waits_for_the_commit_waits_no_longer(node: Node):
+    saved_and_exited(node)
+    out = node.do(preempting(node, 20.0, reason=StopReason.CANCELLED), Tick())
+    assert len(published(out, WorkerExited)) == 1
 
 
 def test_nobody_waits_for_the_commit_of_a_gang_that_is_over(node: Node):

@@ -5,7 +5,7 @@ Life of a gang on this node
 2. Both done, no process of an older attempt and none on its GPUs left: Spawn each rank.
 3. Ranks report steps and shards; shards are uploaded and announced.
 4. They exit: reported with the reason that the agent knows, orderly exits after their uploads,
-   and after the commit of them if they were told to stop: the next attempt starts from there.
+   and after their commit where the job is to go on elsewhere: the next attempt starts from it.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 

@@ -15,6 +15,7 @@ from gangline_schemas.events.scheduling import (
     GangAllocated,
     NodeAssignment,
     ResumePointChanged,
+    StopReason,
 )
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
@@ -34,6 +35,7 @@ EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: the job as submitted cannot start
 MESSAGE_LIMIT = 4096
 DAMAGE_LIMIT = 64
 """So many damaged blocks of data are published of one rank: no program may flood the bus."""
+_GOES_ON = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
 STACKS_WAIT_S = 3.0
 """For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
@@ -466,12 +468,12 @@ class Gang:
     def awaits_commit(self, rank: Rank, at_s: float) -> bool:
         """Whether an orderly exit is held back at this monotonic time.
 
-        Its uploads are on their way; or it was told to stop, and what it saved for that is not
-        committed: a next attempt that began now would go on from an older step.
+        Its uploads are on their way; or the job goes on elsewhere (`_GOES_ON`), and what the rank
+        saved for that is not committed: an attempt that began now would begin from an older step.
         """
-        if rank.uploads or rank.held_exit is None:
-            return bool(rank.uploads)
-        if rank.held_exit.reason is not ExitReason.STOPPED or rank.saved is None:
+        if rank.uploads:
+            return True
+        if self.stop not in _GOES_ON or rank.saved is None:
             return False
         until_s = min(rank.held_until_s, self.stop_by_s or rank.held_until_s)
         return at_s < until_s and (self.committed is None or self.committed < rank.saved)
