@@ -16,8 +16,6 @@ from .forked import Forked
 log = structlog.get_logger(__name__)
 
 _SLACK_S = 2.0  # the agent itself comes first, and can say why
-
-
 _END_S = 5.0
 
 
