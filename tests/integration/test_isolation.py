@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -390,6 +392,8 @@ def test_8_the_metadata_service_is_out_of_reach(stand: Stand) -> None:
 
 STAYS = """
 import socket
+import subprocess
+import sys
 def stays(port):
     with socket.create_connection(("127.0.0.1", port), timeout=5) as link:
         link.settimeout(1)
@@ -609,3 +613,66 @@ def test_the_stacks_of_an_isolated_gang_are_read(stand: Stand) -> None:
     stand.scene.wait(lambda: bool(stand.scene.of(WorkerStacks)))
     (stacks,) = stand.scene.of(WorkerStacks)
     assert "never_returns" in stacks.stacks, stacks
+
+
+CHAINED = """
+import json, sys
+from pathlib import Path
+from gangline_schemas.isolation import Isolation
+from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator
+from gangline_worker.agent.launcher import Launch, start_cold
+from gangline_worker.agent.model import GangKey, RankKey
+data, closed = Path(sys.argv[1]), Path(sys.argv[2])
+(data / "sockets").mkdir(parents=True)
+isolator = Isolator(data, data / "sockets", [], Bounds(range(1_900_000_000, 1_900_000_010), 500))
+try:
+    isolator.settle(Isolation.USER)
+except IsolationMissing as error:
+    because = str(error)
+isolator.settle(Isolation.NAMESPACES)
+gang = GangKey("chained", 1)
+isolator.enter(gang, [], 1 << 30, lambda begin: begin())
+looks = "import json, os, sys; print(json.dumps([os.listdir(path) for path in sys.argv[1:]]))"
+launch = Launch(
+    RankKey(gang, 0),
+    ("python", "-c", looks, str(closed), str(closed / "links")),
+    {"PATH": str(Path(sys.executable).parent)},
+    Path("/"),
+    isolator.confinement(gang, isolator.owner("nlp"), 1 << 30),
+)
+with start_cold(launch) as rank:
+    said, complaint = rank.communicate()
+isolator.leave(gang)
+print(json.dumps({"because": because, "said": said.decode(), "complaint": complaint.decode()}))
+"""
+
+
+def test_an_interpreter_behind_links_in_a_closed_folder_is_there_and_nothing_beside_it(
+    stand: Stand, folder: Path
+) -> None:
+    stand.needs(Isolation.NAMESPACES)
+    closed, real = folder / "closed", Path(sys.executable).resolve()
+    packages = closed / "env" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    for made in (packages, closed / "env" / "bin", closed / "links", closed / "private"):
+        made.mkdir(parents=True)
+    closed.chmod(0o700)
+    (closed / "links" / "secret").write_text(SECRET)
+    (closed / "env" / "pyvenv.cfg").write_text(f"home = {real.parent}\n")
+    (packages / "all.pth").write_text("\n".join(filter(None, sys.path)))
+    (closed / "to").symlink_to(real.parent)
+    (closed / "links" / "python3").symlink_to(f"../to/{real.name}")
+    (closed / "env" / "bin" / "python").symlink_to(closed / "links" / "python3")
+    told = subprocess.run(
+        [closed / "env" / "bin" / "python", "-c", CHAINED, folder / "chained", closed],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert told.returncode == 0, told.stderr
+    found = json.loads(told.stdout.splitlines()[-1])
+    assert "other users may not pass through" in found["because"], "without a room"
+    assert str(closed) in found["because"]
+    assert found["said"], found["complaint"]
+    seen = [set(names) for names in json.loads(found["said"])]
+    assert seen == [{"env", "links", "to"}, {"python3"}]

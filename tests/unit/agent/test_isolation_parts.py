@@ -231,3 +231,15 @@ def test_a_connection_from_elsewhere_is_known_by_its_address() -> None:
     guests = Guests(os.getuid(), frozenset({"192.0.2.7"}))
     assert admitted(guests, ("192.0.2.7", 40_000), ("192.0.2.1", 21_000))
     assert not admitted(guests, ("192.0.2.8", 40_000), ("192.0.2.1", 21_000))
+
+
+@as_root
+@pytest.mark.parametrize("level", [Isolation.USER, Isolation.NAMESPACES])
+def test_a_level_names_the_closed_folder_above_the_agents(tmp_path: Path, level: Isolation) -> None:
+    closed = tmp_path / "closed"
+    data = closed / "node"
+    (data / "sockets").mkdir(parents=True)
+    closed.chmod(0o700)
+    isolator = Isolator(data, data / "sockets", [], Bounds(UIDS, 500))
+    with pytest.raises(IsolationMissing, match=rf"other users may not pass through .*{closed}"):
+        isolator.settle(level)

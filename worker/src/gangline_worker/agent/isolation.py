@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from gangline_storage.durable import replace_file
 from .forked import Forked
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
+from .isolation_interpreter import closed_above, interpreter_places, places_of
 from .isolation_metadata import block_metadata
 from .isolation_room import SHARED
 from .isolation_rooms import (
@@ -39,7 +39,6 @@ from .isolation_rooms import (
     Room,
     begin_room,
     finish_room,
-    interpreter_places,
 )
 from .launcher import Launch, start_cold
 from .model import GangKey, RankKey
@@ -135,7 +134,7 @@ class Isolator:
         self.level = Isolation.NONE
         self._data = data
         self._passed = (data, sockets)
-        self._hide = (data, sockets, *(path.absolute() for path in hide))
+        self._hide = tuple(Path(os.path.realpath(path)) for path in (data, sockets, *hide))
         self._bounds = bounds
         self._owners = Owners(data / "users.json", bounds.uids[1:])
         self._rooms: dict[GangKey, Room] = {}
@@ -159,9 +158,9 @@ class Isolator:
         if not self._has(Isolation.NAMESPACES):
             return
         places = interpreter_places()
-        closed = {parent for path in places for parent in path.parents if _is_closed(parent)}
-        hide = (*self._hide, *sorted(closed))
-        below = [path for path in places if _hidden(path, (*hide, *map(Path, SHARED)))]
+        hide = (*self._hide, *closed_above(places))
+        emptied = (*hide, *(Path(os.path.realpath(folder)) for folder in SHARED))
+        below = [path for path in places if any(map(path.is_relative_to, emptied))]
         furniture = Furniture(
             hide=hide,
             show=(*below, *show),
@@ -266,27 +265,45 @@ class Isolator:
         place = self._data / "trial"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(mode=0o700)
-        owner = Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
         try:
-            if self._has(Isolation.LIMITS) and self._groups is None:
-                self._groups = Groups(delegated_group())
-            self._let_through()
-            give(place, owner)
-            with acting_as(owner):
-                (place / "by-the-agent").touch()
-            self.enter(_TRIAL, [place], _TRIAL_BYTES, lambda begin: begin())
-            confinement = self.confinement(_TRIAL, owner, 1 << 30)
-            lacking = _run(place, confinement, _WRITES)
-            if lacking is not None or not self._has(Isolation.LIMITS):
-                return lacking
-            if _run(place, confinement, _TAKES_TOO_MUCH) is None:
-                return "a process took more memory than its control group may"
-            return None
+            lacking = self._run_trials(place)
         except OSError as error:
-            return f"{error}"
+            lacking = str(error)
         finally:
             self.leave(_TRIAL)
             shutil.rmtree(place, ignore_errors=True)
+        return lacking and lacking + self._in_the_way(place)
+
+    def _run_trials(self, place: Path) -> str | None:
+        """The same, tried in this folder. Raises OSError."""
+        self._let_through()
+        if self._has(Isolation.LIMITS) and self._groups is None:
+            self._groups = Groups(delegated_group())
+        owner = Owner(self._bounds.uids[0]) if self._has(Isolation.USER) else None
+        give(place, owner)
+        with acting_as(owner):
+            (place / "by-the-agent").touch()
+        self.enter(_TRIAL, [place], _TRIAL_BYTES, lambda begin: begin())
+        confinement = self.confinement(_TRIAL, owner, 1 << 30)
+        lacking = _run(place, confinement, _WRITES)
+        if lacking is not None or not self._has(Isolation.LIMITS):
+            return lacking
+        if _run(place, confinement, _TAKES_TOO_MUCH) is None:
+            return "a process took more memory than its control group may"
+        return None
+
+    def _in_the_way(self, place: Path) -> str:
+        """More of what is missing: the folders that keep users from what they need, if any do."""
+        if not self._has(Isolation.USER):
+            return ""
+        needed = [place]
+        if not self._has(Isolation.NAMESPACES):  # a room shows what it needs of closed folders
+            needed += [Path(sys.executable), Path(os.__file__), Path(__file__)]
+        try:
+            closed = closed_above(places_of(needed))
+        except OSError as error:
+            return f"; {error}"
+        return f"; other users may not pass through {', '.join(map(str, closed))}" if closed else ""
 
     def _let_through(self) -> None:
         """Let users pass to what is theirs below the agent's folders."""
@@ -309,12 +326,3 @@ def _run(place: Path, confinement: Confinement, program: str) -> str | None:
     lines = said.decode(errors="replace").strip().splitlines()
     last = lines[-1] if lines else f"code {process.returncode}"
     return f"a process ended with {last} (may other users read {place} and {sys.base_prefix}?)"
-
-
-def _hidden(path: Path, hide: Sequence[Path]) -> bool:
-    return any(path.is_relative_to(folder) for folder in hide)
-
-
-def _is_closed(folder: Path) -> bool:
-    """Whether users cannot pass through it: hiding it takes nothing from them."""
-    return not folder.stat().st_mode & stat.S_IXOTH

@@ -2,7 +2,7 @@
 
 Run as a script (`arguments`), as the first process of a new pid namespace. It makes its own mount
 and ipc namespaces, puts empty folders over what is hidden, shows the given paths again where they
-were, says "ready", and then only is there: the system collects what ends. All in the namespaces
+were, links as links, says "ready", and then only is there: the system collects what ends. All in it
 ends with it, and it ends with the agent.
 
 A gang waits for it, so it imports little: `json` or `signal` would cost as much as the rest.
@@ -42,25 +42,39 @@ def _empty(folder: str, options: str) -> None:
         _mount("tmpfs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
+def _kept(path: str) -> int | str:
+    """A handle of what lies there, or where the link that lies there leads."""
+    if os.path.islink(path):  # noqa: PTH114
+        return os.readlink(path)  # noqa: PTH115
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def _show(path: str, found: int | str) -> None:
+    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
+    if isinstance(found, str):
+        os.symlink(found, path)  # noqa: PTH211
+        return
+    here = f"/proc/self/fd/{found}"
+    if os.path.isdir(here):  # noqa: PTH112
+        os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    _mount(here, path, None, _MS_BIND | _MS_REC)
+    os.close(found)
+
+
 def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> None:
     """Make the mounts of this room. Raises OSError when the system refuses one."""
     _check(_LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "unshare")
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
-    kept = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in show}
+    kept = {path: _kept(path) for path in show}
     for folder in SHARED:
         _empty(folder, f"mode=1777,size={tmp_bytes}")
     _empty("/dev/shm", f"mode=1777,size={shm_bytes}")  # noqa: S108
     for folder in sorted(hide):
         _empty(folder, "mode=0755,size=1m")
-    for path, handle in kept.items():
-        here = f"/proc/self/fd/{handle}"
-        if os.path.isdir(here):  # noqa: PTH112
-            os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
-        else:
-            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)  # noqa: PTH103, PTH120
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        _mount(here, path, None, _MS_BIND | _MS_REC)
-        os.close(handle)
+    for path, found in kept.items():
+        _show(path, found)
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
 
 

@@ -12,7 +12,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -131,11 +131,3 @@ def _check(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def interpreter_places() -> Sequence[Path]:
-    """The folders that a Python program of this environment reads its modules from."""
-    started_in = 0 if sys.flags.safe_path else 1  # of the agent, or its script's: nobody else's
-    named = (sys.base_prefix, sys.prefix, *sys.path[started_in:])
-    found = {Path(name).absolute() for name in named if name and Path(name).exists()}
-    return sorted(path for path in found if not any(parent in found for parent in path.parents))
