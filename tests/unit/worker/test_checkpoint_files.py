@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +159,23 @@ atexit.register(lambda: print(background.submit(lambda: "written").result()))
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, "written\n"), ended.stderr
+
+
+def test_a_background_thread_has_no_better_priority_than_its_process() -> None:
+    """It may not have one without rights: of a process that `nice` started, saves hung."""
+
+    def own() -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    def started() -> tuple[int, int, int]:
+        os.nice(7)  # this thread alone, and those that it starts
+        same, lower = Background("same"), Background("lower", 5)
+        return own(), same.submit(own).result(10), lower.submit(own).result(10)
+
+    with ThreadPoolExecutor(1) as threads:
+        mine, same, lower = threads.submit(started).result(30)
+    assert mine >= 7
+    assert (same, lower) == (mine, min(mine + 5, 19))
 
 
 def test_a_full_disk_is_seen_before_writing(

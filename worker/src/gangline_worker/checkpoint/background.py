@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
-from threading import Thread, get_native_id
+from threading import Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class Background:
     """Such a thread; it never ends, and keeps no process from ending."""
 
     def __init__(self, name: str, niceness: int = 0) -> None:
-        """Start it. `niceness` is Linux's, of this thread alone."""
+        """Start it. `niceness` is added to the process's, for this thread alone (Linux)."""
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         Thread(target=self._run, args=(niceness,), name=name, daemon=True).start()
 
@@ -35,7 +35,7 @@ class Background:
         self.submit(lambda: None).result()
 
     def _run(self, niceness: int) -> None:
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), niceness)
+        os.nice(niceness)  # never less than the process has: that would need rights
         while True:
             future, work = self._work.get()
             try:
