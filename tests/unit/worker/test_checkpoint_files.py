@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import random
 import resource
@@ -405,6 +407,20 @@ def test_large_files_hold_what_was_staged(
     finally:
         if place == "memory":
             shutil.rmtree(folder)
+
+
+def test_memory_that_the_disk_may_not_read_is_written_all_the_same(tmp_path: Path) -> None:
+    """As some drivers' pinned memory; here it is the process's own secret."""
+    handle = ctypes.CDLL(None).syscall(447, 0)  # memfd_secret
+    if handle < 0:
+        pytest.skip("no such memory here")
+    os.ftruncate(handle, 2 << 20)
+    data = memoryview(mmap.mmap(handle, 2 << 20))
+    os.close(handle)
+    data[-5:] = b"whole"
+    digest = write_synced(tmp_path / "x.bin", data, "x.bin")
+    assert digest.xxh3 == xxhash.xxh3_128_hexdigest(data)
+    assert (tmp_path / "x.bin").read_bytes() == data
 
 
 def test_the_disk_takes_what_is_there_while_the_rest_is_filled(tmp_path: Path) -> None:
