@@ -19,7 +19,7 @@ TOKEN = "hf_" + "a1B2" * 9
 DEADLINE_S = 30
 
 PROGRAM = """
-import os, signal, sys, threading, time
+import fcntl, os, signal, sys, termios, threading, time
 from gangline_service.lifecycle import Context, Restart, run
 from gangline_service.settings import ServiceSettings
 
@@ -50,8 +50,24 @@ def forking(context):
     os.waitpid(child, 0)
     return 4 if context.stopping.is_set() else 3
 
+def hangups(context):
+    child = os.fork()
+    if child == 0:
+        os._exit(signal.getsignal(signal.SIGHUP) != signal.SIG_IGN)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
 def code(context):
     return 7
+
+def stopped_at_last(*given, execve=os.execve):
+    line = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(line, warn_on_full_buffer=False)
+    os.kill(os.getpid(), signal.SIGTERM)  # another thread takes it: here it is blocked
+    for _ in range(1000):
+        if any(fcntl.ioctl(line, termios.TIOCOUTQ, bytes(4))):  # not read from there yet
+            break
+        time.sleep(0.001)
+    execve(*given)
 
 def anew(context):
     kept = int(os.environ.get("KEPT", "-1"))
@@ -65,12 +81,18 @@ def anew(context):
         if "stopped meanwhile" in sys.argv:
             os.kill(os.getpid(), signal.SIGTERM)
             context.stopping.wait()
+        if "stopped at last" in sys.argv:
+            os.execve = stopped_at_last
+        if "wrongly" in sys.argv:
+            return Restart(environment=dict(WRONG=chr(0)))
         return Restart(frozenset({{told}}), {{"KEPT": str(told), "LOST": str(lost)}})
     print(os.getpid(), os.read(kept, 100).decode(), flush=True)
     lost = "/proc/self/fd/" + os.environ["LOST"]  # the number may be somebody else's by now
     assert os.path.realpath(lost) != "/dev/null"
     context.stopping.wait()
 
+if sys.argv[1] == "hangups":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
 run("quota", ServiceSettings.load(), globals()[sys.argv[1]], restarts=sys.argv[1] == "anew")
 """
 
@@ -191,6 +213,14 @@ def test_signal_of_a_forked_child_does_not_stop_its_parent(
     assert process.returncode == 3
 
 
+def test_a_forked_child_ignores_hangups_as_its_parent_does(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
+    process = start("hangups")
+    process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+
+
 def test_a_hangup_begins_the_program_anew_in_the_same_process(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -205,15 +235,28 @@ def test_a_hangup_begins_the_program_anew_in_the_same_process(
     assert process.wait(DEADLINE_S) == 0
 
 
+@pytest.mark.parametrize("when", ["meanwhile", "at last"])
 def test_a_stop_that_comes_while_it_begins_anew_is_heeded_then(
-    start: Callable[..., subprocess.Popen[str]],
+    when: str, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    process = start("anew", "stopped meanwhile")
+    process = start("anew", f"stopped {when}")
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGHUP)
     assert process.stdout.readline() == f"{process.pid} words of the first life\n"
     assert process.wait(DEADLINE_S) == 0
+
+
+def test_a_program_that_cannot_begin_anew_ends(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = start("anew", "wrongly")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGHUP)
+    assert "null byte" in str(_line_of(process, "service.crashed")["exception"])
+    assert process.wait(DEADLINE_S) == 1
+    assert not (tmp_path / "quota.json").exists()
 
 
 def test_port_in_use_names_the_way_out(start: Callable[..., subprocess.Popen[str]]) -> None:

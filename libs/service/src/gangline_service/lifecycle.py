@@ -42,6 +42,8 @@ EXIT_CRASH = 1
 _FLUSH_S = 2.0
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_STOPS, signal.SIGHUP)
+_ENOUGH = 0  # no signal has this number: count no more
+_LINE_VARIABLE = "GANGLINE_SIGNAL_LINE"
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
@@ -132,6 +134,8 @@ class _Process:
         self.health = Health(beat_timeout_s=settings.beat_timeout_s)
         self._telemetry = telemetry.start(service, settings.instance_id, settings.otlp_endpoint)
         self._server: HealthServer | None = None
+        self._heard, self._wakeup = _signal_line()
+        self._counter = threading.Thread(target=self._count_signals, name="signals", daemon=True)
 
     def open(self, *, restarts: bool) -> None:
         """Listen for signals and health requests."""
@@ -193,22 +197,19 @@ class _Process:
         """Run the program again in this process; of several ends the first one counts."""
         if not self._ending.acquire(blocking=False):
             threading.Event().wait()  # another thread ends the process
-        self._telemetry.shutdown(_FLUSH_S)
-        self._log.info("service.restarts", pid=os.getpid())
-        # What comes from now on waits for the next program, which would die of it too early.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        if self.stopping.is_set():
-            signal.raise_signal(signal.SIGTERM)
-        for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- also of C libraries
-            with contextlib.suppress(OSError):
-                os.set_inheritable(int(entry), int(entry) <= 2 or int(entry) in restart.keep)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        environment = {**os.environ, **restart.environment}
         try:
+            self._telemetry.shutdown(_FLUSH_S)
+            self._log.info("service.restarts", pid=os.getpid())
+            for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- also of C libraries
+                with contextlib.suppress(OSError):
+                    kept = int(entry) <= 2 or int(entry) in restart.keep
+                    os.set_inheritable(int(entry), kept)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            environment = {**os.environ, **restart.environment, **self._leave_signals()}
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
-        except OSError as error:
-            self._log.critical("service.crashed", error=f"it cannot begin anew: {error}")
+        except BaseException:  # noqa: BLE001 -- no way back: others may wait for this end
+            self._log.critical("service.crashed", error="it cannot begin anew", exc_info=True)
             _exit_now(self._remove_port_file, EXIT_CRASH)
 
     def _remove_port_file(self) -> None:
@@ -216,44 +217,68 @@ class _Process:
             self._server.remove_port_file()
 
     def _watch_signals(self, numbers: Sequence[signal.Signals]) -> None:
-        reader, writer = socket.socketpair()
-        writer.setblocking(False)
-        signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
+        self._wakeup.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         for number in numbers:
             # Needed for the wake-up; does nothing itself, as Event.set could deadlock in it.
             signal.signal(number, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # see `begin_anew`
-        _keep_from_forked_children()
-        threading.Thread(
-            target=self._count_signals, args=(reader,), name="signals", daemon=True
-        ).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # see `_leave_signals`
+        _keep_from_forked_children(numbers)
+        self._counter.start()
 
-    def _count_signals(self, reader: socket.socket) -> None:
-        first = self._next_stop(reader, timeout_s=None)
+    def _leave_signals(self) -> Mapping[str, str]:
+        """Count no more: the next program does, on the same line, which is its variable.
+
+        What comes from now on waits for it on that line, or blocked where no thread is left.
+        """
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._wakeup.send(bytes([_ENOUGH]))
+        self._counter.join()
+        if self.stopping.is_set():
+            self._wakeup.send(bytes([signal.SIGTERM]))
+        for end in (self._heard, self._wakeup):
+            end.set_inheritable(True)
+        return {_LINE_VARIABLE: f"{self._heard.fileno()} {self._wakeup.fileno()}"}
+
+    def _count_signals(self) -> None:
+        first = self._next_stop(timeout_s=None)
         grace_s = self._settings.stop_grace_s
         self._log.info("service.stopping", signal=first, grace_s=grace_s)
         self.health.set("process", ok=False, detail="the service is stopping")
         self.stopping.set()
-        second = self._next_stop(reader, grace_s)
+        second = self._next_stop(grace_s)
         reason = f"a second signal: {second}" if second else "the grace period has passed"
         self._log.error("service.forced_exit", reason=reason)
         _exit_now(self._remove_port_file, EXIT_CRASH)
 
-    def _next_stop(self, reader: socket.socket, timeout_s: float | None) -> str | None:
+    def _next_stop(self, timeout_s: float | None) -> str | None:
         """The name of the next stop signal; None when none came within `timeout_s` seconds."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([reader], [], [], left_s)[0]:
+            if not select.select([self._heard], [], [], left_s)[0]:
                 return None
-            number = reader.recv(1)[0]
+            number = self._heard.recv(1)[0]
+            if number == _ENOUGH:
+                raise SystemExit  # of this thread
             if number == signal.SIGHUP:
                 self.restarting.set()
             if number in _STOPS:
                 return signal.Signals(number).name
 
 
-def _keep_from_forked_children() -> None:
+def _signal_line() -> tuple[socket.socket, socket.socket]:
+    """Where the numbers of signals are read, a byte each, and where they are written."""
+    left = os.environ.pop(_LINE_VARIABLE, "").split()
+    if not left:
+        return socket.socketpair()
+    heard, wakeup = (socket.socket(fileno=int(number)) for number in left)
+    for end in (heard, wakeup):
+        end.set_inheritable(False)
+    return heard, wakeup
+
+
+def _keep_from_forked_children(numbers: Sequence[signal.Signals]) -> None:
     """A forked child's signals must not stop its parent through the shared descriptor.
 
     They are blocked over the fork: one could reach the child before it has let go.
@@ -261,14 +286,14 @@ def _keep_from_forked_children() -> None:
     before: list[set[signal.Signals | int]] = []
 
     def block() -> None:
-        before.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)))
+        before.append(set(signal.pthread_sigmask(signal.SIG_BLOCK, numbers)))
 
     def restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before.pop())
 
     def forget() -> None:
         signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in numbers:
             signal.signal(number, signal.SIG_DFL)
         restore()
 
