@@ -60,7 +60,11 @@ class ThreadServer(ThreadingHTTPServer):
     def process_request(self, request: object, client_address: object) -> None:
         """A thread of its own for each connection that there is room for."""
         if self._slots is None or self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)  # type: ignore[arg-type]
+            try:
+                super().process_request(request, client_address)  # type: ignore[arg-type]
+            except BaseException:  # no thread could be started
+                self._free_slot()
+                raise
             return
         request.settimeout(0.1)  # type: ignore[attr-defined]
         with contextlib.suppress(OSError):
@@ -72,8 +76,11 @@ class ThreadServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)  # type: ignore[arg-type]
         finally:
-            if self._slots is not None:
-                self._slots.release()
+            self._free_slot()
+
+    def _free_slot(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
 
     def server_bind(self) -> None:
         """Without the standard one's reverse look-up of the host name, which can take seconds."""

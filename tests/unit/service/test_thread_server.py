@@ -1,0 +1,83 @@
+"""How many connections a side door serves at once, and that each gives its place back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from gangline_service.thread_server import ThreadServer
+
+DEADLINE_S = 30.0
+
+
+class Waits(BaseHTTPRequestHandler):
+    """Answers once it is let go."""
+
+    server: Door
+
+    def do_GET(self) -> None:
+        self.server.asked.set()
+        assert self.server.let_go.wait(DEADLINE_S)
+        self.send_response_only(200)
+        self.end_headers()
+
+
+class Door(ThreadServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Waits, name="door", close_within_s=0.05, at_once=1)
+        self.asked, self.let_go = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def door() -> Iterator[Door]:
+    made = Door()
+    made.start()
+    yield made
+    made.let_go.set()
+    made.close()
+
+
+def ask(door: Door) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)
+    connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """All of it; b"" when the server hung up."""
+    with connection, connection.makefile("rb") as said:
+        return said.read()
+
+
+def answered(door: Door) -> bytes:
+    """What is said once there is a place: the one before leaves it just after its answer."""
+    while (found := answer(ask(door))).startswith(b"HTTP/1.0 503"):
+        pass
+    return found
+
+
+def test_a_connection_beyond_the_bound_may_come_again(door: Door) -> None:
+    first = ask(door)
+    assert door.asked.wait(DEADLINE_S)
+    beyond = socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)
+    assert answer(beyond).startswith(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\n")
+    door.let_go.set()
+    assert answer(first).startswith(b"HTTP/1.0 200")
+    assert answered(door).startswith(b"HTTP/1.0 200")
+
+
+def test_a_thread_that_could_not_be_started_takes_no_place(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    door.let_go.set()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert answer(socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)) == b""
+    assert answer(ask(door)).startswith(b"HTTP/1.0 200")
