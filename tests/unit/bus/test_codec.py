@@ -27,6 +27,8 @@ HEADERS = {
     "ce_type": b"job.cancel.requested",
     "ce_subject": b"job-1",
 }
+POSITION = ("ce_ganglineshard", "ce_ganglineepoch", "ce_ganglineseq")
+BEFORE_ALL = b'{"job_id": "j", "attempt": 1, "running_at": "0001-01-01T00:00:00+14:00"}'
 
 
 def as_read(out: OutRecord) -> Record:
@@ -90,11 +92,14 @@ def test_unknown_fields_are_ignored_by_consumers() -> None:
         (record(ce_type=b"job.exploded"), "not a published type"),
         (record(ce_time=b"yesterday"), "ce_time is not"),
         (record(ce_time=b"2026-11-21T08:00:00"), "ce_time is not"),
+        (record(ce_time=b"0001-01-01T00:00:00+14:00"), "ce_time is not"),
         (record(ce_subject=b"\xff"), "not UTF-8"),
         (record(ce_subject=b"x" * 2000), "above 1 KiB"),
         (record(ce_ganglineseq=b"1"), "log position"),
+        (record(**dict.fromkeys(POSITION, "²".encode())), "log position"),
         (record(b"{}"), "job_id: Field required"),
         (record(b"not json"), "Invalid JSON"),
+        (record(BEFORE_ALL, ce_type=b"gang.running"), "running_at: must lie in the years 1 to"),
     ],
 )
 def test_what_is_wrong_is_said(bad: Record, reason: str) -> None:

@@ -5,6 +5,7 @@ Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ga
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -129,13 +130,11 @@ def _time(attributes: Mapping[str, str], timestamp_ms: int) -> datetime:
     written = attributes.get("ce_time")
     if written is None:
         return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
-    try:
+    with contextlib.suppress(ValueError, OverflowError):  # the latter: before the year 1 in UTC
         time = datetime.fromisoformat(written)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise UndecodableError("ce_time is not an RFC 3339 time with zone", attributes=attributes)
-    return time.astimezone(UTC)
+        if time.tzinfo is not None:
+            return time.astimezone(UTC)
+    raise UndecodableError("ce_time is not an RFC 3339 time with zone", attributes=attributes)
 
 
 def _position(attributes: Mapping[str, str]) -> LogPosition | None:
@@ -149,4 +148,4 @@ def _position(attributes: Mapping[str, str]) -> LogPosition | None:
 
 
 def _is_number(value: str | None) -> TypeGuard[str]:
-    return value is not None and value.isdigit()
+    return value is not None and value.isdecimal()
