@@ -202,7 +202,8 @@ class MemoryBus:
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Last stable offsets."""
         self.broker._reachable()
-        return {place: self.broker._stable_end(place) for place in places}
+        with self.broker._lock:
+            return {place: self.broker._stable_end(place) for place in places}
 
     def written_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Ends with the records of open transactions."""

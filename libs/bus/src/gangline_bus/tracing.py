@@ -1,6 +1,6 @@
 """W3C trace context, between events and from HTTP. The contrib one breaks transactions.
 
-Without a configured SDK (`traced`) the spans are no-ops and nothing is propagated.
+Without a configured SDK (`traced`) the spans are no-ops, and what came is handed on as it is.
 """
 
 from __future__ import annotations
