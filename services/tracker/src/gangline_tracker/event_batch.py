@@ -20,7 +20,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.quota import UsageCharged
 from gangline_tracker.arrow import dictionary, ingested, millis, times
 from gangline_tracker.batches import Insert, whole
-from gangline_tracker.incidents import incidents_table
+from gangline_tracker.incidents import INCIDENT, incidents_table
 from gangline_tracker.runs import Run, evolve, job_of
 
 
@@ -83,6 +83,7 @@ class EventBatch:
             value = getattr(event, name, 0)
             if isinstance(value, int):
                 whole(name, value, bits=32 if name == "attempt" else 63)
+        _refuse_misfits(received)
         self._received.append(received)
 
     def rows(self) -> int:
@@ -150,6 +151,20 @@ class EventBatch:
             "version": pa.array([version for _, version in charged], pa.uint64()),
         }
         return Insert("usage", pa.table(columns))
+
+
+def _refuse_misfits(item: Received) -> None:
+    """Make the rows that are derived of it alone: in a batch it would hold up all others.
+
+    What they say of steps comes from ranks. Raises ValueError: the record is refused.
+    """
+    try:
+        if isinstance(item.envelope.data, INCIDENT):
+            incidents_table([item])
+        if (row := _checkpoint(item)) is not None:
+            _checkpoints_table([row])
+    except OverflowError as error:
+        raise ValueError(f"a number does not fit its column: {error}") from None
 
 
 def _checkpoint(item: Received) -> CheckpointRow | None:

@@ -12,6 +12,8 @@ from gangline_bus.codec import Received
 from gangline_schemas.events.faults import GangFailed, IncidentClosed
 from gangline_tracker.arrow import millis, times
 
+INCIDENT = GangFailed | IncidentClosed
+"""The events that its rows are made of."""
 OPEN = "open"
 _TEXTS = ("job_id", "action", "message")
 _NAMES = ("failure_class", "cause")
@@ -32,7 +34,7 @@ def incidents_table(received: Iterable[Received]) -> pa.Table:
     items = [
         (event, item.offset + 1)
         for item in received
-        if isinstance(event := item.envelope.data, GangFailed | IncidentClosed)
+        if isinstance(event := item.envelope.data, INCIDENT)
     ]
     events = [event for event, _ in items]
 
