@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from gangline_schemas.events.workers import WorkerStep
 from gateway_scene import GatewayScene, bearer, job, served
@@ -16,8 +16,13 @@ ADMIN, NLP, VISION, SERVICE = (bearer(who) for who in ("admin", "nlp", "vision",
 PROBLEM = "application/problem+json"
 
 
-@contextmanager
-def served_to_two(scene: GatewayScene) -> Iterator[httpx.Client]:
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
+    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+
+
+@pytest.fixture(scope="module")
+def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
     """A client of the scene's gateway; nlp may have 64 GPUs, vision 8."""
     with served(scene) as client:
         scene.configure("nlp", 64)

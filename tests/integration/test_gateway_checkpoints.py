@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
 from gangline_bus.codec import decode
 from gangline_schemas.catalog import Topic
@@ -17,19 +15,10 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import CheckpointRef
-from gateway_http import NLP, VISION, problem, served_to_two, submit
+from gateway_http import NLP, VISION, http_client, problem, scene, submit
 from gateway_scene import GatewayScene
 
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
-
-
-@pytest.fixture(scope="module")
-def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
-    with served_to_two(scene) as client:
-        yield client
+__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
 
 def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> None:

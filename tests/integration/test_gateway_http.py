@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import http.client
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,24 +27,15 @@ from gateway_http import (
     SERVICE,
     VISION,
     events,
+    http_client,
     problem,
-    served_to_two,
+    scene,
     step,
     submit,
 )
 from gateway_scene import GatewayScene, job, served
 
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
-
-
-@pytest.fixture(scope="module")
-def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
-    with served_to_two(scene) as client:
-        yield client
-
+__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
 APPROVALS = "/v1/data-approvals"
 USE = {

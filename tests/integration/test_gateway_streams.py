@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
@@ -19,19 +17,10 @@ from gangline_schemas.events.workers import (
     WorkerLog,
     WorkerStarted,
 )
-from gateway_http import ADMIN, NLP, events, problem, served_to_two, step, submit
+from gateway_http import ADMIN, NLP, events, http_client, problem, scene, step, submit
 from gateway_scene import GatewayScene, served
 
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
-
-
-@pytest.fixture(scope="module")
-def http_client(scene: GatewayScene) -> Iterator[httpx.Client]:
-    with served_to_two(scene) as client:
-        yield client
+__all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
 
 def log_line(job_id: str, line: int) -> WorkerLog:
