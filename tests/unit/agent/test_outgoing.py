@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricReader
 
 from gangline_bus.codec import receive
 from gangline_bus.memory import Broker
@@ -51,27 +51,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return times
 
 
-def beat(outgoing: Outgoing) -> None:
-    heartbeat = WorkerHeartbeat(node_id="node-0", incarnation="boot", sequence=1, sent_at=NOW)
-    outgoing.heartbeat(heartbeat, 100.0, lambda _: None)
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker()
+    create_topics(made.connect("setup"), NAMES)
+    return made
 
 
-def test_control_events_pass_a_full_disk_and_it_is_said_once(
-    tmp_path: Path, full: Callable[[bool], None], clock: list[float]
-):
-    broker = Broker()
-    create_topics(broker.connect("setup"), NAMES)
-    reader = InMemoryMetricReader()
-    outgoing = Outgoing(
-        tmp_path,
+def outgoing_to(broker: Broker, folder: Path, *readers: MetricReader) -> Outgoing:
+    return Outgoing(
+        folder,
         "node-0",
         NAMES,
         broker.connect,
         limit_bytes=1_000_000,
         gpus=0,
         health=lambda: None,
-        meter=MeterProvider([reader]).get_meter("test"),
+        meter=MeterProvider(readers).get_meter("test"),
     )
+
+
+def beat(outgoing: Outgoing) -> None:
+    heartbeat = WorkerHeartbeat(node_id="node-0", incarnation="boot", sequence=1, sent_at=NOW)
+    outgoing.heartbeat(heartbeat, 100.0, lambda _: None)
+
+
+def test_control_events_pass_a_full_disk_and_it_is_said_once(
+    broker: Broker, tmp_path: Path, full: Callable[[bool], None], clock: list[float]
+):
+    reader = InMemoryMetricReader()
+    outgoing = outgoing_to(broker, tmp_path, reader)
 
     def metrics() -> dict[str, float]:
         found = reader.get_metrics_data()
@@ -111,20 +120,11 @@ def test_control_events_pass_a_full_disk_and_it_is_said_once(
     assert arrived == ["0", "1", "2"]
 
 
-def test_they_are_sent_though_the_disk_stays_full(tmp_path: Path, full: Callable[[bool], None]):
-    broker = Broker()
-    create_topics(broker.connect("setup"), NAMES)
+def test_they_are_sent_though_the_disk_stays_full(
+    broker: Broker, tmp_path: Path, full: Callable[[bool], None]
+):
     full(True)
-    outgoing = Outgoing(
-        tmp_path,
-        "node-0",
-        NAMES,
-        broker.connect,
-        limit_bytes=1_000_000,
-        gpus=0,
-        health=lambda: None,
-        meter=MeterProvider().get_meter("test"),
-    )
+    outgoing = outgoing_to(broker, tmp_path)
     outgoing.start()
     outgoing.publish(leaving(0), NOW)
     outgoing.close(10.0)
