@@ -42,19 +42,22 @@ from gangline_worker.agent.model import (
 )
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
-NODE = NodeInfo(
-    node_id="node-0",
-    incarnation="boot",
-    address="127.0.0.1",
-    hostname="host",
-    gpus=(
-        GpuInfo(index=0, model="cpu", memory_gb=1),
-        GpuInfo(index=1, model="cpu", memory_gb=1),
-    ),
-    cpus=2,
-    memory_gb=4,
-    rendezvous_ports=(21000,),
-)
+
+
+def node_info(gpus: int = 2) -> NodeInfo:
+    return NodeInfo(
+        node_id="node-0",
+        incarnation="boot",
+        address="127.0.0.1",
+        hostname="host",
+        gpus=tuple(GpuInfo(index=index, model="cpu", memory_gb=1) for index in range(gpus)),
+        cpus=gpus,
+        memory_gb=4,
+        rendezvous_ports=(21000,),
+    )
+
+
+NODE = node_info()
 LEASE_S = 10.0
 DIGEST = ObjectDigest(key="k", size_bytes=1, xxh3="0" * 32)
 
@@ -128,9 +131,11 @@ def allocation(
     )
 
 
-def released(attempt: int = 1, reason: ReleaseReason = ReleaseReason.RESTARTING) -> GangReleased:
+def released(
+    attempt: int = 1, reason: ReleaseReason = ReleaseReason.RESTARTING, *, job_id: str = "job"
+) -> GangReleased:
     return GangReleased(
-        job_id="job", attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=1.0
+        job_id=job_id, attempt=attempt, reason=reason, allocated_at=START, gpu_seconds=1.0
     )
 
 
@@ -172,9 +177,14 @@ def written(rank: RankKey, step: int = 5) -> Uploaded:
     return Uploaded(rank, event)
 
 
+def reread(state: CoreState) -> CoreState:
+    """As it is to another program of the agent's process."""
+    codec = TypeAdapter(CoreState)
+    return codec.validate_json(codec.dump_json(state))
+
+
 def begun_anew(node: Node) -> list[Action]:
     """What the core asks for that another program of the agent's process begins with."""
-    codec = TypeAdapter(CoreState)
-    state = codec.validate_json(codec.dump_json(node.core.state))
+    state = reread(node.core.state)
     node.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))
     return node.core.go_on(state)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
+from agent_core_scene import START, allocation, node_info, released, reread
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
-from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangPreempting,
-    GangReleased,
-    NodeAssignment,
-    ReleaseReason,
-    Rendezvous,
-    StopReason,
-)
-from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined, WorkerExited
-from gangline_schemas.job import JobSpec
+from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, StopReason
+from gangline_schemas.events.workers import NodeJoined, WorkerExited
 from gangline_worker.agent.core import AgentCore, AgentLimits
-from gangline_worker.agent.core_state import CoreState
 from gangline_worker.agent.model import (
     Action,
     CloseGang,
@@ -54,28 +44,8 @@ from gangline_worker.agent.model import (
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)
 LEASE_S = LIMITS.lease_s
-STATES = TypeAdapter(CoreState)
 TICK_S = 0.5
-START = datetime(2026, 11, 1, tzinfo=UTC)
-SPEC = JobSpec.model_validate(
-    {
-        "name": "j",
-        "team": "t",
-        "resources": {"gpus": 2},
-        "run": "true",
-        "stop_grace_seconds": 3,
-    }
-)
-NODE = NodeInfo(
-    node_id="node-0",
-    incarnation="boot",
-    address="127.0.0.1",
-    hostname="h",
-    gpus=tuple(GpuInfo(index=index, model="cpu", memory_gb=1) for index in range(4)),
-    cpus=4,
-    memory_gb=4,
-    rendezvous_ports=(21000,),
-)
+NODE = node_info(gpus=4)
 
 
 @dataclass
@@ -104,7 +74,7 @@ class World:
 
     def begin_anew(self) -> None:
         """Another program goes on in the agent's process; what was asked for is not answered."""
-        state = STATES.validate_json(STATES.dump_json(self.core.state))
+        state = reread(self.core.state)
         self.asked.clear()
         self.core = AgentCore(NODE, LIMITS)
         self.act(self.core.go_on(state))
@@ -161,22 +131,12 @@ class World:
     def allocate(self, job_id: str, ahead: int, gpus: tuple[int, ...], *, stale: bool) -> None:
         attempt = max(1, self.attempts.get(job_id, 0) + ahead)
         self.attempts[job_id] = max(attempt, self.attempts.get(job_id, 0))
-        event = GangAllocated(
+        event = allocation(
+            attempt,
             job_id=job_id,
-            attempt=attempt,
-            team="t",
-            world_size=len(gpus),
-            nodes=(
-                NodeAssignment(
-                    node_id="node-0",
-                    incarnation="earlier" if stale else self.core.incarnation,
-                    address="127.0.0.1",
-                    gpus=gpus,
-                    first_rank=0,
-                ),
-            ),
-            rendezvous=Rendezvous(address="127.0.0.1", port=21000),
-            spec=SPEC,
+            incarnation="earlier" if stale else self.core.incarnation,
+            gpus=gpus,
+            grace_s=3.0,
         )
         self.allocated.setdefault(GangKey(job_id, attempt), event)
         self.event(self.allocated[GangKey(job_id, attempt)])
@@ -240,15 +200,7 @@ def play(world: World, step: tuple) -> None:
         case ("allocate", job_id, ahead, gpus, stale):
             world.allocate(job_id, ahead, gpus, stale=stale)
         case ("release", job_id) if job_id in world.attempts:
-            world.event(
-                GangReleased(
-                    job_id=job_id,
-                    attempt=world.attempts[job_id],
-                    reason=ReleaseReason.RESTARTING,
-                    allocated_at=START,
-                    gpu_seconds=0,
-                )
-            )
+            world.event(released(world.attempts[job_id], job_id=job_id))
         case ("hang", job_id) if job_id in world.attempts:
             world.event(
                 GangFailed(

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from gangline_schemas.events.workers import (
-    GpuHealth,
-    GpuInfo,
-    NodeHealth,
-    NodeInfo,
-    NodeJoined,
-    NodeUnfit,
-)
+from agent_core_scene import NODE, START
+from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
 from gangline_worker.agent.core import AgentCore
 from gangline_worker.agent.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.membership import AgentLimits
@@ -30,17 +24,6 @@ from gangline_worker.agent.model import (
     Tick,
 )
 
-START = datetime(2026, 11, 1, tzinfo=UTC)
-NODE = NodeInfo(
-    node_id="node-0",
-    incarnation="boot",
-    address="127.0.0.1",
-    hostname="host",
-    gpus=(GpuInfo(index=0, model="cpu", memory_gb=1),),
-    cpus=2,
-    memory_gb=4,
-    rendezvous_ports=(21000,),
-)
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)
 BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)
 
