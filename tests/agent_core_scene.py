@@ -36,6 +36,7 @@ from gangline_worker.agent.model import (
     RankMessage,
     RankSpawned,
     SendHeartbeat,
+    ShardChecked,
     Spawn,
     StoreOpened,
     Uploaded,
@@ -161,6 +162,12 @@ def ready(rank: RankKey, step: int = 5, world_size: int = 4) -> RankMessage:
         step=step, rank=rank.rank, world_size=world_size, manifest=DIGEST, shard=DIGEST
     )
     return RankMessage(rank, message)
+
+
+def checked(rank: RankKey, step: int = 5) -> ShardChecked:
+    message = ready(rank, step).message
+    assert isinstance(message, ShardReady)
+    return ShardChecked(rank, message)
 
 
 def written(rank: RankKey, step: int = 5) -> Uploaded:

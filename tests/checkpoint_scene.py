@@ -28,7 +28,12 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
     ResumePointChanged,
 )
-from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
+from gangline_schemas.events.workers import (
+    CheckpointShardLost,
+    CheckpointShardWritten,
+    NodeSaved,
+    ObjectDigest,
+)
 from gangline_schemas.job import (
     CheckpointPolicy,
     Incremental,
@@ -130,6 +135,19 @@ def ref(attempt: int, step: int, *, job_id: str = JOB) -> CheckpointRef:
         step=step,
         world_size=2,
         commit_key=f"{folder}/COMMIT.json",
+    )
+
+
+def on_node(*ranks: int, step: int = 20, attempt: int = 1, job_id: str = JOB) -> NodeSaved:
+    """These ranks have saved on a node of their own."""
+    node_id = f"n{ranks[0]}"
+    return NodeSaved(job_id=job_id, attempt=attempt, step=step, node_id=node_id, ranks=ranks)
+
+
+def lost(rank: int, step: int = 20, *, attempt: int = 1, job_id: str = JOB) -> CheckpointShardLost:
+    """A part that will not be in the store."""
+    return CheckpointShardLost(
+        job_id=job_id, attempt=attempt, step=step, rank=rank, node_id="n0", reason="no bucket"
     )
 
 

@@ -1,4 +1,7 @@
-"""`gangline up --kafka ... --s3 ...`: the user's own broker and store instead of the embedded."""
+"""`gangline up --kafka ... --s3 ...`: the user's own broker and store instead of the embedded.
+
+The way to the store is slow: who fails while a save is on its way goes on from that save.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,11 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
         nodes=1,
         kafka=kafka.bootstrap,
         store=s3.url,
-        environment={**s3.environment, "GANGLINE_TOPIC_PREFIX": prefix},
+        environment={
+            **s3.environment,
+            "GANGLINE_TOPIC_PREFIX": prefix,
+            "GANGLINE_UPLOAD_MB_PER_S": "0.2",  # a save is on its way for seconds
+        },
         live_view=False,
     )
     with platform:
@@ -35,8 +42,10 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
         names = {row.name for row in platform.supervisor.status()}
         assert not names & {"kafka", "s3proxy"}
         with LogWatch(kafka.bootstrap, prefix=prefix) as watch:
-            job = watch.submit("on-s3", hyperparameters={"steps": 300})
-            watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
+            job = watch.submit(
+                "on-s3", hyperparameters={"steps": 900}, checkpoint={"interval_minutes": 0.1}
+            )
+            saved = watch.wait_for(lambda s: s.type == "checkpoint.saved" and s.data.job_id == job)
             os.kill(watch.of("worker.started", job)[0].data.pid, signal.SIGKILL)
             again = watch.wait_for(
                 lambda s: (
@@ -44,6 +53,7 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
                 )
             )
             assert again.data.resume is not None
+            assert again.data.resume.step >= saved.data.step
             assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
             watch.assert_sound()
             last = watch.of("checkpoint.committed", job)[-1].data.checkpoint

@@ -73,6 +73,10 @@ class NodeEffects:
                 later(uniform(0.01, 0.6), lambda: self._kill(rank))
             case agent.SendControl(rank=rank, control=control):
                 later(uniform(0.001, 0.01), lambda: self._control(rank, control))
+            case agent.CheckShard(rank=rank, ready=ready):
+                later(
+                    uniform(0.01, 0.5), lambda: self._process.give(agent.ShardChecked(rank, ready))
+                )
             case agent.Upload(rank=rank, ready=ready):
                 later(uniform(0.1, 2.0), lambda: self._upload(rank, ready))
             case agent.CloseGang(gang=gang):

@@ -21,7 +21,6 @@ from gangline_checkpoints.model import (
     Verified,
     Verify,
 )
-from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import CommitRecord, commit_key
@@ -34,6 +33,7 @@ from gangline_schemas.events.checkpoints import (
     ScrubBegun,
 )
 from gangline_storage import LocalStore, StoreUnavailable, digest_object
+from gangline_storage.pace import Pace
 
 STEP = f"{PREFIX}/attempt-0001/step-0000000020"
 COMMIT = commit_key(PREFIX, 1, 20)

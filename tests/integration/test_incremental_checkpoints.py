@@ -16,7 +16,6 @@ from torch import nn
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes
 from decider_run import DeciderRun
 from gangline_checkpoints.model import Corrupt, Refused, Scrub, Verified
-from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import (
@@ -40,6 +39,7 @@ from gangline_schemas.job import Incremental, Retention
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage import LocalStore
 from gangline_storage.digest import digest_bytes
+from gangline_storage.pace import Pace
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints
 from gangline_worker.agent.model import GangKey, RankKey
 from gangline_worker.checkpoint.files import CorruptCheckpoint

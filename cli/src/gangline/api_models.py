@@ -44,12 +44,13 @@ class Failure(Answer):
 
 
 class Checkpoint(Answer):
-    """One checkpoint: committed, corrupted, deleted or abandoned."""
+    """One checkpoint: saved (on its nodes alone), committed, corrupted or deleted."""
 
     attempt: int
     step: int
     status: str
     committed_at: datetime
+    tiers: list[str] = Field(default_factory=list)
     world_size: int = 0
     size_bytes: int = 0
     write_s: float = 0.0

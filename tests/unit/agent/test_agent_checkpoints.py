@@ -101,12 +101,11 @@ def test_a_shard_lies_in_the_store_under_the_keys_that_are_announced(
     assert digest_bytes(store.get(first.manifest.key)) == first.manifest.xxh3
 
 
-def test_a_shard_that_changed_on_the_disk_is_not_uploaded(node: Checkpoints, store: LocalStore):
+def test_a_shard_that_is_not_what_the_rank_said_is_found(node: Checkpoints):
     ready = write(node, 0)
     (node.folder("job") / ready.shard.key).write_bytes(b"bin of 0 at 6")
     with pytest.raises(CheckpointDamaged, match=r"rank-00000\.bin"):
-        node.upload(rank_key(0), ALLOCATION, ready)
-    assert list(store.list()) == []
+        node.check(rank_key(0), ALLOCATION, ready)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_a_rank_can_name_its_own_files_alone(node: Checkpoints, key: str):
     ready = write(node, 0)
     other = ready.model_copy(update={"shard": ready.shard.model_copy(update={"key": key})})
     with pytest.raises(WrongPath):
-        node.upload(rank_key(0), ALLOCATION, other)
+        node.check(rank_key(0), ALLOCATION, other)
 
 
 def test_a_link_is_not_followed(node: Checkpoints, tmp_path: Path):
@@ -132,8 +131,9 @@ def test_a_link_is_not_followed(node: Checkpoints, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere"
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
-    with pytest.raises(WrongPath, match="link"):
-        node.upload(rank_key(0), ALLOCATION, ready)
+    for bring in (node.check, node.upload):
+        with pytest.raises(WrongPath, match="link"):
+            bring(rank_key(0), ALLOCATION, ready)
 
 
 def test_a_committed_checkpoint_is_fetched_whole_to_another_node(

@@ -10,6 +10,7 @@ from agent_core_scene import (
     Node,
     allocation,
     begun_anew,
+    checked,
     kinds,
     published,
     ready,
@@ -21,6 +22,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import CheckpointIntervalChanged, ReleaseReason
 from gangline_schemas.events.workers import (
+    CheckpointShardLost,
     CheckpointShardWritten,
     DataBlockDamaged,
     ExitReason,
@@ -45,6 +47,7 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_worker.agent.model import (
     DAMAGE_LIMIT,
+    CheckShard,
     CloseGang,
     GangKey,
     KillRank,
@@ -230,7 +233,8 @@ def test_a_rank_that_ends_says_what_the_next_attempt_goes_without(node: Node):
 
 def test_a_shard_is_uploaded_once_and_announced(node: Node):
     (rank,) = node.running(gpus=(0,))
-    assert kinds(node.do(ready(rank), ready(rank))) == [Upload]
+    assert kinds(node.do(ready(rank), ready(rank))) == [CheckShard]
+    assert kinds(node.do(checked(rank))) == [Publish, Upload]
     assert len(published(node.do(written(rank)), CheckpointShardWritten)) == 1
     assert node.do(written(rank)) == []
 
@@ -238,8 +242,8 @@ def test_a_shard_is_uploaded_once_and_announced(node: Node):
 def test_a_shard_of_another_rank_or_world_is_refused(node: Node):
     (rank,) = node.running(gpus=(0,))
     other = ready(RankKey(rank.gang, 1)).message
-    assert Upload not in kinds(node.do(RankMessage(rank, other)))
-    assert Upload not in kinds(node.do(ready(rank, world_size=8)))
+    assert CheckShard not in kinds(node.do(RankMessage(rank, other)))
+    assert CheckShard not in kinds(node.do(ready(rank, world_size=8)))
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -249,7 +253,7 @@ def test_an_orderly_exit_is_reported_after_its_uploads(node: Node, ended: bool):
     assert published(node.do(RankExited(rank, code=0)), WorkerExited) == []
     outcome = written(rank) if ended else UploadFailed(rank, 5, "the store is full")
     out = node.do(outcome)
-    expected = [CheckpointShardWritten, WorkerExited] if ended else [WorkerExited]
+    expected = [CheckpointShardWritten if ended else CheckpointShardLost, WorkerExited]
     assert [type(item.event) for item in out if isinstance(item, Publish)] == expected
 
 

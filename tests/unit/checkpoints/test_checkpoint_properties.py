@@ -5,7 +5,17 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import allocated, checkpoint_run, ended, part, ref, released, restored
+from checkpoint_scene import (
+    allocated,
+    checkpoint_run,
+    ended,
+    lost,
+    on_node,
+    part,
+    ref,
+    released,
+    restored,
+)
 from gangline_checkpoints.invariants import log_violations
 from gangline_checkpoints.model import (
     Away,
@@ -50,6 +60,8 @@ INPUTS = st.one_of(
         keep=KEEP,
         resume=st.one_of(st.none(), st.builds(ref, ATTEMPTS, STEPS, job_id=JOBS)),
     ),
+    st.builds(on_node, st.integers(0, 1), step=STEPS, attempt=ATTEMPTS, job_id=JOBS),
+    st.builds(lost, st.integers(0, 1), STEPS, attempt=ATTEMPTS, job_id=JOBS),
     st.builds(released, ATTEMPTS, st.sampled_from(ReleaseReason), job_id=JOBS),
     st.builds(restored, ATTEMPTS, STEPS, job_id=JOBS),
     st.builds(ended, JOBS),

@@ -8,7 +8,6 @@ from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ref, releas
 from decider_run import DeciderRun
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.model import Away, Corrupt, Scrubbed, StepId
-from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.scrubbing import AWAY_S, Scrubbing
 from gangline_checkpoints.snapshot import codec
 from gangline_checkpoints.state import CheckpointState, fingerprint
@@ -22,6 +21,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import Retention
+from gangline_storage.pace import Pace
 
 DAY_S = 24 * 3600.0
 RIGHT = Scrubbed(100, 0.5)

@@ -26,7 +26,8 @@ def checkpoint(step: int, **fields: Any) -> dict[str, Any]:
     return {
         "attempt": 1, "step": step, "status": "committed", "committed_at": ago(hours=3, minutes=5),
         "world_size": 1024, "size_bytes": 1_610_612_736, "write_s": 30.2, "blocked_s": 0.012,
-        "verify_s": 9.84, "reason": "", "kept": ["latest"], "metrics": {"eval_loss": 2.1},
+        "verify_s": 9.84, "reason": "", "kept": ["latest"], "tiers": ["store"],
+        "metrics": {"eval_loss": 2.1},
     } | fields  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     cells = [line.split() for line in lines[:6]]
     assert cells[0][:4] == ["STEP", "TRY", "HEALTH", "KEPT"]
     assert cells[1][:4] == ["120000", "12", "scrubbed", "latest"]
-    assert cells[1][4:] == ["1.6", "GB", "1024", "12", "ms", "30", "s", "9.8", "s", "3", "h"]
+    assert cells[1][4:] == ["1.6", "GB", "store", "12", "ms", "30", "s", "9.8", "s", "3", "h"]
     assert cells[2][2:4] == ["committed", "latest+best"]
     assert [row[2] for row in cells[3:]] == ["corrupted", "deleted", "committed"]
     assert "in use" in lines[5]
@@ -70,6 +71,17 @@ def test_what_an_incremental_one_wrote_is_said_beside_what_it_holds(
     stub.on("GET", PATH, {"checkpoints": [checkpoint(50), checkpoint(40, **some), checkpoint(30)]})
     shown = " ".join(gangline("checkpoints", JOB).out.split())
     assert "written: 805.0 MB of 1.6 GB for step 40; the rest lies in step 10, 30" in shown
+
+
+def test_where_each_lies_is_shown(gangline: Runner, stub: Stub) -> None:
+    saved = checkpoint(30, status="saved", tiers=["nodes"], kept=[], size_bytes=0)
+    both = checkpoint(20, tiers=["nodes", "store"])
+    gone = checkpoint(10, status="deleted", tiers=[], kept=[])
+    stub.on("GET", PATH, {"checkpoints": [saved, both, gone]})
+    lines = gangline("checkpoints", JOB).out.splitlines()
+    rows = [line.split() for line in lines[1:4]]
+    assert rows[0][:9] == ["30", "1", "saved", "-", "-", "nodes", "-", "-", "-"]
+    assert [row[6] for row in rows[1:]] == ["both", "-"]
 
 
 def test_what_a_slow_store_puts_at_risk_is_said(gangline: Runner, stub: Stub) -> None:

@@ -196,3 +196,12 @@ def test_a_commit_is_noted_once_and_never_backwards() -> None:
     assert run.feed(committed(10)) == []
     assert run.feed(committed(30, attempt=2)) == []  # of an attempt that nobody told us of
     assert run.feed(committed(30, job_id="job-2")) == []
+
+
+def test_a_checkpoint_that_was_on_its_way_saves_work_that_the_verdict_gave_up() -> None:
+    run = failing()
+    again(run, resume=90)
+    run.signal(steps("n1", 91))
+    found = closed(run.tick(0.5))
+    assert (found.committed_step, found.resume_step) == (60, 90)
+    assert found.work_lost_s == pytest.approx(40.0 * 7 / 37)

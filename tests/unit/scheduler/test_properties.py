@@ -17,7 +17,11 @@ from gangline_bus.decision import Tick
 from gangline_scheduler.invariants import consistent
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.base import Event
-from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
+from gangline_schemas.events.checkpoints import (
+    CheckpointCommitted,
+    CheckpointDeleted,
+    CheckpointSaved,
+)
 from gangline_schemas.events.faults import FailureCause, GangFailed, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -44,7 +48,7 @@ STEP = st.tuples(
     st.sampled_from(
         """submit submit run run start exit done stopped fail node_fail final cancel restore
         commit commit delete priority join rejoin leave silent recover drain cordon undrain team
-        tick tick long save save outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
+        tick tick long save save nodes nodes outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
     ),
     st.integers(0, 7),
     st.integers(0, 7),
@@ -118,7 +122,7 @@ class Story:
         assert fingerprint(self.cluster.state) == before, "decide changed the state"
         return self.cluster.give(event)
 
-    def _job_event(  # noqa: PLR0911 - one return for each kind
+    def _job_event(  # noqa: PLR0911, PLR0912 - one case for each kind
         self, kind: str, a: int, b: int
     ) -> Event | None:
         if kind == "submit":
@@ -154,6 +158,10 @@ class Story:
                 ref = live | {"step": b, "world_size": 1, "commit_key": "k", "attempt": attempt}
                 data = {"job_id": job_id, "checkpoint": ref, "size_bytes": 1, "objects": 1}
                 return CheckpointCommitted.model_validate(data)
+            case "nodes":
+                newest = job.checkpoints[-1].step if job.checkpoints else 0
+                whole = {"step": newest + b, "world_size": 1}
+                return CheckpointSaved.model_validate(live | whole)
             case "delete":
                 return CheckpointDeleted.model_validate(live | {"step": b, "reason": "r"})
             case _:

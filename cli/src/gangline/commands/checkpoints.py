@@ -19,7 +19,7 @@ _COLUMNS = (
     Column("HEALTH"),
     Column("KEPT", flexible=True),
     Column("SIZE", right=True),
-    Column("RANKS", right=True),
+    Column("TIER"),
     Column("BLOCK", right=True),
     Column("WRITE", right=True),
     Column("VERIFY", right=True),
@@ -63,6 +63,7 @@ def checkpoints(
 
 
 def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
+    stored, costs = item.status != "saved", (item.blocked_s, item.write_s, item.verify_s)
     health = "scrubbed" if item.status == "committed" and item.scrubbed_at else item.status
     return [
         str(item.step),
@@ -70,13 +71,16 @@ def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
         health,
         "+".join(item.kept) or NONE,
         *([_PROMOTION.get(item.promotion, item.promotion) or NONE] if gate else []),
-        render.size(item.size_bytes),
-        str(item.world_size),
-        _cost(item.blocked_s),
-        _cost(item.write_s),
-        _cost(item.verify_s),
+        render.size(item.size_bytes) if stored else NONE,
+        _tier(item),
+        *(_cost(cost) if stored else NONE for cost in costs),
         _age(item.committed_at, now),
     ]
+
+
+def _tier(item: Checkpoint) -> str:
+    """nodes, store or both; of one that is gone nowhere."""
+    return "both" if len(item.tiers) > 1 else "".join(item.tiers) or NONE
 
 
 def _age(moment: datetime, now: datetime) -> str:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.events.workers import CheckpointShardWritten
+from gangline_schemas.events.workers import CheckpointShardWritten, NodeSaved
 from gangline_schemas.job import JobSpec, Retention
 
 
@@ -76,6 +76,26 @@ class ShardRecorded(Event):
 
     type: ClassVar[str] = "checkpoint.shard.recorded"
     shard: CheckpointShardWritten
+
+
+class NodeSaveRecorded(Event):
+    """One node's ranks have their part of a checkpoint on its disk."""
+
+    type: ClassVar[str] = "checkpoint.node.recorded"
+    saved: NodeSaved
+
+
+class CheckpointSaved(Event):
+    """Every rank's part lies whole on its node's disk: committed there, not yet in the store.
+
+    Who starts again waits for its way into the store, as long as its nodes live.
+    """
+
+    type: ClassVar[str] = "checkpoint.saved"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    world_size: int = Field(ge=1)
 
 
 class CheckpointCommitted(Event):

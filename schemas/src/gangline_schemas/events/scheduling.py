@@ -65,6 +65,7 @@ class StopReason(StrEnum):
     DEFRAGMENT = "defragment"
     RESIZE = "resize"
     MAX_RUNTIME = "max_runtime"
+    FAILED = "failed"
 
 
 class JobQueued(Event):
@@ -142,8 +143,27 @@ class GpusUnheld(Event):
     job_id: Identifier
 
 
+class Verdict(Model):
+    """What a gang's failure means for its next attempt."""
+
+    message: str = Field(description="Why it failed, for people.")
+    avoid_nodes: tuple[str, ...] = Field(
+        default=(), description="Nodes that the next attempt shall rather not run on."
+    )
+    left_out: tuple[SampleRange, ...] = Field(
+        default=(),
+        max_length=LEFT_OUT_RANGES,
+        description="Samples that later attempts go without, all of them; empty: no others than "
+        "so far.",
+    )
+
+
 class GangPreempting(Event):
-    """The gang shall checkpoint and exit before `deadline`; its agents enforce it."""
+    """The gang shall checkpoint and exit before `deadline`; its agents enforce it.
+
+    One that `failed` has no time: its ranks are killed at once. It keeps its GPUs until what it
+    saved last is committed, at most until the deadline, and starts again from there.
+    """
 
     type: ClassVar[str] = "gang.preempting"
     job_id: Identifier
@@ -156,6 +176,16 @@ class GangPreempting(Event):
         description="GPUs that its next attempt takes at most: an elastic gang gives some to "
         "somebody who waits.",
     )
+    verdict: Verdict | None = Field(default=None, description="Of a gang that failed.")
+
+
+class GangSaved(Event):
+    """All ranks' parts of this checkpoint lie on the gang's nodes, on their way to the store."""
+
+    type: ClassVar[str] = "gang.saved"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
 
 
 class GangReleased(Event):

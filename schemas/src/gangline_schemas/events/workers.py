@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -181,6 +181,19 @@ class ObjectDigest(Model):
     xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
 
 
+class NodeSaved(Event):
+    """All of a node's ranks have their part of a checkpoint on its disk, whole and synced."""
+
+    type: ClassVar[str] = "checkpoint.node.saved"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    node_id: Identifier
+    ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        min_length=1, description="Those of the gang on this node."
+    )
+
+
 class CheckpointShardWritten(Event):
     """One rank's part of a checkpoint is in the store: its manifest and its shard files."""
 
@@ -196,6 +209,18 @@ class CheckpointShardWritten(Event):
     write_s: float = Field(default=0.0, ge=0)
     blocked_s: float = Field(default=0.0, ge=0)
     metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class CheckpointShardLost(Event):
+    """One rank's part of a checkpoint did not get into the store, and is not tried again."""
+
+    type: ClassVar[str] = "checkpoint.shard.lost"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    rank: int = Field(ge=0)
+    node_id: Identifier
+    reason: str = Field(max_length=1000)
 
 
 class RankActivity(StrEnum):

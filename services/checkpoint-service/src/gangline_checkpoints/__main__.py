@@ -6,12 +6,12 @@ import sys
 
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.snapshot import codec
 from gangline_service.deciding import run_decider
 from gangline_service.settings import EXIT_USAGE
 from gangline_storage import StoreError, open_store
+from gangline_storage.pace import Pace
 
 
 def main() -> None:

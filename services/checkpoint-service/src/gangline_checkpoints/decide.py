@@ -2,6 +2,8 @@
 
 1. gang.allocated: from here on only this attempt can commit; what older ones left is abandoned.
 2. checkpoint.shard.written: recorded; with all ranks there, the state asks for a verification.
+   checkpoint.node.saved, before: with all ranks there, the nodes' disks hold a whole checkpoint.
+   checkpoint.shard.lost, instead: it is abandoned.
 3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
 4. Anything else about its bytes: abandoned. The store away: tried again.
 5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
@@ -41,7 +43,12 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     ResumePointChanged,
 )
-from gangline_schemas.events.workers import CheckpointShardWritten, WorkerExited
+from gangline_schemas.events.workers import (
+    CheckpointShardLost,
+    CheckpointShardWritten,
+    NodeSaved,
+    WorkerExited,
+)
 
 
 @dataclass(slots=True)
@@ -91,8 +98,8 @@ def _decide_event(
     state: CheckpointState, event: Event, at: datetime, now: datetime
 ) -> list[Decision]:
     match event:
-        case CheckpointShardWritten():
-            return parts.record(state, event, now)
+        case NodeSaved() | CheckpointShardWritten() | CheckpointShardLost():
+            return parts.decide(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
         case PinAdmitted():

@@ -73,6 +73,7 @@ class Job:
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
     - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
+    - `on_nodes`: of this attempt's steps, the ranks whose parts lie on their nodes' disks; bounded.
     - `saves` are the costs of the newest saves at this world size, `failures` what became of its
       ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
     - `spec` is there if checkpoints are to be promoted, `unasked` counts the commits since one was
@@ -97,6 +98,7 @@ class Job:
     verify_tries: int = 0
     deleting: dict[StepId, int] = field(default_factory=dict)
     closed: dict[StepId, frozenset[int]] = field(default_factory=dict)
+    on_nodes: dict[int, frozenset[int]] = field(default_factory=dict)
     allocated_at: datetime | None = None
     saves: tuple[Save, ...] = ()
     failures: Failures = field(default_factory=Failures)

@@ -1,4 +1,4 @@
-"""Decisions about parts of checkpoints as ranks report them."""
+"""Decisions about parts of checkpoints: on their nodes' disks first, then in the store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ from gangline_checkpoints.attempts import abandoned
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.acceptance import refusal
 from gangline_checkpoints.state import GRACE_S, CheckpointState
-from gangline_schemas.events.checkpoints import ShardRecorded
-from gangline_schemas.events.workers import CheckpointShardWritten
+from gangline_schemas.events.checkpoints import (
+    CheckpointSaved,
+    NodeSaveRecorded,
+    ShardRecorded,
+)
+from gangline_schemas.events.workers import (
+    CheckpointShardLost,
+    CheckpointShardWritten,
+    NodeSaved,
+)
 
 MAX_OPEN = 16
 """Open checkpoints of one job. The oldest goes when a rank of the gang never writes its part."""
 
 
-def record(state: CheckpointState, shard: CheckpointShardWritten, now: datetime) -> list[Decision]:
+def decide(
+    state: CheckpointState,
+    event: NodeSaved | CheckpointShardWritten | CheckpointShardLost,
+    now: datetime,
+) -> list[Decision]:
+    """What follows from what an agent says of a part."""
+    match event:
+        case NodeSaved():
+            return _on_node(state, event)
+        case CheckpointShardWritten():
+            return _record(state, event, now)
+        case CheckpointShardLost():
+            return _lost(state, event)
+
+
+def _record(state: CheckpointState, shard: CheckpointShardWritten, now: datetime) -> list[Decision]:
     """Record a part, once.
 
     What can never be committed is recorded and abandoned at once, so that its objects are
@@ -39,6 +62,43 @@ def record(state: CheckpointState, shard: CheckpointShardWritten, now: datetime)
     if reason is not None:
         return [recorded, abandoned(shard.job_id, step_id, reason)]
     return [recorded, *_too_many(shard.job_id, job, step_id)]
+
+
+def _on_node(state: CheckpointState, saved: NodeSaved) -> list[Decision]:
+    """Record that a node's ranks have saved; with all ranks it is committed on the nodes' disks.
+
+    Only of the attempt that is known to be live: what this is for ends with it.
+    """
+    job = state.jobs.get(saved.job_id)
+    if job is None or not job.live or saved.attempt != job.attempt:
+        return []
+    if job.newest is not None and StepId(saved.attempt, saved.step) <= job.newest:
+        return []
+    known = job.on_nodes.get(saved.step, frozenset())
+    ranks = known.union(saved.ranks)
+    if ranks == known or max(ranks) >= job.world_size:
+        return []
+    decisions = [Decision(saved.job_id, NodeSaveRecorded(saved=saved))]
+    if len(ranks) == job.world_size:
+        whole = CheckpointSaved(
+            job_id=saved.job_id,
+            attempt=saved.attempt,
+            step=saved.step,
+            world_size=job.world_size,
+        )
+        decisions.append(Decision(saved.job_id, whole))
+    return decisions
+
+
+def _lost(state: CheckpointState, part: CheckpointShardLost) -> list[Decision]:
+    """Give up a checkpoint of the live attempt of which a part will never be in the store."""
+    job, step_id = state.jobs.get(part.job_id), StepId(part.attempt, part.step)
+    if job is None or not job.live or part.attempt != job.attempt:
+        return []
+    if step_id in job.closed or _known(job, step_id, part.rank):
+        return []
+    reason = f"rank {part.rank} of node {part.node_id}: {part.reason}"
+    return [abandoned(part.job_id, step_id, reason)]
 
 
 def _known(job: Job, step_id: StepId, rank: int) -> bool:

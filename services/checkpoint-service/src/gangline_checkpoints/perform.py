@@ -30,7 +30,6 @@ from gangline_checkpoints.model import (
     Verify,
     merged_metrics,
 )
-from gangline_checkpoints.pace import Pace
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
 from gangline_checkpoints.policy.chunks import OwnBytes, own_chunks, reference_problem
 from gangline_schemas.checkpoint import (
@@ -52,6 +51,7 @@ from gangline_storage import (
     StoreFull,
     StoreUnavailable,
 )
+from gangline_storage.pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -28,4 +28,5 @@ def _copy(job: Job) -> Job:
         kept=list(job.kept),
         deleting=dict(job.deleting),
         closed=dict(job.closed),
+        on_nodes=dict(job.on_nodes),
     )

@@ -35,6 +35,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointScrubbed,
     EffectDeferred,
     IntervalAdvised,
+    NodeSaveRecorded,
     ObjectsDeleted,
     PromotionRefused,
     PromotionRequested,
@@ -44,12 +45,14 @@ from gangline_schemas.events.checkpoints import (
     ShardRecorded,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
+from gangline_schemas.events.workers import NodeSaved
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
 Stored = tuple[str, int, int]
 """Job, attempt and step of a committed checkpoint."""
 CLOSED_STEPS = 64
+STEPS_ON_NODES = 16
 ENDED_JOBS = 1000
 
 
@@ -125,8 +128,8 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
         case ShardRecorded():
             _record(state, event, at)
             job_id = event.shard.job_id
-        case ResumeNoted() | IntervalAdvised() | CheckpointPinChanged():
-            _change_job(state.jobs[event.job_id], event)
+        case ResumeNoted() | IntervalAdvised() | CheckpointPinChanged() | NodeSaveRecorded():
+            _change_job(state, event)
             return
         case PromotionRequested() | CheckpointPromoted() | PromotionRefused():
             _change_promotion(state, event)
@@ -164,7 +167,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.spec, job.validates = event.spec, event.validates
     job.full_every = event.full_every
-    job.live, job.restored = True, None
+    job.live, job.restored, job.on_nodes = True, None, {}
     if event.resume is not None and event.resume.job_id == event.job_id:
         job.known = _place(event.resume)
     state.active[event.job_id] = None
@@ -172,7 +175,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
 
 def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job = state.jobs[event.job_id]
-    job.live, job.ended_at = False, at
+    job.live, job.ended_at, job.on_nodes = False, at, {}
     seen = Failures(float(event.failed), event.ran_s * job.world_size / 3600)
     job.failures, job.allocated_at = job.failures.plus(seen), None
     state.failures = state.failures.plus(seen)
@@ -196,6 +199,12 @@ def _record(state: CheckpointState, event: ShardRecorded, at: datetime) -> None:
     opened.shards[shard.rank] = shard
 
 
+def _record_on_node(job: Job, saved: NodeSaved) -> None:
+    job.on_nodes[saved.step] = job.on_nodes.get(saved.step, frozenset()).union(saved.ranks)
+    while len(job.on_nodes) > STEPS_ON_NODES:
+        del job.on_nodes[min(job.on_nodes)]
+
+
 def _change_step(
     job: Job,
     event: CheckpointCommitted
@@ -213,6 +222,7 @@ def _change_step(
         save = Save(event.blocked_s, event.write_s, event.verify_s)
         job.saves = (*job.saves, save)[-SAVES:]
         job.unasked += 1
+        job.on_nodes = {step: on for step, on in job.on_nodes.items() if step > step_id.step}
         if step_id.attempt == job.attempt:
             job.resume = None
         return
@@ -235,7 +245,14 @@ def _change_step(
             job.deleting[step_id] = event.tries
 
 
-def _change_job(job: Job, event: ResumeNoted | IntervalAdvised | CheckpointPinChanged) -> None:
+def _change_job(
+    state: CheckpointState,
+    event: ResumeNoted | IntervalAdvised | CheckpointPinChanged | NodeSaveRecorded,
+) -> None:
+    if isinstance(event, NodeSaveRecorded):
+        _record_on_node(state.jobs[event.saved.job_id], event.saved)
+        return
+    job = state.jobs[event.job_id]
     match event:
         case ResumeNoted():
             job.known = _place(event.checkpoint)
@@ -422,4 +439,5 @@ def _job(job: Job) -> list[object]:
         [job.verifying, job.verify_tries],
         [[*step_id, tries] for step_id, tries in sorted(job.deleting.items())],
         [[*step_id, sorted(ranks)] for step_id, ranks in job.closed.items()],
+        [[step, sorted(ranks)] for step, ranks in job.on_nodes.items()],
     ]

@@ -122,6 +122,7 @@ def _close(
     recovered_at = (first_step_at or incident.running_at) if outcome == "recovered" else None
     until = recovered_at or now
     down_s = max(0.0, (until - verdict.failed_at).total_seconds())
+    work_lost_s = _work_lost_s(incident)
     closed = IncidentClosed(
         job_id=job_id,
         team=verdict.team,
@@ -147,8 +148,17 @@ def _close(
         outcome=outcome,
         closed_at=now,
         recover_s=None if recovered_at is None else down_s,
-        work_lost_s=verdict.work_lost_s,
+        work_lost_s=work_lost_s,
         down_s=down_s,
-        lost_gpu_s=(verdict.work_lost_s + down_s) * verdict.world_size,
+        lost_gpu_s=(work_lost_s + down_s) * verdict.world_size,
     )
     return Decision(job_id, closed)
+
+
+def _work_lost_s(incident: OpenIncident) -> float:
+    """As the verdict said, or in proportion less if a newer checkpoint was committed after it."""
+    verdict = incident.failed
+    known, last, start = verdict.committed_step or 0, verdict.last_step, incident.resume_step
+    if last is None or start is None or not known < start:
+        return verdict.work_lost_s
+    return verdict.work_lost_s * max(0, last - start) / max(1, last - known)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import singledispatchmethod
 from typing import Generic, TypeVar
 
+from gangline_gateway import checkpoint_rows
 from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
     REJECTED,
@@ -40,11 +41,13 @@ from gangline_schemas.base import Event
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
     CheckpointPinChanged,
     CheckpointPromoted,
+    CheckpointSaved,
     CheckpointScrubbed,
     IntervalAdvised,
     PromotionRefused,
@@ -91,7 +94,6 @@ from gangline_schemas.job import JobSpec, JobState
 
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
-CHECKPOINTS_OF_A_JOB = 1000
 _OTHERS_KEPT = 3 * ENDED_KEPT
 
 ValueT = TypeVar("ValueT")
@@ -110,6 +112,11 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         self[key] = value
         if len(self) > self._size:
             del self[next(iter(self))]
+
+    def change(self, key: str, change: Callable[[ValueT], ValueT]) -> None:
+        """Replace what is there, if anything is; it grows no younger by that."""
+        if key in self:
+            self[key] = change(self[key])
 
 
 def digest_of(spec: JobSpec) -> str:
@@ -312,6 +319,9 @@ class Live:
             waiting_since=None, stopping=None, allocated_at=at,
             checkpoint_interval_s=event.checkpoint_interval_s,
         )  # fmt: skip
+        self._checkpoints.change(
+            event.job_id, lambda rows: checkpoint_rows.of_gang(rows, event.attempt, event.resume)
+        )
 
     @_on.register
     def _(self, event: GangPreempting, at: datetime) -> None:
@@ -329,6 +339,8 @@ class Live:
         job = self.jobs.get(event.job_id)
         if job is None:
             return
+        if event.state.terminal:
+            self._checkpoints.change(event.job_id, checkpoint_rows.of_ended)
         pending = event.state in {JobState.PENDING, JobState.PREEMPTED}
         running = event.state is JobState.RUNNING
         self._change(
@@ -485,16 +497,16 @@ class Live:
         if flag not in known:
             self._flags.put(event.job_id, (*known, flag))
 
-    @_on.register
-    def _(self, event: CheckpointCommitted, at: datetime) -> None:
-        ref = event.checkpoint
-        row = Checkpoint(
-            ref.attempt, ref.step, "committed", at, ref.world_size, event.size_bytes,
-            event.write_s, event.blocked_s, whole_bytes=event.whole_bytes, refers=event.refers,
-            verify_s=event.verify_s, metrics=event.metrics,
-        )  # fmt: skip
-        others = _without(self._checkpoints.get(event.job_id, ()), ref.attempt, ref.step)
-        self._checkpoints.put(event.job_id, (*others, row)[-CHECKPOINTS_OF_A_JOB:])
+    @_on.register(CheckpointSaved)
+    @_on.register(CheckpointCommitted)
+    @_on.register(CheckpointAbandoned)
+    def _(
+        self, event: CheckpointSaved | CheckpointCommitted | CheckpointAbandoned, at: datetime
+    ) -> None:
+        known = self._checkpoints.get(event.job_id, ())
+        rows = checkpoint_rows.after(known, event, at)
+        if rows != known:
+            self._checkpoints.put(event.job_id, rows)
 
     @_on.register
     def _(self, event: CheckpointCorrupted, at: datetime) -> None:
@@ -545,12 +557,13 @@ class Live:
         | PromotionRefused,
         change: Callable[[Checkpoint], Checkpoint],
     ) -> None:
-        known = self._checkpoints.get(event.job_id)
-        if known is not None:
-            self._checkpoints[event.job_id] = tuple(
-                change(row) if (row.attempt, row.step) == (event.attempt, event.step) else row
-                for row in known
-            )
+        place = (event.attempt, event.step)
+        self._checkpoints.change(
+            event.job_id,
+            lambda rows: tuple(
+                change(row) if (row.attempt, row.step) == place else row for row in rows
+            ),
+        )
 
     @_on.register
     def _(self, event: IntervalAdvised, at: datetime) -> None:
@@ -579,7 +592,3 @@ def _submitted(job_id: str, spec: JobSpec, user: str, at: datetime) -> LiveJob:
         reason="waits for admission",
         waiting_since=at,
     )
-
-
-def _without(rows: Iterable[Checkpoint], attempt: int, step: int) -> tuple[Checkpoint, ...]:
-    return tuple(row for row in rows if (row.attempt, row.step) != (attempt, step))

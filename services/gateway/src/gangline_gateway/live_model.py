@@ -67,8 +67,10 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One committed checkpoint; `status` is committed, corrupted or deleted.
+    """One checkpoint; `status` is saved (on its nodes alone), committed, corrupted or deleted.
 
+    `on_nodes`: the nodes of its gang have it on their disks; `committed_at`: since when it counts,
+    there or in the store.
     `scrubbed_at` is when all its bytes were last read again and found right. `promotion` is
     "asked", "promoted" or "refused" by the run `promotion_run`; "": none was to validate it.
     """
@@ -91,6 +93,7 @@ class Checkpoint:
     promotion_run: str = ""
     promotion_reason: str = ""
     pinned: bool = False
+    on_nodes: bool = False
 
     @property
     def promoted(self) -> bool:

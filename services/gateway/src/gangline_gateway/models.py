@@ -63,12 +63,19 @@ class FlagAnswer(Answer):
 
 
 class CheckpointAnswer(Answer):
-    """One checkpoint: committed, corrupted, deleted or abandoned."""
+    """One checkpoint."""
 
     attempt: int
     step: int
-    status: str
-    committed_at: datetime
+    status: str = Field(
+        description="saved: whole on its gang's nodes, on its way to the store; committed, "
+        "corrupted or deleted."
+    )
+    committed_at: datetime = Field(description="Since when it counts: where it is, if only saved.")
+    tiers: list[str] = Field(
+        default_factory=list,
+        description="Where it lies: nodes (on the disks of its gang's nodes), store.",
+    )
     world_size: int
     size_bytes: int = Field(description="Of the objects that were written for it.")
     write_s: float

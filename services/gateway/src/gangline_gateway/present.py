@@ -120,7 +120,11 @@ def waiting(reason: Waiting | None) -> models.WaitingAnswer | None:
 
 def checkpoint(row: Checkpoint) -> models.CheckpointAnswer:
     """One checkpoint."""
-    return models.CheckpointAnswer(**asdict(row))
+    facts = asdict(row)
+    tiers = ["nodes"] if facts.pop("on_nodes") else []
+    if row.status == "committed":
+        tiers.append("store")
+    return models.CheckpointAnswer(**facts, tiers=tiers)
 
 
 def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:

@@ -8,11 +8,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointSaved,
     IntervalAdvised,
 )
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     CheckpointRef,
+    GangSaved,
     ResumePointChanged,
 )
 from gangline_schemas.job import JobState
@@ -35,6 +37,15 @@ def committed(plan: Plan, event: CheckpointCommitted) -> None:
     if newest is not None and point.step <= newest.step:
         return
     plan.add(job.job_id, ResumePointChanged(job_id=job.job_id, checkpoint=point))
+
+
+def saved(plan: Plan, event: CheckpointSaved) -> None:
+    """Note the newest checkpoint that lies on the live gang's nodes, on its way to the store."""
+    job = plan.state.jobs.get(event.job_id)
+    if job is None or job.gang is None or job.gang.attempt != event.attempt:
+        return
+    if job.gang.saved is None or event.step > job.gang.saved.step:
+        plan.add(job.job_id, GangSaved(job_id=job.job_id, attempt=event.attempt, step=event.step))
 
 
 def advised(plan: Plan, event: IntervalAdvised) -> None:

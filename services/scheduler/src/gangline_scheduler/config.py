@@ -43,6 +43,8 @@ class SchedulerSettings(DoorSettings):
     """Estimate the start of the first jobs that wait, so that explain knows its own error."""
     stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
     """How long after its deadline a stopping gang is still waited for."""
+    save_wait_s: Annotated[float, Field(ge=0)] = 600.0
+    """A gang that failed waits so long at most for what its nodes have saved to be stored."""
     preempt: Switch = "on"
     """Stop preemptible jobs for urgent ones that stand better, when that is worth its cost."""
     reclaim: Switch = "on"
@@ -113,4 +115,5 @@ class SchedulerSettings(DoorSettings):
         """As the decider takes them."""
         return Limits(
             stop_margin=timedelta(seconds=self.stop_margin_s),
+            save_wait=timedelta(seconds=self.save_wait_s),
         )

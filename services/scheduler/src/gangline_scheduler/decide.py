@@ -6,8 +6,8 @@ For each input
    scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
    is made for it if it is urgent or owed (making_room.py).
 On a tick
-1. Gangs whose stop deadline has passed end; those that ran for too long are asked to stop; those
-   whose time on a draining node is over leave (moving.py).
+1. Gangs whose stop deadline has passed end, or go on if they failed; those that ran for too long
+   are asked to stop; those whose time on a draining node is over leave (moving.py).
 2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
    are stopped for who is urgent, owed or kept apart (making_room.py).
 3. The reasons of those who wait (telling.py).
@@ -34,6 +34,7 @@ from gangline_scheduler import (
     telling,
 )
 from gangline_scheduler.evolve import apply
+from gangline_scheduler.model import Stop
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.queue import PendingIndex
@@ -41,9 +42,11 @@ from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
+    CheckpointSaved,
     IntervalAdvised,
 )
 from gangline_schemas.events.faults import GangFailed, NodeDistrusted, NodeFailed, NodeRecovered
@@ -74,10 +77,12 @@ class Limits:
     """Times that the scheduler keeps.
 
     `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
-    need a moment to tell.
+    need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
+    that its nodes have to reach the store; never for longer than redoing the work would take.
     """
 
     stop_margin: timedelta = timedelta(seconds=15)
+    save_wait: timedelta = timedelta(minutes=10)
 
 
 class Scheduler:
@@ -105,7 +110,7 @@ class Scheduler:
         if isinstance(item, Tick):
             self._tick(plan)
         elif isinstance(item, Received):
-            _take(plan, item.envelope.data)
+            _take(plan, item.envelope.data, self._limits)
             self._schedule(plan, item.envelope.data)
         return plan.decisions
 
@@ -130,7 +135,7 @@ class Scheduler:
             if job.gang is None:
                 continue
             stop = job.gang.stop
-            if stop is not None and plan.now > stop.deadline + self._limits.stop_margin:
+            if stop is not None and plan.now > self._gone_by(stop):
                 jobs.finish_stop(plan, job_id)
                 continue
             limit = job.spec.max_runtime_hours
@@ -149,6 +154,11 @@ class Scheduler:
         # What the pass reserved still holds if nothing was decided since.
         telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
         self._explain_new(plan, decided)
+
+    def _gone_by(self, stop: Stop) -> datetime:
+        """When a gang that was asked to stop is taken to have stopped, whatever its agents say."""
+        tells = stop.reason is not StopReason.FAILED
+        return stop.deadline + self._limits.stop_margin if tells else stop.deadline
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
         if isinstance(cause, DrainAdmitted) and plan.decisions:
@@ -184,7 +194,7 @@ def _makes_room(event: Event) -> bool:
     return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
 
 
-def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case for each input type
+def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0912 - one case for each input type
     """What one event from outside means for its job, node or team."""
     match event:
         case WorkerStarted():
@@ -200,9 +210,14 @@ def _take(plan: Plan, event: Event) -> None:  # noqa: C901, PLR0912 - one case f
         case RestoreAdmitted():
             jobs.restore(plan, event.job_id, event.step)
         case GangFailed():
-            jobs.failed(plan, event)
+            jobs.failed(plan, event, limits.save_wait)
         case CheckpointCommitted():
             checkpoints.committed(plan, event)
+            jobs.go_on_if_saved(plan, event.job_id)
+        case CheckpointSaved():
+            checkpoints.saved(plan, event)
+        case CheckpointAbandoned():
+            jobs.go_on_without(plan, event)
         case CheckpointDeleted() | CheckpointCorrupted():
             checkpoints.lost(plan, event)
         case IntervalAdvised():

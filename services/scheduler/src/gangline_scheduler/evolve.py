@@ -22,6 +22,7 @@ from gangline_scheduler.model import (
     Member,
     Node,
     Runtime,
+    Saved,
     Stop,
     Team,
     Wait,
@@ -37,6 +38,7 @@ from gangline_schemas.events.scheduling import (
     GangMemberChanged,
     GangPreempting,
     GangReleased,
+    GangSaved,
     GpusHeld,
     GpusUnheld,
     JobQueued,
@@ -170,13 +172,19 @@ def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
 @_apply.register
 def _(event: GangPreempting, state: State, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
-    stop = Stop(event.reason, event.deadline)
+    stop = Stop(event.reason, event.deadline, event.verdict)
     resized_at = at if event.reason is StopReason.RESIZE else job.resized_at
     gang = replace(gang, stop=stop)
     _put_job(state, replace(job, resized_at=resized_at, resize_to=event.resize_to, gang=gang))
     if event.reason is StopReason.DEFRAGMENT:
         recent = tuple(then for then in state.moved if at - then < MOVES_KEPT)
         state.moved = (*recent, at)
+
+
+@_apply.register
+def _(event: GangSaved, state: State, at: datetime) -> None:
+    job, gang = _live(state, event.job_id, event.attempt)
+    _put_job(state, replace(job, gang=replace(gang, saved=Saved(event.step, at))))
 
 
 @_apply.register

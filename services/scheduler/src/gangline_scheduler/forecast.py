@@ -116,7 +116,7 @@ class _Future:
         job = plan.state.jobs.get(job_id)
         if job is None or job.gang is None:
             return
-        if job.gang.stop is not None:
+        if job.gang.leaving:
             jobs.finish_stop(plan, job_id)
             return
         plan.move(job_id, JobState.SUCCEEDED)

@@ -165,7 +165,7 @@ def held_is_coming(state: State) -> list[str]:
 
 def _stops(state: State, job_id: str) -> bool:
     gang = state.jobs[job_id].gang
-    return gang is not None and gang.stop is not None
+    return gang is not None and gang.leaving
 
 
 def held_for_waiting(before: State, allocated: GangAllocated) -> list[str]:

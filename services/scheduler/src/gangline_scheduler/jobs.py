@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from gangline_scheduler import awaiting
 from gangline_scheduler.checkpoints import fail_without_start
 from gangline_scheduler.model import Gang, Job, Member
 from gangline_scheduler.plan import Plan
+from gangline_schemas.events.checkpoints import CheckpointAbandoned
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.scheduling import (
@@ -160,13 +164,16 @@ def exited(plan: Plan, report: WorkerExited) -> None:
     _end_if_all_ended(plan, report.job_id)
 
 
-def failed(plan: Plan, verdict: GangFailed) -> None:
+def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
     """The fault manager's verdict on the live attempt: start again, or end the job.
 
-    A gang that was stopping ends the way it was stopped.
+    A gang that was stopping ends the way it was stopped. One that has saved since its last commit
+    starts again when that is committed, `save_wait` later at most (awaiting.py).
     """
     job = plan.state.jobs.get(verdict.job_id)
     if job is None or job.gang is None or job.gang.attempt != verdict.attempt:
+        return
+    if job.gang.waits_for_save:
         return
     stop = job.gang.stop
     decided = {StopReason.CANCELLED, StopReason.MAX_RUNTIME, StopReason.RESTORE}
@@ -176,6 +183,8 @@ def failed(plan: Plan, verdict: GangFailed) -> None:
     if verdict.action == "fail":
         plan.move(job.job_id, JobState.FAILED, verdict.message)
         plan.release(plan.state.jobs[job.job_id], ReleaseReason.FAILED)
+        return
+    if awaiting.begin(plan, job, verdict, save_wait):
         return
     plan.release(
         job,
@@ -187,6 +196,26 @@ def failed(plan: Plan, verdict: GangFailed) -> None:
     _wait_again(plan, job.job_id, verdict.message)
 
 
+def go_on_if_saved(plan: Plan, job_id: str) -> None:
+    """Start a failed gang again that waited for its checkpoint, if there is no more to wait for."""
+    job = _waiting(plan, job_id)
+    if job is not None and awaiting.is_over(plan, job):
+        finish_stop(plan, job_id)
+
+
+def go_on_without(plan: Plan, event: CheckpointAbandoned) -> None:
+    """Start a failed gang again that waited for this checkpoint."""
+    job = _waiting(plan, event.job_id)
+    if job is not None and awaiting.gives_up(job, event):
+        finish_stop(plan, event.job_id)
+
+
+def _waiting(plan: Plan, job_id: str) -> Job | None:
+    job = plan.state.jobs.get(job_id)
+    waits = job is not None and job.gang is not None and job.gang.waits_for_save
+    return job if waits else None
+
+
 def exceed_runtime(plan: Plan, job: Job) -> None:
     """The job held GPUs for longer than it may: save, stop, fail."""
     _stop(plan, job, StopReason.MAX_RUNTIME)
@@ -195,9 +224,8 @@ def exceed_runtime(plan: Plan, job: Job) -> None:
 def finish_stop(plan: Plan, job_id: str) -> None:
     """The gang has stopped, or its deadline has passed: end the job or let it wait again."""
     job = plan.state.jobs[job_id]
-    reason = StopReason.DRAIN
-    if job.gang is not None and job.gang.stop is not None:
-        reason = job.gang.stop.reason
+    stop = job.gang.stop if job.gang is not None else None
+    reason = stop.reason if stop is not None else StopReason.DRAIN
     match reason:
         case StopReason.CANCELLED:
             plan.move(job_id, JobState.CANCELLED, "cancelled by request")
@@ -214,6 +242,14 @@ def finish_stop(plan: Plan, job_id: str) -> None:
             plan.move(job_id, JobState.PREEMPTED, reason.value)
             plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
             _wait_again(plan, job_id, f"waits again after {reason.value}")
+        case StopReason.FAILED if stop is not None and (verdict := stop.verdict) is not None:
+            plan.release(
+                job,
+                ReleaseReason.RESTARTING,
+                avoid_nodes=verdict.avoid_nodes,
+                left_out=verdict.left_out,
+            )
+            _wait_again(plan, job_id, verdict.message)
 
 
 def _wait_again(plan: Plan, job_id: str, why: str) -> None:
@@ -222,12 +258,12 @@ def _wait_again(plan: Plan, job_id: str, why: str) -> None:
 
 
 def _stop(plan: Plan, job: Job, reason: StopReason, *, resize_to: int | None = None) -> None:
-    """Ask the gang to stop. A gang of which no rank was seen has nothing to save: it ends now."""
+    """Ask the gang to stop. One of which no rank was seen, or which failed, ends now."""
     gang = job.gang
     if gang is None or (gang.stop is not None and not _supersedes(reason, gang.stop.reason)):
         return
     plan.stop(job, reason, resize_to=resize_to)
-    if gang.unseen:
+    if gang.unseen or gang.waits_for_save:
         finish_stop(plan, job.job_id)
 
 
@@ -266,7 +302,7 @@ def _note(plan: Plan, job_id: str, attempt: int, rank: int, status: Member) -> N
 
 def _end_if_all_ended(plan: Plan, job_id: str) -> None:
     job = plan.state.jobs[job_id]
-    if job.gang is None:
+    if job.gang is None or job.gang.waits_for_save:
         return
     members = job.gang.members
     if Member.UNSEEN in members or Member.STARTED in members:

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from gangline_schemas.events.scheduling import CheckpointRef, NodeAssignment, StopReason
+from gangline_schemas.events.scheduling import (
+    CheckpointRef,
+    NodeAssignment,
+    StopReason,
+    Verdict,
+)
 from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
 
@@ -33,17 +38,30 @@ class Member(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A gang was asked to stop; its agents enforce it at the deadline."""
+    """A gang was asked to stop; its agents enforce it at the deadline.
+
+    `verdict`: of one that failed, which is ended at once and waits for what it saved.
+    """
 
     reason: StopReason
     deadline: datetime
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that lies whole on its gang's nodes, and since when."""
+
+    step: int
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
     """The GPUs and ranks of a job's live attempt.
 
-    `members` is by rank; `models`: how many GPUs of which model, as they were then.
+    `members` is by rank; `models`: how many GPUs of which model, as they were then. `saved`: its
+    newest checkpoint that lies on its nodes, in the store or not.
     """
 
     attempt: int
@@ -52,11 +70,22 @@ class Gang:
     members: tuple[Member, ...]
     stop: Stop | None = None
     models: tuple[tuple[str, int], ...] = ()
+    saved: Saved | None = None
 
     @property
     def world_size(self) -> int:
         """Ranks, which is GPUs."""
         return len(self.members)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it stops and gives its GPUs back; one that failed goes on with them."""
+        return self.stop is not None and not self.waits_for_save
+
+    @property
+    def waits_for_save(self) -> bool:
+        """Whether it has failed, and goes on when its checkpoint is in the store (awaiting.py)."""
+        return self.stop is not None and self.stop.reason is StopReason.FAILED
 
     @property
     def unseen(self) -> bool:

@@ -26,8 +26,10 @@ def joined(plan: Plan, info: NodeInfo) -> None:
             _cordon(plan, node_id, old, "superseded")
     lost = plan.state.lost.get(node_id) == info.incarnation
     plan.add(node_id, NodeAdmitted(node=info))
-    if known is not None and known.drained:
-        _drain(plan, known, info.incarnation)
+    if known is not None:
+        _end_waits(plan, known)
+        if known.drained:
+            _drain(plan, known, info.incarnation)
     if lost:
         _cordon(plan, node_id, info.incarnation, "failed")
 
@@ -48,6 +50,7 @@ def failed(plan: Plan, event: NodeFailed) -> None:
     if node is not None:
         if node.down != "failed":
             _cordon(plan, event.node_id, event.incarnation, "failed")
+        _end_waits(plan, node)
         return
     known = plan.state.nodes.get(event.node_id)
     if known is not None and event.incarnation in known.past:
@@ -94,6 +97,12 @@ def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None
         _cordon(plan, node_id, node.info.incarnation, "drain", move_jobs=move_jobs)
     else:
         plan.add(node_id, NodeUncordoned(node_id=node_id, incarnation=node.info.incarnation))
+
+
+def _end_waits(plan: Plan, node: Node) -> None:
+    """No checkpoint comes from here: gangs that failed and waited for one start again."""
+    for job_id, _ in node.holds:
+        jobs.go_on_if_saved(plan, job_id)
 
 
 def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gangline_schemas.events.workers import (
+    CheckpointShardLost,
     DataBlockDamaged,
     ExitReason,
     NodeInfo,
     NodeJoined,
     NodeLeaving,
+    NodeSaved,
     NodeUnfit,
     WorkerExited,
     WorkerHeartbeat,
@@ -20,6 +22,8 @@ from gangline_schemas.events.workers import (
 from gangline_schemas.rank_protocol import DataDamaged, Report
 
 from .model import Gang, GangKey, Moment, Publish, Rank, RankStacks, SendHeartbeat
+
+REASON_LIMIT = 1000
 
 
 def identity(gang: Gang, rank: Rank) -> tuple[str | int, ...]:
@@ -82,6 +86,32 @@ def steps(gang: Gang, rank: Rank, report: Report, number: int) -> Publish:
         metrics=report.metrics,
     )
     return Publish(gang.key.job_id, event, (*identity(gang, rank), number))
+
+
+def saved(node: NodeInfo, gang: Gang, step: int) -> Publish:
+    """All ranks here have their part of a checkpoint on this disk."""
+    event = NodeSaved(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        step=step,
+        node_id=node.node_id,
+        ranks=tuple(gang.ranks),
+    )
+    once = (gang.incarnation, gang.key.job_id, gang.key.attempt, node.node_id, step)
+    return Publish(gang.key.job_id, event, once)
+
+
+def lost(node: NodeInfo, gang: Gang, rank: Rank, step: int, reason: str) -> Publish:
+    """The rank's part of a checkpoint is not in the store, and will not be."""
+    event = CheckpointShardLost(
+        job_id=gang.key.job_id,
+        attempt=gang.key.attempt,
+        step=step,
+        rank=rank.key.rank,
+        node_id=node.node_id,
+        reason=reason[:REASON_LIMIT],
+    )
+    return Publish(gang.key.job_id, event, (*identity(gang, rank), step))
 
 
 def damaged(node: NodeInfo, gang: Gang, rank: Rank, found: DataDamaged) -> Publish:

@@ -35,6 +35,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import NodeInfo
 from gangline_service.lifecycle import Context, Restart
 from gangline_storage.open import open_store
+from gangline_storage.pace import Pace
 
 from .checkpoints import Checkpoints
 from .config import AgentSettings
@@ -287,11 +288,13 @@ class Agent:
 
     def _parts(self, outgoing: Outgoing) -> Parts:
         store = open_store(self._settings.store_url)
+        limit = self._settings.upload_mb_per_s
         checkpoints = Checkpoints(
             self._folders.data / "checkpoints",
             store,
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
+            pace=Pace(limit * 1e6) if limit is not None else None,
         )
         peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
         preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)

@@ -33,6 +33,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage.digest import digest_file
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
+from gangline_storage.pace import Pace, paced
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
 from .fetched import Fetched, Tier
@@ -60,15 +61,27 @@ class WrongPath(Exception):
 
 
 class Checkpoints:
-    """The checkpoints of all jobs on this node, below `folder`. May be used by many threads."""
+    """The checkpoints of all jobs on this node, below `folder`. May be used by many threads.
 
-    def __init__(self, folder: Path, store: ObjectStore, *, node_id: str, link: bool) -> None:
+    `link`: uploads are hard links where the store allows it. `pace` bounds them all together.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: ObjectStore,
+        *,
+        node_id: str,
+        link: bool,
+        pace: Pace | None = None,
+    ) -> None:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         folder.chmod(0o711)  # the folders below are those of jobs, each its owner's alone
         self._folder = folder
         self._store = store
         self._node_id = node_id
-        self._link = link
+        self._link = link and pace is None
+        self._pace = pace
         self._fetching = threading.Lock()
         self._busy: Counter[Path] = Counter()
         self._referred = Referred()
@@ -82,6 +95,30 @@ class Checkpoints:
             os.chown(path, owner.uid, owner.uid, follow_symlinks=False)
         return path
 
+    def check(
+        self,
+        rank: RankKey,
+        allocation: GangAllocated,
+        ready: ShardReady,
+        owner: Owner | None = None,
+    ) -> None:
+        """See whether a rank's part lies here as it says. `owner` is the rank's user.
+
+        Raises WrongPath, CheckpointDamaged and OSError.
+        """
+        root, inner = self._saved(rank, allocation, ready)
+        folder = root / inner
+        self._note(folder, [folder.parent / step_folder(step) for step in ready.refers])
+        with self._used(folder):
+            for digest, name in _objects(rank, ready):
+                expected = f"{inner}/{name}"
+                if digest.key != expected:
+                    raise WrongPath(f"rank {rank.rank} named {digest.key}; its file is {expected}")
+                path = _plain_file(root, expected)
+                if (damage := _damage(path, digest, owner)) is not None:
+                    said = f"what rank {rank.rank} announced"
+                    raise CheckpointDamaged(f"{expected} is not {said}: it {damage}")
+
     def upload(
         self,
         rank: RankKey,
@@ -89,22 +126,22 @@ class Checkpoints:
         ready: ShardReady,
         owner: Owner | None = None,
     ) -> CheckpointShardWritten:
-        """Put a rank's part into the store, the manifest last. `owner` is the rank's user.
+        """Put a rank's part that was checked into the store, the manifest last.
 
-        Raises WrongPath, CheckpointDamaged, OSError and StoreError.
+        `owner` is the rank's user. What is changed meanwhile is found before it is committed.
+        Raises WrongPath, OSError and StoreError.
         """
         prefix = checkpoint_prefix(
             job_prefix(allocation.team, allocation.job_id, allocation.spec),
             rank.gang.attempt,
             ready.step,
         )
-        root = self.folder(allocation.job_id)
-        folder = root / checkpoint_prefix("", rank.gang.attempt, ready.step)[1:]
-        self._note(folder, [folder.parent / step_folder(step) for step in ready.refers])
-        with self._used(folder):
-            put = _Put(root, rank, ready.step, prefix, owner)
-            shard = self._put(put, ready.shard, shard_name(rank.rank))
-            manifest = self._put(put, ready.manifest, manifest_name(rank.rank))
+        root, inner = self._saved(rank, allocation, ready)
+        with self._used(root / inner):
+            shard, manifest = (
+                self._put(_plain_file(root, f"{inner}/{name}"), digest, f"{prefix}/{name}", owner)
+                for digest, name in _objects(rank, ready)
+            )
         return CheckpointShardWritten(
             job_id=allocation.job_id,
             attempt=rank.gang.attempt,
@@ -324,20 +361,21 @@ class Checkpoints:
             reason = f"{key} is not what was committed: the store's {again}"
             raise CheckpointDamaged(reason, key)
 
-    def _put(self, put: _Put, digest: ObjectDigest, name: str) -> ObjectDigest:
-        rank = put.rank.rank
-        expected = f"{checkpoint_prefix('', put.rank.gang.attempt, put.step)[1:]}/{name}"
-        if digest.key != expected:
-            raise WrongPath(f"rank {rank} named {digest.key}; its file is {expected}")
-        path = put.root / expected
-        if path.is_symlink() or path.resolve() != put.root.resolve() / expected:
-            raise WrongPath(f"{expected} is a link; checkpoints are plain files")
-        if (damage := _damage(path, digest, put.owner)) is not None:
-            raise CheckpointDamaged(f"{expected} is not what rank {rank} announced: it {damage}")
-        key = f"{put.prefix}/{name}"
-        with opened_as(put.owner, path) as file:
-            # A linked file would stay the rank's to change.
-            self._store.put_file(key, file, link=self._link and put.owner is None)
+    def _saved(
+        self, rank: RankKey, allocation: GangAllocated, ready: ShardReady
+    ) -> tuple[Path, str]:
+        """The job's folder, and in it that of the checkpoint."""
+        inner = checkpoint_prefix("", rank.gang.attempt, ready.step)[1:]
+        return self.folder(allocation.job_id), inner
+
+    def _put(self, path: Path, digest: ObjectDigest, key: str, owner: Owner | None) -> ObjectDigest:
+        with opened_as(owner, path) as file:
+            if self._pace is None:
+                # A linked file would stay the rank's to change.
+                self._store.put_file(key, file, link=self._link and owner is None)
+            else:
+                with file.open("rb") as plain, paced(plain, self._pace) as slow:
+                    self._store.put(key, slow)
         return digest.model_copy(update={"key": key})
 
 
@@ -350,15 +388,19 @@ class _Wanted:
     damage: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
-    """A rank's part of a checkpoint below `root`, on its way to keys that begin with `prefix`."""
+def _objects(rank: RankKey, ready: ShardReady) -> tuple[tuple[ObjectDigest, str], ...]:
+    """A rank's two files and their names, in the order in which they go into the store."""
+    return (
+        (ready.shard, shard_name(rank.rank)),
+        (ready.manifest, manifest_name(rank.rank)),
+    )
 
-    root: Path
-    rank: RankKey
-    step: int
-    prefix: str
-    owner: Owner | None
+
+def _plain_file(root: Path, inner: str) -> Path:
+    path = root / inner
+    if path.is_symlink() or path.resolve() != root.resolve() / inner:
+        raise WrongPath(f"{inner} is a link; checkpoints are plain files")
+    return path
 
 
 def _damage(path: Path, digest: ObjectDigest, owner: Owner | None) -> str | None:

@@ -32,6 +32,8 @@ class AgentSettings(ServiceSettings):
     """The object store (file:///path or s3://bucket/prefix?endpoint=...)."""
     link_uploads: bool = False
     """Hard-link shards into a store on the same file system instead of copying them."""
+    upload_mb_per_s: Annotated[float, Field(gt=0)] | None = None
+    """What this node's checkpoints may take of the way to the store; none: all there is."""
     secrets_dir: Path | None = None
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None

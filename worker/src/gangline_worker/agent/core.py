@@ -3,10 +3,11 @@
 Life of a gang on this node
 1. `gang.allocated` names this node and incarnation: Prepare, and OpenStore where rank 0 is.
 2. Both done, no process of an older attempt and none on its GPUs left: Spawn each rank.
-3. Ranks report steps and shards; shards are uploaded and announced.
+3. Ranks report steps and shards; shards are checked on the disk and uploaded, both announced.
 4. They exit: reported with the reason that the agent knows, orderly exits after their uploads,
    and after their commit where the job is to go on elsewhere: the next attempt starts from it.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
+   Before, one that failed is killed at `gang.preempting`, and goes on to upload what it saved.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
 Whether it takes gangs at all is said in membership.py.
@@ -24,23 +25,15 @@ from gangline_schemas.events.scheduling import (
     GangReleased,
     ReleaseReason,
     ResumePointChanged,
+    StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
-from gangline_schemas.rank_protocol import (
-    DataDamaged,
-    Doing,
-    Hello,
-    LeaveOutSamples,
-    Report,
-    ShardReady,
-    Troubled,
-)
 
 from . import announce
 from .core_state import CoreState, asked_again
+from .hearing import hear
 from .membership import AgentLimits, Membership
 from .model import (
-    DAMAGE_LIMIT,
     EXIT_CONFIG,
     MESSAGE_LIMIT,
     STACKS_WAIT_S,
@@ -67,6 +60,7 @@ from .model import (
     RankMessage,
     RankSpawned,
     SendControl,
+    ShardChecked,
     Spawn,
     SpawnFailed,
     StacksTaken,
@@ -205,6 +199,8 @@ class AgentCore:
                 return self._on_exited(item, at)
             case RankMessage():
                 return self._on_message(item, at)
+            case ShardChecked():
+                return self._on_checked(item)
             case Uploaded() | UploadFailed():
                 return self._on_upload(item, at)
             case StacksTaken():
@@ -224,8 +220,7 @@ class AgentCore:
                 return self._on_allocated(event, at)
             case GangPreempting():
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
-                left_s = (event.deadline - at.utc).total_seconds()
-                return self._stop(gang, event.reason.value, left_s, at) if gang else []
+                return self._on_preempting(gang, event, at) if gang else []
             case GangReleased():
                 key = GangKey(event.job_id, event.attempt)
                 return self._fence(key, at, final=event.reason in _ENDED)
@@ -295,6 +290,12 @@ class AgentCore:
     def _kill(self, rank: Rank, at: Moment) -> list[Action]:
         rank.killed_at_s = at.mono_s
         return [KillRank(rank.key)] if rank.phase is Phase.RUNNING else []
+
+    def _on_preempting(self, gang: Gang, event: GangPreempting, at: Moment) -> list[Action]:
+        if event.reason is StopReason.FAILED:
+            return [*self._stop(gang, event.reason.value, 0.0, at), *self._kill_rest(gang, at)]
+        left_s = (event.deadline - at.utc).total_seconds()
+        return self._stop(gang, event.reason.value, left_s, at)
 
     def _stop(self, gang: Gang, reason: str, left_s: float, at: Moment) -> list[Action]:
         """Ask all ranks to save and exit; they are killed when `left_s` seconds have passed."""
@@ -462,42 +463,22 @@ class AgentCore:
 
     # What ranks say and how they end.
 
-    def _on_message(  # noqa: PLR0911 -- one case for each message
-        self, item: RankMessage, at: Moment
-    ) -> list[Action]:
+    def _on_message(self, item: RankMessage, at: Moment) -> list[Action]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
-        match item.message:
-            case Hello():
-                rank.connected = True
-                return [SendControl(rank.key, gang.control)] if gang.asks else []
-            case Report() as report if report.step:
-                rank.step = max(report.step[-1], rank.step or 0)
-                rank.pace.stepped(report.time_ms, at.mono_s)
-                rank.pace.worked(report.metrics.get("busy_s", ()))
-                self._reports += 1
-                return [announce.steps(gang, rank, report, self._reports)]
-            case Doing() as doing:
-                rank.pace.said(doing.activity, at.mono_s)
-                return []
-            case Troubled() as troubled:
-                rank.trouble = troubled.trouble
-                return []
-            case LeaveOutSamples() as told:
-                rank.left_out = told.left_out
-                return []
-            case DataDamaged() as found if rank.damaged < DAMAGE_LIMIT:
-                rank.damaged += 1
-                return [announce.damaged(self._node, gang, rank, found)]
-            case ShardReady() as ready if ready.step not in rank.uploads:
-                wrong = ready.rank != rank.key.rank
-                if wrong or ready.world_size != gang.allocation.world_size:
-                    return [Note("shard.refused", gang.key, "it names another rank or world size")]
-                rank.uploads[ready.step] = ready
-                return [Upload(rank.key, ready)]
-            case _:
-                return []
+        self._reports += 1
+        return hear(self._node, gang, rank, item.message, at, self._reports)
+
+    def _on_checked(self, item: ShardChecked) -> list[Action]:
+        gang, rank = self._find(item.rank)
+        step = item.ready.step
+        if gang is None or rank is None or gang.over or step not in rank.uploads:
+            return []
+        out: list[Action] = []
+        if gang.saved(rank, step):
+            out.append(announce.saved(self._node, gang, step))
+        return [*out, Upload(rank.key, item.ready)]
 
     def _on_upload(self, item: Uploaded | UploadFailed, at: Moment) -> list[Action]:
         gang, rank = self._find(item.rank)
@@ -512,6 +493,8 @@ class AgentCore:
                 rank.saved = max(step, rank.saved or 0)
         else:
             step = item.step
+            if not gang.over:
+                out.append(announce.lost(self._node, gang, rank, step, item.message))
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
         rank.uploads.pop(step, None)
         return out + self._report_held(gang, at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .membership import Standing
-from .model import Action, CheckNode, Gang, OpenStore, Phase, Prepare, TakeStacks, Upload
+from .model import Action, CheckNode, CheckShard, Gang, OpenStore, Phase, Prepare, TakeStacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ def _of_gang(gang: Gang) -> list[Action]:
             rendezvous = gang.allocation.rendezvous
             out.append(OpenStore(gang.key, rendezvous.address, rendezvous.port))
     out += [
-        Upload(rank.key, ready) for rank in gang.ranks.values() for ready in rank.uploads.values()
+        CheckShard(rank.key, ready)
+        for rank in gang.ranks.values()
+        for ready in rank.uploads.values()
     ]
     if gang.stacks_by_s is not None:
         running = [rank for rank in gang.ranks.values() if rank.phase is Phase.RUNNING]

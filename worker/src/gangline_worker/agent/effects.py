@@ -11,6 +11,7 @@ import structlog
 
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.rank_protocol import CopyDamaged
+from gangline_schemas.secrets import redact
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
@@ -22,6 +23,7 @@ from .log_lines import LogBatcher, without_secrets
 from .model import (
     Action,
     CheckNode,
+    CheckShard,
     CloseGang,
     Gang,
     GangKey,
@@ -39,6 +41,7 @@ from .model import (
     RankSpawned,
     SendControl,
     SendHeartbeat,
+    ShardChecked,
     Spawn,
     SpawnFailed,
     StacksTaken,
@@ -98,6 +101,7 @@ class Effects:
         self._logs: dict[RankKey, LogBatcher] = {}
         self._repairs = Repairs(parts.checkpoints, self._note)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
+        self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")
         self._dumps = ThreadPoolExecutor(4, thread_name_prefix="stacks")
         self._works: set[Future[None]] = set()
@@ -162,6 +166,9 @@ class Effects:
                 self._submit(self._dumps, lambda: self._take_stacks(action, ground))
             case SendControl():
                 self._ranks.send(action.rank, action.control)
+            case CheckShard():
+                ground = self._grounds[action.rank.gang]
+                self._submit(self._checks, lambda: self._check(action, ground))
             case Upload():
                 ground = self._grounds[action.rank.gang]
                 self._submit(self._uploads, lambda: self._upload(action, ground))
@@ -179,6 +186,7 @@ class Effects:
         """Take on nothing more."""
         self._parts.preparer.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._checks.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
         self._dumps.shutdown(wait=False, cancel_futures=True)
         for key in list(self._grounds):
@@ -294,23 +302,29 @@ class Effects:
         self._ranks.drain(exited.rank, _DRAIN_S)
         self._inbox.put(exited)
 
-    def _upload(self, action: Upload, ground: GangGround) -> None:
-        job_id = ground.allocation.job_id
-        outcome: Input
+    def _check(self, action: CheckShard, ground: GangGround) -> None:
+        rank, ready = action.rank, action.ready
         try:
-            written = self._parts.checkpoints.upload(
-                action.rank, ground.allocation, action.ready, ground.owner
-            )
-            outcome = Uploaded(action.rank, written)
-        except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
-            message = f"{type(error).__name__}: {error}"
-            outcome = UploadFailed(action.rank, action.ready.step, message)
-            self._note(
-                action.rank,
-                f"the checkpoint of step {action.ready.step} could not be stored: {message}",
-            )
-        self._inbox.put(outcome)
-        self._parts.checkpoints.prune(job_id, owner=ground.owner)
+            self._parts.checkpoints.check(rank, ground.allocation, ready, ground.owner)
+        except (CheckpointDamaged, WrongPath, OSError) as error:
+            self._not_stored(rank, ground, ready.step, error)
+        else:
+            self._inbox.put(ShardChecked(rank, ready))
+
+    def _upload(self, action: Upload, ground: GangGround) -> None:
+        rank, ready, checkpoints = action.rank, action.ready, self._parts.checkpoints
+        try:
+            written = checkpoints.upload(rank, ground.allocation, ready, ground.owner)
+        except (WrongPath, OSError, StoreError) as error:
+            self._not_stored(rank, ground, ready.step, error)
+        else:
+            self._inbox.put(Uploaded(rank, written))
+        checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
+
+    def _not_stored(self, rank: RankKey, ground: GangGround, step: int, error: Exception) -> None:
+        message = redact(f"{type(error).__name__}: {error}", ground.redacted)
+        self._note(rank, f"the checkpoint of step {step} could not be stored: {message}")
+        self._inbox.put(UploadFailed(rank, step, message))
 
     def _take_stacks(self, action: TakeStacks, ground: GangGround) -> None:
         """Into the ranks' logs, too, before anything may end them."""

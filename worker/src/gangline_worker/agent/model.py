@@ -36,6 +36,7 @@ MESSAGE_LIMIT = 4096
 DAMAGE_LIMIT = 64
 """So many damaged blocks of data are published of one rank: no program may flood the bus."""
 _GOES_ON = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
+_STEPS_ON_DISK = 8
 STACKS_WAIT_S = 3.0
 """For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
@@ -161,6 +162,14 @@ class RankMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardChecked:
+    """A rank's part of a checkpoint lies on this node's disk as the rank said."""
+
+    rank: RankKey
+    ready: ShardReady
+
+
+@dataclass(frozen=True, slots=True)
 class Uploaded:
     """A rank's part of a checkpoint is in the store."""
 
@@ -216,6 +225,7 @@ Input = (
     | SpawnFailed
     | RankExited
     | RankMessage
+    | ShardChecked
     | Uploaded
     | UploadFailed
     | StacksTaken
@@ -303,6 +313,14 @@ class SendControl:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckShard:
+    """Read what a rank has saved: answered by ShardChecked or UploadFailed."""
+
+    rank: RankKey
+    ready: ShardReady
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
     """Put a rank's shard and manifest into the store: answered by Uploaded or UploadFailed."""
 
@@ -342,6 +360,7 @@ Action = (
     | KillRank
     | TakeStacks
     | SendControl
+    | CheckShard
     | Upload
     | CloseGang
     | CheckNode
@@ -374,6 +393,7 @@ class Rank:
     ending: ExitReason | None = None  # why the agent ends it, if it does
     killed_at_s: float | None = None
     uploads: dict[int, ShardReady] = field(default_factory=dict)  # by step: on their way
+    on_disk: tuple[int, ...] = ()  # the last steps of which its part was found right there
     saved: int | None = None  # the newest step of which its part is in the store
     held_exit: WorkerExited | None = None  # not reported yet: see `Gang.awaits_commit`
     held_until_s: float = 0.0
@@ -464,6 +484,11 @@ class Gang:
             return True
         self.committed = self._own_step(event)
         return self.incremental
+
+    def saved(self, rank: Rank, step: int) -> bool:
+        """Note a rank's part on this disk; whether it is the last of the ranks here."""
+        rank.on_disk = (*rank.on_disk, step)[-_STEPS_ON_DISK:]
+        return all(step in each.on_disk for each in self.ranks.values())
 
     def awaits_commit(self, rank: Rank, at_s: float) -> bool:
         """Whether an orderly exit is held back at this monotonic time.

@@ -49,8 +49,9 @@ class Estimates:
 
     def end(self, job: Job) -> datetime:
         """When it ends: a running gang, or one that would start now. A stop ends it sooner."""
-        if job.gang is not None and job.gang.stop is not None:
-            return max(self._now, job.gang.stop.deadline)
+        stop = job.gang.stop if job.gang is not None and job.gang.leaving else None
+        if stop is not None:
+            return max(self._now, stop.deadline)
         return self._now + timedelta(seconds=self.left_s(job))
 
     def _past(self, team: str) -> tuple[float, float]:

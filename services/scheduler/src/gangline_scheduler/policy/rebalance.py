@@ -102,7 +102,7 @@ def _all_that_wait(waiting: Iterable[Job], gpus: int) -> list[Job] | None:
 def stopping(state: State) -> bool:
     """Whether a gang that was asked to stop still holds its GPUs."""
     gangs = (state.jobs[job_id].gang for job_id in state.live)
-    return any(gang is not None and gang.stop is not None for gang in gangs)
+    return any(gang is not None and gang.leaving for gang in gangs)
 
 
 def stop_all(plan: Plan, victims: Iterable[Job]) -> None:

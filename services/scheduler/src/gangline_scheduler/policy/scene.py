@@ -81,7 +81,7 @@ class Scene:
     def coming_gpus(self) -> int:
         """GPUs that are free, or are held by gangs that stop: none of the questions has more."""
         gangs = (self.state.jobs[job_id].gang for job_id in self.state.live)
-        stopping = (gang for gang in gangs if gang is not None and gang.stop is not None)
+        stopping = (gang for gang in gangs if gang is not None and gang.leaving)
         return self.state.free_gpus + sum(gang.world_size for gang in stopping)
 
     @cached_property
@@ -160,7 +160,7 @@ class Scene:
         statement = Statement(snapshot)
         for job_id in state.live:
             job = state.jobs[job_id]
-            if job.gang is not None and job.gang.stop is not None:
+            if job.gang is not None and job.gang.leaving:
                 statement.evict(job)
         return snapshot
 
@@ -181,7 +181,7 @@ class Scene:
         return sorted(
             (self.estimates.end(job), job.job_id, job)
             for job in running
-            if job.gang is not None and job.gang.stop is None
+            if job.gang is not None and not job.gang.leaving
         )
 
     def _own(self, job: Job, wanted: Demand, snapshot: Snapshot) -> Question | None:

@@ -129,7 +129,7 @@ def leaving(state: State) -> dict[str, int]:
     found: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        if job.gang is not None and job.gang.stop is not None and job_id not in state.held:
+        if job.gang is not None and job.gang.leaving and job_id not in state.held:
             for name in usage.line_of(state.teams, job.team):
                 found[name] = found.get(name, 0) + job.held_gpus
     return found
