@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gang_fixture import EXIT_ERROR, Gang, Run
+from gang_fixture import EXIT_ERROR, SAVE_ENV, Gang, Run
 from gangline_schemas.checkpoint import RankManifest, manifest_name, shard_name
 from gangline_storage import digest_bytes
 from gangline_worker.checkpoint.commit import commit_local, committed
@@ -100,6 +100,26 @@ def test_weights_that_are_not_finite_are_refused_however_right_their_bytes(
     folder = rewritten(newest(trained), tmp_path / "step-0000000006", spoil)
     said = refusal(validated(tmp_path / "run", folder))
     assert said == "error: its weights are not finite"
+
+
+def test_all_ranks_go_back_when_the_last_save_finds_one_with_such_weights(
+    trained: Run, tmp_path: Path
+) -> None:
+    """It is no fault of a disk, as a save that is not whole would be."""
+
+    def spoil(manifest: RankManifest, shard: bytearray) -> dict[str, Any]:
+        if manifest.rank == 1:
+            piece = next(item for item in manifest.tensors if item.name.startswith("model."))
+            struct.pack_into("<f", shard, piece.byte_offset, math.nan)
+        return {}
+
+    folder = rewritten(newest(trained), tmp_path / "step-0000000006", spoil)
+    env = {SAVE_ENV: "1"}
+    run = Gang(tmp_path / "run", RANKS, SETTINGS, resume_from=folder, extra_env=env).wait()
+    assert set(run.codes) == {EXIT_ERROR}, run.text
+    for output in run.outputs:
+        assert output.strip().splitlines()[-1].startswith("gangline_worker.loss_watch.NotFinite")
+    assert committed(run.directory / "checkpoints") == []
 
 
 def test_a_loss_that_is_not_the_recorded_one_is_refused_with_both(

@@ -76,6 +76,8 @@ from gangline_worker.training.state import (
 )
 from gangline_worker.training.world import World, compute_dtype
 
+_BAD_WEIGHTS = "weights of this gang are not finite, and never will be again"
+
 
 class AgentLostError(RuntimeError):
     """A rank's agent is gone: what is computed from here on could not count."""
@@ -207,7 +209,7 @@ class Trainer:
             if summary.lost:
                 raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
             if summary.bad_weights:
-                raise NotFiniteError("weights of this gang are not finite, and never will be again")
+                raise NotFiniteError(_BAD_WEIGHTS)
             sound = self._is_sound(summary.loss)
             last = summary.stop or self.step == self.config.steps
             if self.checkpointer.enabled and (
@@ -342,9 +344,11 @@ class Trainer:
         return found if math.isfinite(found.loss) else None
 
     def _finish(self) -> None:
-        """Wait for the last save and see that every rank's is whole."""
+        """Wait for the last save and see that every rank's is whole, and of finite weights."""
         doing("checkpointing")
         self.checkpointer.finish()
+        if not all_agree(self.world.control, ok=not self.checkpointer.bad_weights):
+            raise NotFiniteError(_BAD_WEIGHTS)
         before = self.checkpointer.failures
         metrics = self.checkpointer.metrics()
         if metrics:
