@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gangsim.node import AgentProcess
 
 _STORE_TRIES = 3
+_SLOW_SHARE, _SLOWER = 0.2, 10.0  # a node whose uploads take their time: gangs fail meanwhile
 
 
 class Damaged(Exception):
@@ -50,6 +51,7 @@ class NodeEffects:
         self._saved: dict[tuple[RankKey, int], tuple[bytes, bytes]] = {}
         self.ranks: dict[RankKey, RankProcess] = {}
         self._pids = 100
+        self._slower = _SLOWER if self._random.random() < _SLOW_SHARE else 1.0
 
     def perform(self, action: agent.Action) -> None:
         """Do it, or start to."""
@@ -78,7 +80,7 @@ class NodeEffects:
                     uniform(0.01, 0.5), lambda: self._process.give(agent.ShardChecked(rank, ready))
                 )
             case agent.Upload(rank=rank, ready=ready):
-                later(uniform(0.1, 2.0), lambda: self._upload(rank, ready))
+                later(self._slower * uniform(0.1, 2.0), lambda: self._upload(rank, ready))
             case agent.CloseGang(gang=gang):
                 self._allocations.pop(gang, None)
                 self._gpus.pop(gang, None)

@@ -32,6 +32,8 @@ MUST_HAPPEN = (
     "job.progressed",
     "incident.closed",
     "gang.preempting",
+    "gang.preempting: failed",
+    "gang.saved",
     "checkpoint.committed",
     "checkpoint.abandoned",
     "checkpoint.corrupted",
