@@ -3,15 +3,16 @@
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
 checks the peer's credentials. The rank sends `Report`, `Doing`, `Troubled`, `ShardReady`,
 `DataDamaged`, `LeaveOutSamples`; the agent sends `Control` whenever what it says changes. Neither
-waits for the other; a torn last line is ignored.
+waits for the other; a torn last line is ignored. What is refused here ends the connection: a rank
+can be any program, so all that the agent and the services make of a message must be possible.
 Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from gangline_schemas.base import Model
 from gangline_schemas.events.workers import (
@@ -21,6 +22,10 @@ from gangline_schemas.events.workers import (
     SampleRange,
     Trouble,
 )
+
+_LARGEST = 2**63 - 1
+_Int64 = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
+"""What a rank says is passed on, compared and stored: nobody needs to bear more."""
 
 
 class Hello(Model):
@@ -32,12 +37,19 @@ class Hello(Model):
 
 
 class Report(Model):
-    """Metrics of finished steps, by column, as in `worker.step`."""
+    """Metrics of finished steps, by column, within the bounds of `worker.step`."""
 
     kind: Literal["report"] = "report"
-    step: tuple[int, ...]
-    time_ms: tuple[int, ...]
-    metrics: dict[str, tuple[float | None, ...]]
+    step: tuple[_Int64, ...] = Field(max_length=10_000)
+    time_ms: tuple[_Int64, ...]
+    metrics: dict[str, tuple[float | None, ...]] = Field(max_length=1000)
+
+    @model_validator(mode="after")
+    def _columns_are_equally_long(self) -> Self:
+        columns = (self.time_ms, *self.metrics.values())
+        if any(len(column) != len(self.step) for column in columns):
+            raise ValueError("time_ms and each metric need an entry for each step")
+        return self
 
 
 class Doing(Model):
@@ -62,7 +74,7 @@ class ShardReady(Model):
     """
 
     kind: Literal["shard_ready"] = "shard_ready"
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=_LARGEST)
     rank: int = Field(ge=0)
     world_size: int = Field(ge=1)
     manifest: ObjectDigest
@@ -118,6 +130,12 @@ class LeaveOutSamples(Model):
     left_out: tuple[SampleRange, ...] = Field(
         max_length=LEFT_OUT_RANGES, description="All that the job goes without from then on."
     )
+
+    @model_validator(mode="after")
+    def _places_are_numbers_of_64_bits(self) -> Self:
+        if any(part.first + part.count > _LARGEST for part in self.left_out):
+            raise ValueError(f"left_out must end at {_LARGEST} at most")
+        return self
 
 
 class CopyReplaced(Model):
