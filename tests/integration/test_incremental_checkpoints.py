@@ -107,10 +107,12 @@ class Job:
             saver.begin(step, self.tensors, {"step": step}, {})
             saver.wait()
             assert [result.error for result in saver.results()] == [None]
-        return [
-            self.node.upload(RankKey(GangKey(JOB, 1), ready.rank), self.allocation, ready)
-            for ready in sorted(self.said, key=lambda ready: ready.rank)
-        ]
+        return [self._bring(ready) for ready in sorted(self.said, key=lambda ready: ready.rank)]
+
+    def _bring(self, ready: ShardReady) -> CheckpointShardWritten:
+        rank = RankKey(GangKey(JOB, 1), ready.rank)
+        self.node.check(rank, self.allocation, ready)
+        return self.node.upload(rank, self.allocation, ready)
 
     def save(self, step: int) -> CheckpointCommitted:
         """Train a step, save, commit, tell the ranks."""
