@@ -211,6 +211,7 @@ class Agent:
         effects.pause()
         self._ended.set()
         reader.join(_READER_S)
+        positions = self._positions  # of what is in the inbox now, should it read on all the same
         while items := self._inbox.take(0.0):
             for item in items:
                 self._handle(effects, item)
@@ -226,7 +227,7 @@ class Agent:
                 self._stores.kept(),
                 self._core.state,
                 kept,
-                tuple(self._positions.items()),
+                tuple(positions.items()),
                 outgoing.unsaved(),
             )
         )

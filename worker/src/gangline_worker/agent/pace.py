@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
 from statistics import median
 
 from gangline_schemas.events.workers import RankActivity
 
 WINDOW = 256
 BUSY_WINDOW = 32
+LONGEST_S = 1e9
+"""No step worked for longer, whatever its program says."""
 ENOUGH = 10
 """So many times between steps are known before their spread is told."""
 
@@ -45,7 +46,9 @@ class Pace:
 
     def worked(self, busy_s: Sequence[float | None]) -> None:
         """Steps took so long before they waited for other ranks."""
-        self._busy_s.extend(value for value in busy_s if value is not None and 0 <= value < inf)
+        self._busy_s.extend(
+            value for value in busy_s if value is not None and 0 <= value <= LONGEST_S
+        )
 
     def said(self, activity: RankActivity, at_s: float) -> None:
         """It does something else from now on: what lies between is no step's time."""

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 SLOWEST_BYTES_PER_S = 32 << 20  # a peer that gives less is no help: the store gives more
 _FAILURES = 3
-_ASKED_AT_ONCE = 8
+_ASKED_AT_ONCE = 64
 _LIST_LIMIT_BYTES = 4 << 20
 _TOLD_CHARS = 200  # of what no agent may have said
 
@@ -108,7 +108,9 @@ class Round:
         wait(asked.values(), self._copies.timeout_s)
         pool.shutdown(wait=False, cancel_futures=True)
         for peer, answer in asked.items():
-            if not answer.done() or answer.cancelled():
+            if answer.cancelled():  # its turn did not come: nothing is known of it
+                continue
+            if not answer.done():
                 self._drop(peer, PeerFailed("did not say in time what it holds"))
             elif isinstance(error := answer.exception(), PeerFailed):
                 self._drop(peer, error)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 
+from gangline_schemas.events.workers import LEFT_OUT_RANGES
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
@@ -244,7 +245,10 @@ class Trainer:
             reporter().leave_out(more.ranges)
             reporter().flush()
         elif self.world.rank == 0:
-            complain("training.leave_out.samples_max is reached: no more samples are left out")
+            complain(
+                "no more samples are left out: training.leave_out.samples_max is reached, "
+                f"or {LEFT_OUT_RANGES} ranges"
+            )
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()

@@ -1,0 +1,66 @@
+"""Whom a round asks, when many say nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from gangline_schemas.events.workers import ObjectDigest
+from gangline_storage import LocalStore, digest_bytes
+from gangline_worker.agent.peer_client import PeerCopies, Round
+from gangline_worker.agent.peer_gangs import Gangs, Peer
+from gangline_worker.agent.peer_seal import Secret
+from peer_scene import gang
+
+DATA = b"a shard"
+NAME = "step-0000000010/rank-00000.bin"
+DIGEST = ObjectDigest(key=f"a/{NAME}", size_bytes=len(DATA), xxh3=digest_bytes(DATA))
+
+OWN = NodeAssignment(node_id="own", incarnation="i", address="127.0.0.1", gpus=(0,), first_rank=0)
+
+
+class Ring(Gangs):
+    """Peers in the order in which they are asked."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.peers = tuple(Peer(name, "i", "127.0.0.1", 1) for name in names)
+
+    def beside(self, allocation: GangAllocated, own: str) -> tuple[Peer, ...]:
+        return self.peers
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who is called silent says nothing until the test is over; others hold the one file."""
+    over = threading.Event()
+
+    def held(_round: Round, peer: Peer) -> tuple[str, ...]:
+        if peer.node_id.startswith("silent"):
+            over.wait()
+        return (NAME,)
+
+    @contextlib.contextmanager
+    def answer(_round: Round, peer: Peer, name: str, size: int) -> Iterator[Iterator[bytes]]:
+        yield iter([DATA])
+
+    monkeypatch.setattr(Round, "_held", held)
+    monkeypatch.setattr(Round, "_answer", answer)
+    yield
+    over.set()
+
+
+@pytest.mark.parametrize("silent", [0, 1, 20])
+def test_who_is_silent_keeps_nobody_from_being_asked(silent: int, tmp_path: Path) -> None:
+    ring = Ring(*(f"silent-{number}" for number in range(silent)), "sound")
+    secret = Secret(LocalStore(tmp_path))
+    asked = PeerCopies("own", secret, ring, timeout_s=1.0).round(gang(2, OWN))
+    got: list[bytes] = []
+    assert asked.find([DIGEST]) == [DIGEST]
+    assert asked.bring(DIGEST, got.extend) == "sound"
+    assert got == [DATA]
