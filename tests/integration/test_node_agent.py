@@ -24,10 +24,12 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import (
+    CheckpointShardLost,
     CheckpointShardWritten,
     ExitReason,
     NodeJoined,
     NodeLeaving,
+    NodeSaved,
     WorkerExited,
     WorkerHeartbeat,
     WorkerLog,
@@ -413,6 +415,36 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
         assert len(scene.of(NodeJoined)) == 1
         cloud.spot_action = None
         scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
+
+
+def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene: NodeScene):
+    node = scene.start_agent()
+    gang = scene.allocate(
+        node,
+        gpus=[0],
+        command=python("""
+            import os, pathlib, time
+            from gangline_schemas.events.workers import ObjectDigest
+            from gangline_schemas.rank_protocol import ShardReady
+            from gangline_worker.reporting import reporter
+            root = pathlib.Path(os.environ["GANGLINE_CHECKPOINT_DIR"])
+            for step in range(1, 6):
+                inner = f"attempt-0001/step-{step:010d}"
+                (root / inner).mkdir(parents=True)
+                (root / inner / "rank-00000.bin").write_bytes(b"cut")
+                parts = {
+                    name: ObjectDigest(key=f"{inner}/rank-00000.{end}", size_bytes=9, xxh3="0" * 32)
+                    for name, end in (("shard", "bin"), ("manifest", "json"))
+                }
+                reporter().shard_ready(ShardReady(step=step, rank=0, world_size=1, **parts))
+            reporter().flush()
+            time.sleep(300)
+        """),
+    )
+    saves = scene.folder / "node" / "checkpoints" / gang.job_id / "attempt-0001"
+    scene.wait(lambda: {lost.step for lost in scene.of(CheckpointShardLost)} == set(range(1, 6)))
+    until(lambda: sorted(path.name[-1] for path in saves.iterdir()) == ["4", "5"])
+    assert scene.of(NodeSaved) == []
 
 
 def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeScene):

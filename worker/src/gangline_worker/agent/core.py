@@ -476,7 +476,7 @@ class AgentCore:
         if gang is None or rank is None or gang.over or step not in rank.uploads:
             return []
         out: list[Action] = []
-        if gang.saved(rank, step):
+        if gang.note_on_disk(rank, step):
             out.append(announce.saved(self._node, gang, step))
         return [*out, Upload(rank.key, item.ready)]
 

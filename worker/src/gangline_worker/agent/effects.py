@@ -319,12 +319,13 @@ class Effects:
             self._not_stored(rank, ground, ready.step, error)
         else:
             self._inbox.put(Uploaded(rank, written))
-        checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
+            checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
 
     def _not_stored(self, rank: RankKey, ground: GangGround, step: int, error: Exception) -> None:
         message = redact(f"{type(error).__name__}: {error}", ground.redacted)
         self._note(rank, f"the checkpoint of step {step} could not be stored: {message}")
         self._inbox.put(UploadFailed(rank, step, message))
+        self._parts.checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
 
     def _take_stacks(self, action: TakeStacks, ground: GangGround) -> None:
         """Into the ranks' logs, too, before anything may end them."""

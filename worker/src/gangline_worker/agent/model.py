@@ -485,7 +485,7 @@ class Gang:
         self.committed = self._own_step(event)
         return self.incremental
 
-    def saved(self, rank: Rank, step: int) -> bool:
+    def note_on_disk(self, rank: Rank, step: int) -> bool:
         """Note a rank's part on this disk; whether it is the last of the ranks here."""
         rank.on_disk = (*rank.on_disk, step)[-_STEPS_ON_DISK:]
         return all(step in each.on_disk for each in self.ranks.values())
