@@ -76,21 +76,16 @@ def test_it_waits_no_longer_than_the_work_took(cluster: Cluster) -> None:
     assert resumed(cluster.tick(1)) == 10
 
 
-def test_nor_longer_than_the_setting_says() -> None:
+@pytest.mark.parametrize(("worked_s", "wait_s"), [(30, 30), (3600, 600)])
+def test_a_first_save_is_waited_for_as_long_as_the_gang_worked_or_as_is_set(
+    worked_s: float, wait_s: float
+) -> None:
     cluster = Cluster(node("n1", 2))
     cluster.run("a", 2)
-    saved(cluster, 20, after_s=3600)
+    saved(cluster, 20, after_s=worked_s)
     deadline = only(cluster.fail("a"), GangPreempting).deadline
-    assert (deadline - cluster.now).total_seconds() == 600
-
-
-def test_without_an_earlier_checkpoint_it_counts_from_its_start() -> None:
-    cluster = Cluster(node("n1", 2))
-    cluster.run("a", 2)
-    saved(cluster, 20, after_s=30)
-    deadline = only(cluster.fail("a"), GangPreempting).deadline
-    assert (deadline - cluster.now).total_seconds() == 30
-    assert resumed(cluster.tick(31)) is None
+    assert (deadline - cluster.now).total_seconds() == wait_s
+    assert resumed(cluster.tick(wait_s + 1)) is None
 
 
 def test_an_older_commit_does_not_end_the_wait(cluster: Cluster) -> None:

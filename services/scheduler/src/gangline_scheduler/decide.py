@@ -157,8 +157,7 @@ class Scheduler:
 
     def _gone_by(self, stop: Stop) -> datetime:
         """When a gang that was asked to stop is taken to have stopped, whatever its agents say."""
-        tells = stop.reason is not StopReason.FAILED
-        return stop.deadline + self._limits.stop_margin if tells else stop.deadline
+        return stop.deadline if stop.verdict else stop.deadline + self._limits.stop_margin
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
         if isinstance(cause, DrainAdmitted) and plan.decisions:

@@ -20,6 +20,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     ResumePointChanged,
     StopReason,
+    Verdict,
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited, WorkerStarted
 from gangline_schemas.job import JobState
@@ -184,16 +185,8 @@ def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
         plan.move(job.job_id, JobState.FAILED, verdict.message)
         plan.release(plan.state.jobs[job.job_id], ReleaseReason.FAILED)
         return
-    if awaiting.begin(plan, job, verdict, save_wait):
-        return
-    plan.release(
-        job,
-        ReleaseReason.RESTARTING,
-        avoid_nodes=verdict.avoid_nodes,
-        avoid_required=verdict.cause is FailureCause.NODE,
-        left_out=verdict.left_out,
-    )
-    _wait_again(plan, job.job_id, verdict.message)
+    if not awaiting.begin(plan, job, verdict, save_wait):
+        _start_again(plan, job, verdict)
 
 
 def go_on_if_saved(plan: Plan, job_id: str) -> None:
@@ -242,14 +235,24 @@ def finish_stop(plan: Plan, job_id: str) -> None:
             plan.move(job_id, JobState.PREEMPTED, reason.value)
             plan.release(plan.state.jobs[job_id], ReleaseReason.PREEMPTED)
             _wait_again(plan, job_id, f"waits again after {reason.value}")
-        case StopReason.FAILED if stop is not None and (verdict := stop.verdict) is not None:
-            plan.release(
-                job,
-                ReleaseReason.RESTARTING,
-                avoid_nodes=verdict.avoid_nodes,
-                left_out=verdict.left_out,
-            )
-            _wait_again(plan, job_id, verdict.message)
+        case StopReason.FAILED if stop is not None and stop.verdict is not None:
+            _start_again(plan, job, stop.verdict)
+
+
+def _start_again(plan: Plan, job: Job, verdict: GangFailed | Verdict) -> None:
+    """Let the GPUs of a gang that failed go, and its job wait for others as its verdict says.
+
+    A failure of a node is never waited out (awaiting.py), so no kept `Verdict` is of one.
+    """
+    of_node = isinstance(verdict, GangFailed) and verdict.cause is FailureCause.NODE
+    plan.release(
+        job,
+        ReleaseReason.RESTARTING,
+        avoid_nodes=verdict.avoid_nodes,
+        avoid_required=of_node,
+        left_out=verdict.left_out,
+    )
+    _wait_again(plan, job.job_id, verdict.message)
 
 
 def _wait_again(plan: Plan, job_id: str, why: str) -> None:

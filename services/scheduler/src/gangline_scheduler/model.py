@@ -85,7 +85,7 @@ class Gang:
     @property
     def waits_for_save(self) -> bool:
         """Whether it has failed, and goes on when its checkpoint is in the store (awaiting.py)."""
-        return self.stop is not None and self.stop.reason is StopReason.FAILED
+        return self.stop is not None and self.stop.verdict is not None
 
     @property
     def unseen(self) -> bool:
