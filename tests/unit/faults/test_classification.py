@@ -51,6 +51,13 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         FailureCause.OUT_OF_MEMORY,
         FailureClass.OUT_OF_MEMORY,
     ),
+    *(
+        ("out of memory", words(text), FailureCause.OUT_OF_MEMORY, FailureClass.OUT_OF_MEMORY)
+        for text in (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`",
+            "DataLoader worker (pid 9) is killed by signal: Bus error. (...) dataloader's workers are out of shared memory.",
+        )
+    ),
     ("data shard", ended(exit_code=66), INFRASTRUCTURE, FailureClass.DATA),
     *(
         ("data shard", ended(exit_code=1, message=text), INFRASTRUCTURE, FailureClass.DATA)
@@ -94,6 +101,12 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "RuntimeError: CUDA error: uncorrectable ECC error encountered",
             "RuntimeError: No CUDA GPUs: no CUDA-capable device is detected",
             "GPU has fallen off the bus",
+            "CUDA error: uncorrectable NVLink error detected during the execution",
+            "DistBackendError: NCCL error: Cuda failure 220 'uncorrectable NVLink error detected'",
+            "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+            "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            "RuntimeError: CUDA error: unknown error",
+            "Failed to initialize NVML: Driver/library version mismatch",
         )
     ),
     (
@@ -112,12 +125,26 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         FailureClass.PROCESS,
     ),
     *(
+        ("bad access on a GPU", words(text), FailureCause.PROCESS, FailureClass.PROCESS)
+        for text in (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`",
+            "RuntimeError: CUDA error: the launch timed out and was terminated",
+        )
+    ),
+    *(
         ("bad disk", words(text), INFRASTRUCTURE, FailureClass.STORAGE)
         for text in (
             "OSError: [Errno 28] No space left on device",
             "OSError: [Errno 5] Input/output error",
             "OSError: [Errno 116] Stale file handle",
             "OSError: [Errno 30] Read-only file system: '/scratch'",
+        )
+    ),
+    *(
+        ("data loader's worker", words(text), FailureCause.PROCESS, FailureClass.PROCESS)
+        for text in (
+            "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed. ",
+            "RuntimeError: DataLoader worker (pid(s) 9, 10) exited unexpectedly",
         )
     ),
     *(
@@ -152,6 +179,9 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
             "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='hub')",
             "botocore.exceptions.EndpointConnectionError: Could not connect",
             "TimeoutError: timed out",
+            "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling GetObject",
+            "botocore.exceptions.ClientError: An error occurred (503) when calling HeadObject",
+            "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: x",
         )
     ),
     *(
@@ -174,7 +204,14 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         for code in (2, 126, 127)
     ),
     ("exit code", ended(exit_code=1), USER, FailureClass.USER_ERROR),
-    ("exit code", words(ERROR.format("RuntimeError: x")), USER, FailureClass.USER_ERROR),
+    *(
+        ("exit code", words(ERROR.format(text)), USER, FailureClass.USER_ERROR)
+        for text in (
+            "RuntimeError: x",
+            "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling Get",
+            "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: x",
+        )
+    ),
     ("no status", ended(), INFRASTRUCTURE, FailureClass.UNKNOWN),
 ]
 ELSEWHERE = {

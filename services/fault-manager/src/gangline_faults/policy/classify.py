@@ -27,7 +27,8 @@ _NO_FAULT = {ExitReason.FINISHED, ExitReason.STOPPED, ExitReason.FENCED}
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|\bMemoryError\b|Cannot allocate memory"
-    r"|DefaultCPUAllocator: can't allocate",
+    r"|DefaultCPUAllocator: can't allocate|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|workers are out of shared memory",
     re.IGNORECASE,
 )
 _BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
@@ -37,14 +38,18 @@ PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
 CONTAINED_XIDS = frozenset({94})
 """An ECC error that hit this program alone: the GPU works on, and resets when it is free."""
 _BAD_DEVICE = re.compile(
-    r"\bXid\b|uncorrectable ECC|no CUDA-capable device|CUDA driver initialization failed"
-    r"|GPU has fallen off the bus|GPU is lost|system not yet initialized",
+    r"\bXid\b|uncorrectable (?:ECC|NVLink)|no CUDA-capable device"
+    r"|CUDA driver initialization failed|GPU has fallen off the bus|GPU is lost"
+    r"|system not yet initialized|is/are busy or unavailable|hardware stack error"
+    r"|over nvlink or a hardware error|CUDA unknown error|CUDA error: unknown error"
+    r"|Driver/library version mismatch|NVML/RM version mismatch",
     re.IGNORECASE,
 )
 _ASSERTED = re.compile(r"device-side assert triggered", re.IGNORECASE)
 _BAD_ACCESS = re.compile(
     r"illegal memory access|misaligned address|unspecified launch failure"
-    r"|illegal instruction was encountered",
+    r"|illegal instruction was encountered|the launch timed out and was terminated"
+    r"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
     re.IGNORECASE,
 )
 _BAD_DISK = re.compile(
@@ -57,6 +62,7 @@ _BAD_LINK = re.compile(
     r"|Network is unreachable",
     re.IGNORECASE,
 )
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid.{0,200}?(?:is killed by|exited unexpectedly)")
 _COLLATERAL = re.compile(
     r"Connection closed by peer|Connection reset|Broken pipe|Socket Timeout"
     r"|Connection refused|recvValue failed|failed to recv|Failed to recv"
@@ -72,6 +78,11 @@ _NAN = re.compile(
 )
 """What torch's anomaly detection and Lightning's callbacks say."""
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
+_STORE_AWAY = re.compile(
+    r"An error occurred \((?:SlowDown|Throttl\w+|TooManyRequests\w*|RequestTimeout|InternalError"
+    r"|ServiceUnavailable|429|5\d\d)\)|\b(?:429 Client|5\d\d Server) Error\b"
+)
+"""What clients of S3, and those of other stores over HTTP, end with when they gave up asking."""
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What torch.distributed puts before each line of a traceback that ends a program."""
 _AWAY = frozenset(
@@ -267,6 +278,13 @@ TABLE: tuple[Rule, ...] = (
         avoid_node=True,
     ),
     Rule(
+        "data loader's worker",
+        lambda exited: _failed(exited) and bool(_LOST_WORKER.search(exited.message)),
+        FailureCause.PROCESS,
+        FailureClass.PROCESS,
+        "lost a process that read its data",
+    ),
+    Rule(
         "bad link",
         lambda exited: bool(_BAD_LINK.search(exited.message)),
         FailureCause.INFRASTRUCTURE,
@@ -311,7 +329,11 @@ TABLE: tuple[Rule, ...] = (
     ),
     Rule(
         "temporary failure",
-        lambda exited: exited.exit_code == _TEMPORARY_EXIT or raised(exited) in _AWAY,
+        lambda exited: (
+            exited.exit_code == _TEMPORARY_EXIT
+            or raised(exited) in _AWAY
+            or (_failed(exited) and bool(_STORE_AWAY.search(exited.message)))
+        ),
         FailureCause.INFRASTRUCTURE,
         FailureClass.NETWORK,
         "ended because something that it needed was away",
