@@ -55,7 +55,7 @@ ROWS: list[tuple[str, WorkerExited, FailureCause, FailureClass]] = [
         ("out of memory", words(text), FailureCause.OUT_OF_MEMORY, FailureClass.OUT_OF_MEMORY)
         for text in (
             "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(h)`",
-            "DataLoader worker (pid 9) is killed by signal: Bus error. (...) dataloader's workers are out of shared memory.",
+            "DataLoader worker (pid 9) is killed by signal: its workers are out of shared memory.",
         )
     ),
     ("data shard", ended(exit_code=66), INFRASTRUCTURE, FailureClass.DATA),

@@ -106,6 +106,30 @@ def test_only_what_every_node_has_just_said_counts() -> None:
     assert run.tick(3) == []
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["seen to run", "after a takeover"])
+def test_ranks_that_hang_after_all_of_another_node_ended_are_found(named: bool) -> None:
+    """Who has ended well is in no heartbeat any more: its node is there, without the gang."""
+    run = running()
+    if named:
+        run.signal(says("n1", rank(0.1)))
+    for quiet_s in (1.0, 4.0):
+        run.signal(beat("n1"))
+        run.signal(says("n2", rank(quiet_s)))
+        assert run.tick(3) == []
+    run.signal(beat("n1"))
+    run.signal(says("n2", rank(5.1)))
+    (failed,) = run.tick(1)
+    assert isinstance(failed, GangFailed)
+    assert (failed.cause, failed.node_id) == (FailureCause.HANG, "n2")
+
+
+def test_who_waits_for_a_node_that_still_prepares_does_not_hang() -> None:
+    run = running()
+    run.signal(beat("n1"))
+    run.signal(says("n2", rank(700.0, p99_s=None, activity=RankActivity.STARTING, step=None)))
+    assert run.tick(1) == []
+
+
 def test_an_older_attempt_and_a_stranger_say_nothing() -> None:
     run = running()
     run.feed(allocated(attempt=2))

@@ -130,7 +130,7 @@ class FaultDecider:
             }
         settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided, self.limits)
         # A gang that waits for an explanation has failed already, and gets that one verdict.
-        hangs = find_hangs(state.gangs, state.listening.gangs, now, self.timing)
+        hangs = find_hangs(state.gangs, state.listening, now, self.timing)
         hung = [
             decision
             for job_id, hang in hangs.items()

@@ -7,6 +7,8 @@
    evaluates alone holds the others up, and they are not told apart from hung ones by waiting.
 3. Judged is only what every node of the gang has just said: a node that is silent is judged by
    its silence (silence.py), and nobody by what was true before we stood still.
+4. A node that is heard, but without the gang, has ranks that all ended well, or has yet to start
+   them. Where others have steps behind them it is the former, and they are judged without it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gangline_faults.model import Gang, HeardGang
+from gangline_faults.model import Gang, HeardGang, Listening
 from gangline_faults.policy.timing import Timing
 from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus
 
@@ -50,28 +52,33 @@ def note_gangs(
 
 
 def find_hangs(
-    gangs: Mapping[str, Gang], heard: Mapping[str, HeardGang], now: datetime, timing: Timing
+    gangs: Mapping[str, Gang], listening: Listening, now: datetime, timing: Timing
 ) -> dict[str, Hang]:
     """The hung gangs, by job id in order. Cost: O(ranks that were heard)."""
     found = {}
-    for job_id in sorted(heard):
+    for job_id, heard in sorted(listening.gangs.items()):
         gang = gangs.get(job_id)
-        if gang is None or gang.failed or gang.attempt != heard[job_id].attempt:
+        if gang is None or gang.failed or gang.attempt != heard.attempt:
             continue
-        hang = _hang(gang, heard[job_id], now, timing)
+        hang = _hang(gang, heard, listening.seen, now, timing)
         if hang is not None:
             found[job_id] = hang
     return found
 
 
-def _hang(gang: Gang, heard: HeardGang, now: datetime, timing: Timing) -> Hang | None:
+def _hang(
+    gang: Gang, heard: HeardGang, seen: Mapping[str, datetime], now: datetime, timing: Timing
+) -> Hang | None:
     longest: Hang | None = None
+    without_it = False
     for node_id in sorted(set(gang.nodes)):
-        said = heard.ranks.get(node_id)
-        if said is None or not said[1]:
-            return None
-        at, ranks = said
-        if (now - at).total_seconds() >= timing.stale_s:
+        at, ranks = heard.ranks.get(node_id, (None, ()))
+        if not _is_fresh(at, now, timing):
+            if not _is_fresh(seen.get(node_id), now, timing):
+                return None
+            without_it = True
+            continue
+        if not ranks:
             return None
         for status in ranks:
             limit_s = limit_of(status, timing)
@@ -81,7 +88,13 @@ def _hang(gang: Gang, heard: HeardGang, now: datetime, timing: Timing) -> Hang |
                 return None
             if longest is None or status.quiet_s > longest.quiet_s:
                 longest = Hang(status.rank, node_id, status.quiet_s, limit_s, status)
+    if without_it and (longest is None or longest.status.step_p99_s is None):
+        return None
     return longest
+
+
+def _is_fresh(at: datetime | None, now: datetime, timing: Timing) -> bool:
+    return at is not None and (now - at).total_seconds() < timing.stale_s
 
 
 def limit_of(status: RankStatus, timing: Timing) -> float | None:
