@@ -162,10 +162,15 @@ def test_what_cannot_run_fails_in_the_words_of_a_fresh_one(
     [
         ({}, {"PYTHONPATH": "/nowhere"}),
         ({}, {"LD_PRELOAD": ""}),
+        ({}, {"TORCHDYNAMO_DISABLE": "1"}),
+        ({}, {"CUDA_VISIBLE_DEVICES": "0,1"}),
         ({"yaml.py": ""}, {}),
         ({"torch/__init__.py": ""}, {}),
     ],
-    ids=["a variable of the interpreter", "of the loader", "own module", "own package"],
+    ids=[
+        *("a variable of the interpreter", "of the loader", "of a library"),
+        *("GPUs", "own module", "own package"),
+    ],
 )
 def test_what_only_a_fresh_interpreter_does_right_starts_cold(
     ranks: Ranks, files: dict[str, str], environment: dict[str, str]
@@ -174,6 +179,13 @@ def test_what_only_a_fresh_interpreter_does_right_starts_cold(
     ranks.start(0, ["python", "go.py"], **environment)
     assert ranks.end(0).code == 0
     assert ranks.lines[0] == ["False"]
+
+
+def test_a_zygote_sees_no_gpu_whatever_the_machine_has(zygote: ZygoteHost) -> None:
+    """Its warming step has torch ask the driver, and a fork cannot ask again."""
+    (pid,) = zygote.pids
+    given = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    assert b"CUDA_VISIBLE_DEVICES=" in given
 
 
 def test_all_that_a_forked_rank_started_ends_with_it(ranks: Ranks) -> None:

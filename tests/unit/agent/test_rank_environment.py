@@ -76,3 +76,11 @@ def test_ranks_know_whether_checkpoints_are_to_be_promoted_and_whether_they_vali
         assert {name: found[name] for name in told if name in found} == {
             name: told[name] for name in names
         }
+
+
+def test_gpus_are_named_in_the_order_in_which_nvml_counts_them(tmp_path: Path) -> None:
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    given = allocated()
+    found = rank_environment(given, given.nodes[0], 0, places, gpus="2,5", token="t", secrets={})
+    assert found["CUDA_VISIBLE_DEVICES"] == "2,5"
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # CUDA's own puts the fastest first

@@ -85,6 +85,7 @@ def rank_environment(
         "TORCHELASTIC_RESTART_COUNT": str(allocation.attempt - 1),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.restart.max),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # in which NVML counts; else the fastest comes first
         "CUDA_VISIBLE_DEVICES": gpus,
         "GANGLINE_JOB_ID": allocation.job_id,
         "GANGLINE_RUN_ID": allocation.job_id,

@@ -95,8 +95,10 @@ class Refused(Exception):
 class WarmProcess:
     """A process that takes requests over a socket; `name` is its module's: zygote or standby."""
 
-    def __init__(self, name: str, socket_folder: Path) -> None:
-        """Start it; it is ready some seconds later."""
+    def __init__(
+        self, name: str, socket_folder: Path, more: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, with `more` in its environment; it is ready some seconds later."""
         self._name = name
         self._control, theirs = socket.socketpair()
         with theirs:
@@ -114,6 +116,7 @@ class WarmProcess:
                     # By these the ranks are found when nobody else knows them (sweep.py).
                     SOCKET_VARIABLE: str(socket_folder / "warm"),
                     TOKEN_VARIABLE: "." * TOKEN_CHARS,  # no token has a dot
+                    **(more or {}),
                 },
                 start_new_session=True,
                 umask=0o077,

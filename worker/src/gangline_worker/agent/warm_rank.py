@@ -36,6 +36,7 @@ SOCKET_VARIABLE = "GANGLINE_AGENT_SOCKET"
 COLD_VARIABLES = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_"),
     *("OMP_", "MKL_", "KMP_", "OPENBLAS_", "TORCH_", "PYTORCH_"),
+    *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
 )
 """Variables with these beginnings are read when an interpreter or a library starts."""
 _SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})

@@ -5,8 +5,9 @@
 A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
 agent collects its status and its death is the rank's (PDEATHSIG).
 
-Fork is safe here because this process has one thread, which is checked before each fork, and has
-never touched a GPU.
+Fork is safe here because this process has one thread, which is checked before each fork, and sees
+no GPU (`NO_GPUS`): torch asks the driver in the step that warms it up, and a fork cannot ask again.
+So a rank that is given GPUs is refused; one that is given none trains on the CPU, as it shall.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from functools import partial
 from . import warm_up
 from .isolation_rooms import turn_to
 from .rank_end import run_and_end
-from .warm_rank import answer, become, begin, receive, refusal, run
+from .warm_rank import WarmRequest, answer, become, begin, receive, refusal, run
+
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+"""What it is started with."""
 
 
 def main() -> None:
@@ -32,7 +36,7 @@ def main() -> None:
         if received is None:
             return
         request, descriptors = received
-        refused = refusal(request, loaded)
+        refused = gpu_refusal(request) or refusal(request, loaded)
         if refused is None:
             try:
                 pid = fork_twice(descriptors[3] if len(descriptors) > 3 else None)
@@ -48,6 +52,13 @@ def main() -> None:
             answer(control, refused=refused)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def gpu_refusal(request: WarmRequest) -> str | None:
+    """Why a fork of this process is no rank for it; None when it is."""
+    if request.environment.get("CUDA_VISIBLE_DEVICES"):
+        return "it is given GPUs, which a forked process cannot use"
+    return None
 
 
 def fork_twice(room: int | None) -> int:

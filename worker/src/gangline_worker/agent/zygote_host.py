@@ -15,6 +15,7 @@ from .forked import Forked
 from .isolation_rooms import Confinement
 from .warm_process import Refused, WarmProcess, WarmRank
 from .warm_rank import WarmRequest
+from .zygote import NO_GPUS
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +39,7 @@ class ZygoteHost:
 
     def start(self) -> None:
         """Start the process; it is ready some seconds later."""
-        self._zygote = WarmProcess("zygote", self._folder)
+        self._zygote = WarmProcess("zygote", self._folder, NO_GPUS)
         self._start_after_s = time.monotonic() + _PAUSE_S
 
     def tick(self) -> None:
