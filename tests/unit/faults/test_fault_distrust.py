@@ -11,6 +11,7 @@ from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.state import FaultState, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed, NodeDistrusted
+from gangline_schemas.events.workers import NodeLeaving
 
 LIMITS = FaultLimits(distrust_after=3, distrust_window_s=3600)
 FULL = "OSError: [Errno 28] No space left on device"
@@ -117,6 +118,14 @@ def test_of_nodes_that_fail_in_one_moment_one_is_kept_back_and_once() -> None:
         run.tick(5)
     assert len(run.events(GangFailed)) == 6
     assert [event.data()["node_id"] for event in run.events(NodeDistrusted)] == ["n1"]
+
+
+def test_nodes_that_are_gone_for_good_do_not_count_among_all() -> None:
+    run = cluster(nodes=30)
+    for node in range(10, 31):
+        run.feed(NodeLeaving(node_id=f"n{node}", incarnation="a", reason="spot"))
+    for job in range(1, 8):
+        assert fail(run, job, ECC) == []
 
 
 def test_a_small_cluster_keeps_all_its_nodes() -> None:

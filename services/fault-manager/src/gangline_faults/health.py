@@ -88,7 +88,7 @@ def _may_distrust(
         return False
     others = {other: at for other, at in state.distrusted.items() if other != node_id}
     generous = replace(limits, distrust_share=BROKEN_SHARE)
-    return may_distrust(others, len(state.nodes), now, generous)
+    return may_distrust(others, state.nodes, now, generous)
 
 
 def _distrust(

@@ -22,7 +22,7 @@ def distrust(
         known = with_blame(blames, blame)
         if node is None or known == blames or not is_lemon(known, now, limits):
             continue
-        if not may_distrust(state.distrusted, len(state.nodes), now, limits):
+        if not may_distrust(state.distrusted, state.nodes, now, limits):
             continue
         distrusted = NodeDistrusted(
             node_id=node_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from gangline_faults.model import Blame
+from gangline_faults.model import Blame, Health, Node
 from gangline_faults.policy.limits import FaultLimits
 from gangline_schemas.events.faults import FailureClass
 
@@ -42,10 +42,14 @@ def is_lemon(blames: Sequence[Blame], now: datetime, limits: FaultLimits) -> boo
 
 
 def may_distrust(
-    distrusted: Mapping[str, datetime], nodes: int, now: datetime, limits: FaultLimits
+    distrusted: Mapping[str, datetime],
+    nodes: Mapping[str, Node],
+    now: datetime,
+    limits: FaultLimits,
 ) -> bool:
-    """Whether one more of so many nodes may be distrusted now."""
+    """Whether one more of these nodes may be distrusted now; those that left are none of them."""
     lately = [
         at for at in distrusted.values() if (now - at).total_seconds() < limits.distrust_window_s
     ]
-    return len(lately) + 1 <= limits.distrust_share * nodes
+    there = sum(node.health is not Health.LEFT for node in nodes.values())
+    return len(lately) + 1 <= limits.distrust_share * there
