@@ -51,6 +51,7 @@ from gangline_worker.agent.model import (
     CloseGang,
     GangKey,
     KillRank,
+    Note,
     OpenStore,
     Prepare,
     Prepared,
@@ -237,6 +238,14 @@ def test_a_shard_is_uploaded_once_and_announced(node: Node):
     assert kinds(node.do(checked(rank))) == [Publish, Upload]
     assert len(published(node.do(written(rank)), CheckpointShardWritten)) == 1
     assert node.do(written(rank)) == []
+
+
+def test_what_is_in_the_store_is_not_written_over(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(ready(rank), checked(rank), written(rank))
+    assert kinds(node.do(ready(rank))) == [Note]
+    assert kinds(node.do(ready(rank, 4))) == [Note]
+    assert kinds(node.do(ready(rank, 6))) == [CheckShard]
 
 
 def test_a_shard_of_another_rank_or_world_is_refused(node: Node):

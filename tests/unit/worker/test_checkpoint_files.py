@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import os
 import random
@@ -147,7 +148,28 @@ def test_what_fails_its_check_has_no_manifest(tmp_path: Path) -> None:
     [failed] = saver.results()
     assert failed.error == "ValueError: not sound"
     assert not announced
-    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob("rank-*")), "many of them would fill the disk"
+
+
+def test_a_step_that_was_saved_is_not_written_over(tmp_path: Path) -> None:
+    def save_of(step: int, epoch: int) -> str:
+        saver.begin(step, tensors, {"epoch": epoch}, {})
+        saver.wait()
+        [result] = saver.results()
+        return result.error or ""
+
+    announced: list[ShardReady] = []
+    tensors, saver = state(), saver_of(tmp_path, announced)
+    assert not save_of(7, 1)
+    assert not save_of(7, 1), "the same again is none to save"
+    assert "give each save a step of its own" in save_of(7, 2)
+    tensors["a"][0, 0] += 1
+    assert "give each save a step of its own" in save_of(7, 1)
+    assert "step 3 comes after step 7" in save_of(3, 1)
+    for digest in (announced[0].shard, announced[0].manifest):
+        read_verified(tmp_path / digest.key, digest)
+    assert not save_of(8, 1)
+    assert [message.step for message in announced] == [7, 8]
 
 
 def test_the_last_save_of_a_script_is_written_while_the_interpreter_ends() -> None:
@@ -328,6 +350,54 @@ def test_a_users_state_comes_back_as_it_was(
     again = restore({"model": other.state_dict()})
     assert again is not None
     assert torch.equal(other.weight, model.weight)
+
+
+def test_schedules_with_infinities_and_empty_tensors_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    given = {
+        "schedule": schedule.state_dict(),  # its `best` is infinite before the first step
+        "worst": -math.inf,
+        "last": math.nan,
+        "by_limit": {math.inf: "none"},
+        "adapters": {"left": torch.empty(0, 4, dtype=torch.bfloat16), "right": torch.ones(2)},
+    }
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
+    assert save(given, 1, {"loss": 1.5, "accuracy": math.nan})
+    assert save(given, 2, {"loss": torch.tensor(2.5).item()}), "waits for the save of step 1"
+    monkeypatch.setenv("GANGLINE_RESUME_FROM", str(committed(tmp_path)[0]))
+    found = restore()
+    assert found is not None
+    assert found.state["schedule"] == given["schedule"]
+    assert (found.state["worst"], found.state["by_limit"]) == (-math.inf, {math.inf: "none"})
+    assert math.isnan(found.state["last"])
+    left = found.state["adapters"]["left"]
+    assert (left.shape, left.dtype) == ((0, 4), torch.bfloat16)
+    into = {"adapters": {"left": torch.empty(0, 4, dtype=torch.bfloat16)}}
+    again = restore(into)
+    assert again is not None
+    assert again.state["adapters"]["left"] is into["adapters"]["left"]
+    assert Checkpoint(committed(tmp_path)[0]).record.metrics == {"loss": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "what"),
+    [
+        (torch.ones(2, dtype=torch.complex64), "cannot save dtype complex64; view it as"),
+        (torch.eye(2).to_sparse(), "cannot save a tensor without plain memory .torch.sparse_coo"),
+        (torch.ones(2, device="meta"), "cannot save a tensor without plain memory .meta"),
+    ],
+)
+def test_a_tensor_that_cannot_be_saved_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, what: str
+) -> None:
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
+    with pytest.raises(TypeError, match=rf"model\.odd: {what}"):
+        save({"model": {"odd": tensor}}, 1)
+    with pytest.raises(TypeError, match=r"metrics\.loss: cannot save"):
+        save({}, 1, {"loss": torch.ones(2)})  # type: ignore[dict-item]
 
 
 def test_what_cannot_be_saved_is_named() -> None:

@@ -41,9 +41,17 @@ def hear(
             rank.damaged += 1
             return [announce.damaged(node, gang, rank, found)]
         case ShardReady() as ready if ready.step not in rank.uploads:
-            wrong = ready.rank != rank.key.rank
-            if wrong or ready.world_size != gang.allocation.world_size:
-                return [Note("shard.refused", gang.key, "it names another rank or world size")]
+            if refusal := _refusal(gang, rank, ready):
+                return [Note("shard.refused", gang.key, refusal)]
             rank.uploads[ready.step] = ready
             return [CheckShard(rank.key, ready)]
     return []
+
+
+def _refusal(gang: Gang, rank: Rank, ready: ShardReady) -> str | None:
+    """Why a rank's part is not taken; None if it is."""
+    if ready.rank != rank.key.rank or ready.world_size != gang.allocation.world_size:
+        return "it names another rank or world size"
+    if rank.saved is not None and ready.step <= rank.saved:  # it may be committed by now
+        return f"step {ready.step} of rank {ready.rank} comes after step {rank.saved}"
+    return None

@@ -32,16 +32,20 @@ class Held:
         return part, self.data[first : first + part.shape[0]]
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as manifests name it.
+def dtype_name(name: str, tensor: torch.Tensor) -> str:
+    """The tensor's dtype as manifests name it.
 
     Raises:
-        TypeError: checkpoints do not hold this dtype.
+        TypeError: checkpoints do not hold such tensors; the message has the tensor's name.
     """
-    name = str(dtype).removeprefix("torch.")
-    if name not in ITEM_BYTES:
-        raise TypeError(f"cannot save dtype {name}; known are {', '.join(ITEM_BYTES)}")
-    return name
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        kind = "meta" if tensor.is_meta else tensor.layout
+        raise TypeError(f"{name}: cannot save a tensor without plain memory ({kind})")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in ITEM_BYTES:
+        known = ", ".join(ITEM_BYTES)
+        raise TypeError(f"{name}: cannot save dtype {dtype}; view it as one of {known}")
+    return dtype
 
 
 def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
@@ -51,7 +55,7 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
         TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor
             parallelism; or an unknown dtype.
     """
-    dtype = dtype_name(tensor.dtype)
+    dtype = dtype_name(name, tensor)
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         block = Block(name, dtype, shape, (0,) * len(shape), shape)

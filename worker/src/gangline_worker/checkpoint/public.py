@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import math
+import operator
 import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 import torch.distributed as dist
@@ -97,12 +99,15 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
 
     Returns as soon as the tensors are copied; files are written in the background, and one save
     waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
-    which every rank must hold alike, each rank writes a part. Gives False, with a warning, when
-    the environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk), or the
-    loss or gradient that this rank told of last was not finite.
+    which every rank must hold alike, each rank writes a part. Steps grow within a run; one that
+    was saved is not written again. Metrics that are not finite are left out. Gives False, with a
+    warning, when the environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full
+    disk, a step that did not grow), or the loss or gradient that this rank told of last was not
+    finite.
 
     Raises:
-        TypeError: the state holds something else; the message names where.
+        TypeError: the state holds something else, the step is no integer, or a metric no number;
+            the message names where.
     """
     named = os.environ.get(DIRECTORY_ENV)
     if not named:
@@ -111,6 +116,7 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     if reporter().not_finite:  # one rank is enough: without its part nothing is committed
         warnings.warn(f"step {step} is not saved: its loss is not finite", stacklevel=2)
         return False
+    step, figures = operator.index(step), _figures(metrics or {})
     directory = Path(named)
     saver = _savers.get(directory)
     if saver is None:
@@ -123,9 +129,19 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     failed = [result for result in saver.results() if result.error]
     for result in failed:
         warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
-    saver.begin(step, tensors, {"skeleton": skeleton}, metrics or {})
+    saver.begin(step, tensors, {"skeleton": skeleton}, figures)
     saver.wait_copied()
     return not failed
+
+
+def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"metrics.{name}: cannot save {value!r:.80} as a number") from error
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _finish(saver: AsyncSaver) -> None:

@@ -13,6 +13,9 @@ A save is these steps, one save at a time per rank:
 If the job wants incremental saves, nothing is written before all is copied: the chunks that an
 earlier committed save wrote are left out, the others are moved together in the buffer first.
 
+A step is written once, and steps grow: what was announced may be committed, and no later save may
+change a byte of it. The same state of the newest step again is none to save.
+
 Threads do it rather than processes: copying, hashing, writing and syncing all happen without the
 interpreter lock, Linux gives each thread its own priority, and a killed rank leaves no writer
 behind. No collective is called here, so a slow disk of one rank never stops another. The copier
@@ -46,6 +49,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint import chunks
 from gangline_worker.checkpoint.background import Background
 from gangline_worker.checkpoint.files import Filling, write_filling, write_synced
+from gangline_worker.checkpoint.gpu_copy import GpuCopier, Marks, mark, on_gpus
 from gangline_worker.checkpoint.layout import lay_out
 from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
 from gangline_worker.checkpoint.staging import move_together, staging
@@ -53,6 +57,7 @@ from gangline_worker.checkpoint.staging import move_together, staging
 COPIER_NICENESS = 5  # a quarter of a core that a step takes: about as long as the disk needs
 GROUP_BYTES = 4 << 20  # copied at least before they are hashed: the CPU's cache still has them
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
+_CHANGED = "step {} was saved before, with another state; give each save a step of its own"
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,22 @@ class _Plan:
     padding: list[torch.Tensor]
 
 
+@dataclass(frozen=True)
+class _Announced:
+    """What a save left under its step."""
+
+    step: int
+    state: Mapping[str, JsonValue]
+    xxh3: str  # of all that was written
+
+
 @dataclass
 class _Job:
     step: int
     plan: _Plan
     state: Mapping[str, JsonValue]
     metrics: Mapping[str, float]
-    ready_event: torch.cuda.Event | None
+    marks: Marks
     blocked_s: float
     filling: Filling | None  # None: what of it is written is known when all is copied
     copied: threading.Event = field(default_factory=threading.Event)
@@ -137,6 +151,8 @@ class AsyncSaver:
         self._staging = torch.empty(0, dtype=torch.uint8)
         self._results: queue.SimpleQueue[SaveResult] = queue.SimpleQueue()
         self._current: _Job | None = None
+        self._newest: _Announced | None = None
+        self._gpu_copier = GpuCopier()
         self._copier = Background("gangline-copy", COPIER_NICENESS)
         self._writer = Background("gangline-save")
 
@@ -161,21 +177,18 @@ class AsyncSaver:
     ) -> None:
         """Start to save; `wait_copied` must be called before any of the tensors change.
 
-        Waits for a save that is still being written. Failures (a full disk) come as a
-        `SaveResult`; they never stop training.
+        Waits for a save that is still being written. Failures (a full disk, a step that was saved
+        before with another state) come as a `SaveResult`; they never stop training.
         """
         started = time.perf_counter()
         self.wait()
         plan = self._plan_for(tensors)
-        event = None
-        if any(source.is_cuda for source in plan.sources[:1]):
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
+        marks = mark(plan.sources)
         filling = None
         if not self._tables.wanted:
             filling = Filling(self._staging.numpy().data[: plan.size_bytes])
         blocked_s = time.perf_counter() - started
-        job = _Job(step, plan, state, metrics, event, blocked_s, filling)
+        job = _Job(step, plan, state, metrics, marks, blocked_s, filling)
         self._current = job
         copying = self._copier.submit(partial(self._fill, job))
         self._writer.submit(partial(self._save, job, copying))
@@ -211,8 +224,9 @@ class AsyncSaver:
         parts = [held.owned() for held in holdings(tensors, me.rank, me.world_size).values()]
         slices, size = lay_out(block for block, _ in parts)
         sources = [data for block, data in parts if block.size_bytes]
-        if self._staging.numel() < size:
-            self._staging = staging(size, pinned=bool(sources) and sources[0].is_cuda)
+        pinned = bool(on_gpus(sources))
+        if self._staging.numel() < size or (pinned and not self._staging.is_pinned()):
+            self._staging = staging(size, pinned=pinned)
         staged = [
             self._staging[s.byte_offset : s.byte_offset + s.size_bytes]
             .view(source.dtype)
@@ -263,18 +277,13 @@ class AsyncSaver:
     def _copy(self, job: _Job) -> None:
         """Copy all, hashing it on the way if it is to be written as it is."""
         plan, filling = job.plan, job.filling
-        if job.ready_event is None:
+        if not job.marks:
             for group, end in plan.groups:
                 torch._foreach_copy_(plan.staged[group], plan.sources[group])
                 if filling is not None:
                     filling.filled(end)
             return
-        device = plan.sources[0].device
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        stream.wait_event(job.ready_event)  # a stream of its own, after what was queued by then
-        with torch.cuda.stream(stream):
-            torch._foreach_copy_(plan.staged, plan.sources, non_blocking=True)
-        stream.synchronize()
+        self._gpu_copier.copy(plan.staged, plan.sources, job.marks)
         job.copied.set()
         if filling is not None:
             filling.fill_up()
@@ -294,6 +303,12 @@ class AsyncSaver:
         prefix = checkpoint_prefix("", me.attempt, job.step).lstrip("/")
         folder = me.directory / prefix
         filling, found, written_bytes = job.filling, None, job.plan.size_bytes
+        again = self._is_again(job)
+        if filling is not None and again is not None:
+            copying.result()
+            if filling.hexdigest() != again.xxh3:
+                raise ValueError(_CHANGED.format(job.step))
+            return
         if filling is None:
             copying.result()
             found = self._copier.submit(partial(self._changed, job)).result()
@@ -312,25 +327,30 @@ class AsyncSaver:
                 f"{RESERVE_BYTES:,} are needed"
             )
         shard = write_filling(folder / shard_name(me.rank), filling, shard_name(me.rank))
-        checked.result()
-        manifest = RankManifest(
-            format=1 if found is None else 2,
-            job_id=me.job_id,
-            attempt=me.attempt,
-            step=job.step,
-            rank=me.rank,
-            world_size=me.world_size,
-            shard=shard,
-            tensors=job.plan.slices,
-            chunks=None if found is None else found.table.chunks,
-            state=dict(job.state),
-            metrics=dict(job.metrics),
-        )
-        written = write_synced(
-            folder / manifest_name(me.rank),
-            memoryview(manifest.encode()),
-            f"{prefix}/{manifest_name(me.rank)}",
-        )
+        try:
+            checked.result()
+            manifest = RankManifest(
+                format=1 if found is None else 2,
+                job_id=me.job_id,
+                attempt=me.attempt,
+                step=job.step,
+                rank=me.rank,
+                world_size=me.world_size,
+                shard=shard,
+                tensors=job.plan.slices,
+                chunks=None if found is None else found.table.chunks,
+                state=dict(job.state),
+                metrics=dict(job.metrics),
+            )
+            written = write_synced(
+                folder / manifest_name(me.rank),
+                memoryview(manifest.encode()),
+                f"{prefix}/{manifest_name(me.rank)}",
+            )
+        except BaseException:
+            (folder / shard_name(me.rank)).unlink(missing_ok=True)  # nobody would ever ask for it
+            raise
+        self._newest = _Announced(job.step, job.state, shard.xxh3)
         if found is not None:
             self._tables.add(found.table)
         job.written_bytes = written_bytes
@@ -348,6 +368,24 @@ class AsyncSaver:
                 metrics=dict(job.metrics),
             )
         )
+
+    def _is_again(self, job: _Job) -> _Announced | None:
+        """The newest save if this is of the same step.
+
+        Raises:
+            ValueError: it comes after a later step, or it is of another state beside the tensors.
+        """
+        newest = self._newest
+        if newest is None or job.step > newest.step:
+            return None
+        if job.step < newest.step:
+            raise ValueError(
+                f"step {job.step} comes after step {newest.step}; within an attempt the steps "
+                "that are saved must grow: count them over all epochs"
+            )
+        if job.state != newest.state:
+            raise ValueError(_CHANGED.format(job.step))
+        return newest
 
 
 def _groups(slices: Sequence[TensorSlice]) -> Iterator[tuple[slice, int]]:
