@@ -14,7 +14,7 @@ import pytest
 from gangline.local.s3proxy import BUCKET, S3Proxy
 from gangline_storage.retry import Retry
 from gangline_storage.s3 import S3Store
-from gangline_storage.s3_client import S3Credentials, S3Options
+from gangline_storage.s3_options import S3Credentials, S3Options
 
 PART_BYTES = 5 << 20
 NO_WAIT = Retry(attempts=4, sleep=lambda _seconds: None)

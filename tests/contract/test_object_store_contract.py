@@ -23,6 +23,7 @@ from gangline_storage import (
     digest_file,
     digest_object,
 )
+from gangline_storage.pace import Pace
 from gangline_storage.s3 import S3Store
 from gangsim.store import SimStore
 from s3_server import PART_BYTES, S3Server, s3_server, write_random_file
@@ -287,6 +288,19 @@ class TestLargeObjects:
             assert store.put("sized", stream).size_bytes == size_bytes
         assert store.get("sized") == data
 
+    @pytest.mark.parametrize("store", OUTLIVES_ITS_WRITER, indirect=True)
+    def test_a_file_is_read_no_faster_than_a_pace_allows(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "big"
+        data = write_random_file(path, BIG)
+        waits: list[float] = []
+        pace = Pace(1e6, clock=lambda: 0.0, pause=waits.append)
+        assert store.put_file("big", path, pace=pace).size_bytes == BIG
+        assert waits == sorted(waits)
+        assert waits[-1] == pytest.approx(BIG / 1e6)
+        assert digest_object(store, "big") == digest_bytes(data)
+
     def test_put_if_absent(self, store: ObjectStore, tmp_path: Path) -> None:
         path = tmp_path / "big"
         data = write_random_file(path, BIG)
@@ -405,7 +419,7 @@ import io, os, sys
 from pathlib import Path
 from gangline_storage import LocalStore
 from gangline_storage.s3 import S3Store
-from gangline_storage.s3_client import S3Credentials, S3Options
+from gangline_storage.s3_options import S3Credentials, S3Options
 
 class Endless(io.RawIOBase):
     given = 0

@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 import structlog
 
-from gangline.local.s3proxy import S3Proxy
+from gangline.local.s3proxy import BUCKET, S3Proxy
 from gangline_storage import (
     AlreadyExists,
     NotFound,
     StoreError,
     StoreUnavailable,
     digest_bytes,
-    open_store,
 )
 from gangline_storage.retry import Retry
 from gangline_storage.s3 import S3Store
-from gangline_storage.s3_client import S3Credentials, S3Options
+from gangline_storage.s3_options import S3Credentials, S3Options
 from s3_server import (
     NO_WAIT,
     PART_BYTES,
@@ -44,6 +43,23 @@ def breaking(s3_server: S3Server) -> Iterator[BreakingProxy]:
 @pytest.fixture
 def store(s3_server: S3Server, breaking: BreakingProxy) -> S3Store:
     return s3_server.store(endpoint=breaking.endpoint, retry=NO_WAIT)
+
+
+def patient_store(proxy: S3Proxy) -> S3Store:
+    """One part at a time; it waits for half a minute."""
+    settings = proxy.settings
+    return S3Store(
+        BUCKET,
+        endpoint=proxy.endpoint,
+        credentials=S3Credentials(settings.access_key, settings.secret_key),
+        options=S3Options(
+            retry=Retry(attempts=200, longest_delay_s=0.2),
+            part_size_bytes=PART_BYTES,
+            part_threads=1,
+            connect_timeout_s=1.0,
+            read_timeout_s=5.0,
+        ),
+    )
 
 
 @pytest.fixture
@@ -90,15 +106,7 @@ class TestServerAway:
         proxy.start()
         settings = proxy.settings
         down = threading.Event()
-        store = open_store(
-            proxy.url,
-            credentials=S3Credentials(settings.access_key, settings.secret_key),
-            options=S3Options(
-                retry=Retry(attempts=200, longest_delay_s=0.2),
-                connect_timeout_s=1.0,
-                read_timeout_s=5.0,
-            ),
-        )
+        store = patient_store(proxy)
         try:
             store.put("before", b"kept")
             proxy.stop()
@@ -119,6 +127,52 @@ class TestServerAway:
             assert (store.get("before"), store.get("during")) == (b"kept", b"arrived")
         finally:
             proxy.stop()
+
+    def test_an_upload_goes_on_with_the_parts_that_the_server_does_not_have(
+        self, tmp_path: Path
+    ) -> None:
+        proxy = S3Proxy(tmp_path / "s3")
+        proxy.start()
+        store = patient_store(proxy)
+        data = write_random_file(tmp_path / "big", 3 * PART_BYTES + 12_345)
+        taken: list[object] = []
+        gone, back = threading.Event(), threading.Timer(1.0, proxy.start)
+        real = store._client.upload_part
+
+        def upload_part(**request: object) -> object:
+            if len(taken) == 2 and not gone.is_set():
+                gone.set()
+                proxy.stop()
+                back.start()
+            answer = real(**request)
+            taken.append(request["PartNumber"])
+            return answer
+
+        store._client.upload_part = upload_part
+        try:
+            assert store.put_file("big", tmp_path / "big").size_bytes == len(data)
+            assert taken == [1, 2, 3, 4]
+            assert digest_bytes(store.get("big")) == digest_bytes(data)
+        finally:
+            back.cancel()
+            proxy.stop()
+
+    def test_an_upload_that_was_ended_meanwhile_can_be_put_again(
+        self, s3_server: S3Server, tmp_path: Path
+    ) -> None:
+        store = s3_server.store()
+        data = write_random_file(tmp_path / "big", BIG)
+        real = store._client.upload_part
+
+        def upload_part(**request: object) -> object:
+            store.remove_partial(older_than_s=-60)
+            return real(**request)
+
+        store._client.upload_part = upload_part
+        with pytest.raises(StoreUnavailable, match="put it again"):
+            store.put_file("big", tmp_path / "big")
+        store._client.upload_part = real
+        assert store.put_file("big", tmp_path / "big").size_bytes == len(data)
 
 
 class TestLostAnswers:

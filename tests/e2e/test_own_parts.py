@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_storage import open_store
-from gangline_storage.s3_client import S3Credentials
+from gangline_storage.s3_options import S3Credentials
 from log_watch import LogWatch
 from platform_fixture import start_platform
 from s3_server import S3Server, s3_server

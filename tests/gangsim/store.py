@@ -11,6 +11,7 @@ from typing import BinaryIO
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound, StoreFull, StoreUnavailable
 from gangline_storage.keys import check_delete_prefix, check_key, check_listing, check_range
+from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 
 
@@ -71,9 +72,15 @@ class SimStore:
         return ObjectInfo(key, len(raw))
 
     def put_file(
-        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        link: bool = False,
+        pace: Pace | None = None,
     ) -> ObjectInfo:
-        """Store what the file holds; nothing is shared with it."""
+        """Store what the file holds, at once; nothing is shared with it."""
         return self.put(key, path, if_absent=if_absent)
 
     def get(self, key: str) -> bytes:
@@ -140,7 +147,10 @@ class SimStore:
 
     def remove_partial(self, *, older_than_s: float) -> int:
         """Nothing partial is ever left here."""
-        return int(older_than_s * 0)
+        del older_than_s
+        if self.away:
+            raise StoreUnavailable("list uploads: 503")
+        return 0
 
 
 def _read(data: BinaryIO | Path) -> bytes:

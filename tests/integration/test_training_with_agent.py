@@ -100,6 +100,23 @@ def test_an_interval_that_the_agent_changes_is_followed_while_training(
     assert run.codes == (0, 0), run.text
 
 
+def test_no_save_begins_while_as_many_as_may_wait_lie_before_the_store(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    gang = gang_of(agent, tmp_path / "run", "steps=100000", "log_every_steps=1")
+    gang.wait_for(r"step 2/")
+    agent.ask(Control(checkpoint_request=1, behind=True))
+    gang.wait_for(r"no save at step \d+: earlier ones are on their way")
+    agent.ask(Control(checkpoint_request=1))
+    said = agent.wait_for(lambda said: len(ready(said)) == 2)
+    assert len({message.step for message in ready(said)}) == 1, "the wish was kept, and met once"
+    agent.ask(Control(checkpoint_request=1, behind=True, stop="cancelled"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    agent.wait_for(lambda said: len(ready(said)) == 4)  # the last save is made all the same
+    assert run.text.count("no save at step") == 1
+
+
 def test_ranks_leave_when_their_agent_is_gone(agent: AgentEnd, tmp_path: Path) -> None:
     gang = gang_of(agent, tmp_path / "run", "steps=100000")
     gang.wait_for(r"step 2/")

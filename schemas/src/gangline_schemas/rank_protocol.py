@@ -100,6 +100,9 @@ class Control(Model):
     interval_s: float | None = Field(
         default=None, gt=0, description="Save this often from now on; none: as at the start."
     )
+    behind: bool = Field(
+        default=False, description="As many saves as may wait lie before the store: begin no other."
+    )
 
 
 class CopyDamaged(Model):

@@ -12,10 +12,14 @@ from gangline_schemas.events.workers import (
     NodeSaved,
     WorkerExited,
 )
+from gangline_schemas.rank_protocol import Hello
 from gangline_worker.agent.model import (
+    Action,
     CheckShard,
     KillRank,
     RankExited,
+    RankMessage,
+    SendControl,
     TerminateRank,
     Upload,
     UploadFailed,
@@ -41,6 +45,20 @@ def test_steps_are_told_apart(node: Node):
     node.do(checked(first), checked(first, 6))
     [saved] = published(node.do(checked(second)), NodeSaved)
     assert saved.step == 5
+
+
+def told(actions: list[Action]) -> list[tuple[int, bool]]:
+    return [(a.rank.rank, a.control.behind) for a in actions if isinstance(a, SendControl)]
+
+
+def test_ranks_begin_no_other_save_while_two_of_one_rank_are_on_their_way(node: Node):
+    first, second = node.running()
+    node.do(*(RankMessage(rank, Hello(token="t", rank=rank.rank)) for rank in (first, second)))
+    assert told(node.do(ready(first, 5), ready(second, 5), checked(first, 5))) == []
+    assert told(node.do(ready(first, 6))) == [(0, True), (1, True)]
+    assert told(node.do(ready(second, 6))) == []
+    assert told(node.do(written(second, 5))) == []
+    assert told(node.do(UploadFailed(first, 5, "the store is away"))) == [(0, False), (1, False)]
 
 
 def test_a_part_that_is_not_there_is_neither_uploaded_nor_saved(node: Node):

@@ -11,7 +11,8 @@ from botocore.stub import ANY, Stubber
 
 from gangline_storage import AlreadyExists, StoreError, StoreFull, StoreUnavailable
 from gangline_storage.retry import Retry
-from gangline_storage.s3_client import S3Credentials, S3Options, make_client
+from gangline_storage.s3_client import make_client
+from gangline_storage.s3_options import S3Credentials, S3Options
 from gangline_storage.s3_upload import PUT_ID, S3Put
 
 OPTIONS = S3Options(part_size_bytes=5 << 20, part_threads=1, retry=Retry(sleep=lambda _s: None))

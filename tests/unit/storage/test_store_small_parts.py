@@ -21,7 +21,7 @@ from gangline_storage import (
 )
 from gangline_storage.retry import Retry, TransientError
 from gangline_storage.s3 import S3Store
-from gangline_storage.s3_client import S3Credentials, S3Options
+from gangline_storage.s3_options import S3Credentials, S3Options
 
 EMPTY_XXH3_128 = "99aa06d3014798d86001c324468d497f"  # of the reference implementation
 

@@ -139,6 +139,7 @@ class Reporter:
         self._stop_reason: str | None = None
         self._committed: int | None = None
         self._interval_s: float | None = None
+        self._behind = False
         self._requests_seen = 0
         self._requests_answered = 0
         self._sent = threading.Condition()
@@ -275,6 +276,11 @@ class Reporter:
         return self._interval_s
 
     @property
+    def behind(self) -> bool:
+        """Whether as many saves as may wait lie before the store: begin no other."""
+        return self._behind
+
+    @property
     def committed_step(self) -> int | None:
         """The newest step of this attempt that the agent says is committed and kept."""
         return self._committed
@@ -356,6 +362,7 @@ class Reporter:
         self._requests_seen = max(self._requests_seen, message.checkpoint_request)
         self._committed = message.committed
         self._interval_s = message.interval_s
+        self._behind = message.behind
 
     def _next_message(self, *, is_due: bool) -> bytes:
         """What to send now, or nothing; ends the flushes that have nothing left to wait for.

@@ -15,13 +15,13 @@ from typing import TypeVar
 from gangline_bus.snapshot import SnapshotCodec, Snapshots, code_hash
 from gangline_storage import ObjectStore, open_store
 from gangline_storage.retry import Retry
+from gangline_storage.s3_options import S3Options
 
 from .settings import DecidingSettings
 
 StateT = TypeVar("StateT")
 KEPT = 3
-_TRIES = 2
-_CONNECT_S, _READ_S = 1.0, 5.0
+_IMPATIENT = S3Options(connect_timeout_s=1.0, read_timeout_s=5.0, retry=Retry(attempts=2))
 
 
 class StoredSnapshots:
@@ -54,7 +54,7 @@ class StoredSnapshots:
 
 def stored_snapshots(url: str, *, prefix: str = "") -> StoredSnapshots:
     """Those of a store. Raises StoreError for a URL that names none."""
-    return StoredSnapshots(_open(url), prefix=prefix)
+    return StoredSnapshots(open_store(url, options=_IMPATIENT), prefix=prefix)
 
 
 def open_snapshots(
@@ -75,14 +75,3 @@ def open_snapshots(
         threading.Thread(target=work, name=f"snapshot-{service}", daemon=True).start()
 
     return lambda: Snapshots(kept, codec, code=code, every=settings.snapshot_every, run=run)
-
-
-def _open(url: str) -> ObjectStore:
-    if not url.startswith("s3:"):
-        return open_store(url)
-    from gangline_storage.s3_client import S3Options
-
-    impatient = S3Options(
-        connect_timeout_s=_CONNECT_S, read_timeout_s=_READ_S, retry=Retry(attempts=_TRIES)
-    )
-    return open_store(url, options=impatient)

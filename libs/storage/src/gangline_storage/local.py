@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import stat
 import time
@@ -13,6 +14,7 @@ from gangline_storage.durable import move, os_errors, replace_file, temporary_na
 from gangline_storage.errors import AlreadyExists, InvalidKey, NotFound, StoreError
 from gangline_storage.keys import TEMPORARY_PREFIX, check_delete_prefix, check_key, check_range
 from gangline_storage.local_listing import list_tree
+from gangline_storage.pace import Pace, paced
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_storage.rooted import RootedTree
 
@@ -61,14 +63,21 @@ class LocalStore:
         return self._put_chunks(key, lambda: _chunks_of(stream), if_absent=if_absent)
 
     def put_file(
-        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        link: bool = False,
+        pace: Pace | None = None,
     ) -> ObjectInfo:
         """See ObjectStore.put_file."""
         check_key(key)
         with _open_source(path) as source:
             if link and self._link_in(key, path, source.fileno(), if_absent=if_absent):
                 return ObjectInfo(key, os.fstat(source.fileno()).st_size)
-            return self._put_chunks(key, lambda: _chunks_of(source), if_absent=if_absent)
+            stream = source if pace is None else paced(source, pace)
+            return self._put_chunks(key, lambda: _chunks_of(stream), if_absent=if_absent)
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""
@@ -232,7 +241,7 @@ def _name_it(temporary: str, name: str, *, dir_fd: int, if_absent: bool) -> None
         raise AlreadyExists(f"{name!r} has an object already") from None
 
 
-def _open_source(path: Path) -> BinaryIO:
+def _open_source(path: Path) -> io.BufferedReader:
     with os_errors(f"read {path}"):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -11,7 +11,7 @@ from gangline_storage.local import LocalStore
 
 if TYPE_CHECKING:
     from gangline_storage.port import ObjectStore
-    from gangline_storage.s3_client import S3Credentials, S3Options
+    from gangline_storage.s3_options import S3Credentials, S3Options
 
 _FORMS = (
     "give file:///absolute/path, /absolute/path or "

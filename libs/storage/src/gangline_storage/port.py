@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
+from gangline_storage.pace import Pace
+
 CHUNK_BYTES = 1 << 20
 
 
@@ -44,12 +46,18 @@ class ObjectStore(Protocol):
         ...
 
     def put_file(
-        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        link: bool = False,
+        pace: Pace | None = None,
     ) -> ObjectInfo:
         """Store the file at `path`, streamed (in parts, where the store has them).
 
         `link=True` says that nobody will ever write to the file again, so a store on the
-        same file system may hard-link it instead of copying.
+        same file system may hard-link it instead of copying. `pace` bounds how fast it is read.
         """
         ...
 

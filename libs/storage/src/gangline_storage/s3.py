@@ -18,17 +18,17 @@ from gangline_storage.keys import (
     check_listing,
     check_range,
 )
+from gangline_storage.pace import Pace, paced
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_storage.retry import TransientError
 from gangline_storage.s3_client import (
     NoSuchUploadError,
     PreconditionFailedError,
     RangeBeyondEndError,
-    S3Credentials,
-    S3Options,
     make_client,
     s3_errors,
 )
+from gangline_storage.s3_options import S3Credentials, S3Options
 from gangline_storage.s3_upload import S3Put, etag_of
 
 _MAX_S3_KEY_BYTES = 1024
@@ -121,7 +121,13 @@ class S3Store:
         return self._new_put(key, if_absent=if_absent).from_stream(data)
 
     def put_file(
-        self, key: str, path: Path, *, if_absent: bool = False, link: bool = False
+        self,
+        key: str,
+        path: Path,
+        *,
+        if_absent: bool = False,
+        link: bool = False,
+        pace: Pace | None = None,
     ) -> ObjectInfo:
         """See ObjectStore.put_file; there is nothing to link."""
         del link
@@ -132,7 +138,9 @@ class S3Store:
             file = path.open("rb")
         with file:
             size_bytes = path.stat().st_size
-            return self._new_put(key, if_absent=if_absent).from_stream(file, size_bytes=size_bytes)
+            return self._new_put(key, if_absent=if_absent).from_stream(
+                file if pace is None else paced(file, pace), size_bytes=size_bytes
+            )
 
     def get(self, key: str) -> bytes:
         """See ObjectStore.get."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import boto3
@@ -25,7 +24,8 @@ from botocore.exceptions import (
 from urllib3.exceptions import HTTPError
 
 from gangline_storage.errors import NotFound, StoreError, StoreFull
-from gangline_storage.retry import Retry, TransientError
+from gangline_storage.retry import TransientError
+from gangline_storage.s3_options import S3Credentials, S3Options
 
 _THROTTLED = frozenset(
     {
@@ -42,37 +42,6 @@ _THROTTLED = frozenset(
 )
 _FULL = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
 _PASSING = (408, 429)
-
-
-@dataclass(frozen=True, slots=True)
-class S3Credentials:
-    """A key pair given explicitly, instead of boto3's own chain."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    session_token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Sizes and limits of the client.
-
-    A request waits at most `read_timeout_s` for each answer, so a dead server costs
-    at most `retry.attempts` times that plus the delays between.
-    """
-
-    part_size_bytes: int = 8 << 20
-    part_threads: int = 4
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 60.0
-    retry: Retry = field(default_factory=Retry)
-
-    def __post_init__(self) -> None:
-        """Refuse sizes that S3 would refuse later."""
-        if self.part_size_bytes < 5 << 20:
-            raise ValueError("part_size_bytes: S3 takes no part under 5 MiB (5242880)")
-        if self.part_threads < 1:
-            raise ValueError("part_threads: must be at least 1")
 
 
 class PreconditionFailedError(Exception):

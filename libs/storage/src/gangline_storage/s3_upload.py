@@ -19,12 +19,8 @@ import structlog
 from gangline_storage.errors import AlreadyExists, NotFound, StoreError, StoreUnavailable
 from gangline_storage.port import ObjectInfo
 from gangline_storage.retry import TransientError
-from gangline_storage.s3_client import (
-    NoSuchUploadError,
-    PreconditionFailedError,
-    S3Options,
-    s3_errors,
-)
+from gangline_storage.s3_client import NoSuchUploadError, PreconditionFailedError, s3_errors
+from gangline_storage.s3_options import S3Options
 
 MAX_PARTS = 10_000
 PUT_ID = "gangline-put-id"
@@ -114,6 +110,8 @@ class S3Put:
         try:
             size_bytes, uploaded = self._upload(upload_id, parts)
             etag = self._complete(upload_id, uploaded)
+        except (NoSuchUploadError, NotFound):
+            raise self._ended() from None
         except BaseException:
             self._abort(upload_id)
             raise
@@ -202,7 +200,10 @@ class S3Put:
         except AlreadyExists:
             if self.if_absent and attempt > 0:
                 raise
-        raise StoreUnavailable(f"{self._what}: its multipart upload was ended; put it again")
+        raise self._ended()
+
+    def _ended(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._what}: its multipart upload was ended; put it again")
 
     def _abort(self, upload_id: str) -> None:
         """Give the parts back; what fails here is left to `remove_partial`."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 
+from gangline_bus.ports import Bus
+from gangline_checkpoints import sweeping
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.snapshot import codec
 from gangline_service.deciding import run_decider
-from gangline_service.settings import EXIT_USAGE
+from gangline_service.lifecycle import Context
+from gangline_service.settings import EXIT_USAGE, ServiceSettings
 from gangline_storage import StoreError, open_store
 from gangline_storage.pace import Pace
 
@@ -17,17 +20,24 @@ from gangline_storage.pace import Pace
 def main() -> None:
     """Read the settings and open the store, then decide until told to stop."""
     settings = CheckpointSettings.load()
+    partial_s = settings.partial_uploads_days * 86400
     try:
         store = open_store(settings.store_url)
     except StoreError as error:
         sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
+
+    def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
+        if partial_s:
+            sweeping.begin(store, older_than_s=partial_s, stopping=context.stopping)
+
     run_decider(
         "checkpoint-service",
         settings,
         CheckpointDecider(scrubbing=settings.scrubbing()),
         codec(),
         performer=StorePerformer(store, pace=Pace(settings.scrub_mb_per_s * 1e6)),
+        on_start=on_start,
     )
 
 

@@ -24,6 +24,12 @@ class CheckpointSettings(DecidingSettings):
     scrub_mb_per_s: Annotated[float, Field(gt=0)] = 50.0
     """How fast: in 24 hours 4.3 TB."""
 
+    partial_uploads_days: Annotated[float, Field(ge=0)] = 7.0
+    """What an upload that nobody ended left in the store goes when it is so old; 0: never.
+
+    Longer than the slowest upload takes: one that is older is ended.
+    """
+
     def scrubbing(self) -> Scrubbing:
         """The policy's form."""
         return Scrubbing(self.scrub_period_hours * 3600, self.scrub_gap_s)

@@ -54,6 +54,7 @@ from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
+from .patience import patient_store
 from .peer_tier import open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
@@ -296,6 +297,7 @@ class Agent:
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
             pace=Pace(limit * 1e6) if limit is not None else None,
+            uploads=patient_store(self._settings.store_url, self._ended),
         )
         peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
         preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)

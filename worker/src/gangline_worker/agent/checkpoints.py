@@ -33,7 +33,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage.digest import digest_file
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
-from gangline_storage.pace import Pace, paced
+from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
 from .fetched import Fetched, Tier
@@ -64,6 +64,7 @@ class Checkpoints:
     """The checkpoints of all jobs on this node, below `folder`. May be used by many threads.
 
     `link`: uploads are hard links where the store allows it. `pace` bounds them all together.
+    `uploads` is the same store as uploads shall see it: see `patient_store`.
     """
 
     def __init__(
@@ -74,13 +75,15 @@ class Checkpoints:
         node_id: str,
         link: bool,
         pace: Pace | None = None,
+        uploads: ObjectStore | None = None,
     ) -> None:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         folder.chmod(0o711)  # the folders below are those of jobs, each its owner's alone
         self._folder = folder
         self._store = store
+        self._uploads = uploads or store
         self._node_id = node_id
-        self._link = link and pace is None
+        self._link = link
         self._pace = pace
         self._fetching = threading.Lock()
         self._busy: Counter[Path] = Counter()
@@ -370,12 +373,9 @@ class Checkpoints:
 
     def _put(self, path: Path, digest: ObjectDigest, key: str, owner: Owner | None) -> ObjectDigest:
         with opened_as(owner, path) as file:
-            if self._pace is None:
-                # A linked file would stay the rank's to change.
-                self._store.put_file(key, file, link=self._link and owner is None)
-            else:
-                with file.open("rb") as plain, paced(plain, self._pace) as slow:
-                    self._store.put(key, slow)
+            # A linked file would stay the rank's to change.
+            linked = self._link and owner is None
+            self._uploads.put_file(key, file, link=linked, pace=self._pace)
         return digest.model_copy(update={"key": key})
 
 

@@ -468,7 +468,9 @@ class AgentCore:
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
         self._reports += 1
-        return hear(self._node, gang, rank, item.message, at, self._reports)
+        behind = gang.behind
+        out = hear(self._node, gang, rank, item.message, at, self._reports)
+        return out + self._tell(gang) if gang.behind != behind else out
 
     def _on_checked(self, item: ShardChecked) -> list[Action]:
         gang, rank = self._find(item.rank)
@@ -496,7 +498,10 @@ class AgentCore:
             if not gang.over:
                 out.append(announce.lost(self._node, gang, rank, step, item.message))
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
+        behind = gang.behind
         rank.uploads.pop(step, None)
+        if gang.behind != behind:
+            out += self._tell(gang)
         return out + self._report_held(gang, at)
 
     def _on_exited(self, item: RankExited, at: Moment) -> list[Action]:

@@ -37,6 +37,7 @@ DAMAGE_LIMIT = 64
 """So many damaged blocks of data are published of one rank: no program may flood the bus."""
 _GOES_ON = {StopReason.PREEMPTED, StopReason.DRAIN, StopReason.DEFRAGMENT, StopReason.RESIZE}
 _STEPS_ON_DISK = 8
+SAVES_ON_THEIR_WAY = 2  # of a rank: one goes into the store, one waits; both lie on this disk
 STACKS_WAIT_S = 3.0
 """For so long at most a hanging gang is kept from being killed while its stacks are taken."""
 
@@ -512,6 +513,11 @@ class Gang:
         return point.step if own else None
 
     @property
+    def behind(self) -> bool:
+        """Whether the store takes what its ranks here save more slowly than they save it."""
+        return any(len(rank.uploads) >= SAVES_ON_THEIR_WAY for rank in self.ranks.values())
+
+    @property
     def asks(self) -> bool:
         """Whether its ranks are told anything yet."""
         return self.control != Control()
@@ -524,4 +530,5 @@ class Gang:
             checkpoint_request=self.checkpoint_requests,
             committed=self.committed if self.incremental else None,
             interval_s=self.interval_s,
+            behind=self.behind,
         )

@@ -17,7 +17,7 @@ class StepNews:
     stop: bool = False  # it was asked to save and leave
     lost: bool = False  # its agent is gone: nothing it saves can count
     wants_checkpoint: bool = False
-    saving: bool = False  # its last save is still being written
+    saving: bool = False  # saves before it are still being written, or wait for the store
     failed_saves: int = 0
     has_loss: bool = True  # the model ends on this rank; else `loss` does not count
     bad_weights: bool = False  # those that it was to save are not finite

@@ -44,6 +44,7 @@ class CheckpointSchedule:
         self._clock, self._changed_s = clock, changed_s
         self._last = clock()
         self._asked = False
+        self._put_off = False
 
     def ask(self) -> None:
         """Somebody wants a checkpoint as soon as can be."""
@@ -56,9 +57,14 @@ class CheckpointSchedule:
         by_time = rank == 0 and self._clock() - self._last >= interval_s
         return self._asked or by_steps or by_time
 
+    def put_off(self) -> bool:
+        """One is wanted and cannot begin yet; whether that is news since the last."""
+        news, self._put_off = not self._put_off, True
+        return news
+
     def saved(self) -> None:
         """A save has begun."""
-        self._asked = False
+        self._asked = self._put_off = False
         self._last = self._clock()
 
 
@@ -87,8 +93,8 @@ class Checkpointer:
 
     @property
     def busy(self) -> bool:
-        """Whether this rank still writes."""
-        return self._saver is not None and self._saver.busy
+        """Whether this rank still writes, or its agent has all the saves to store that may wait."""
+        return self._saver is not None and (self._saver.busy or reporter().behind)
 
     def begin(
         self, step: int, state: Mapping[str, JsonValue], metrics: Mapping[str, float]

@@ -213,10 +213,11 @@ class Trainer:
                 raise NotFiniteError(_BAD_WEIGHTS)
             sound = self._is_sound(summary.loss)
             last = summary.stop or self.step == self.config.steps
-            if self.checkpointer.enabled and (
-                last or (summary.wants_checkpoint and not summary.saving and sound)
-            ):
-                self._save(result, summary)
+            if self.checkpointer.enabled and (last or (summary.wants_checkpoint and sound)):
+                if last or not summary.saving:
+                    self._save(result, summary)
+                elif self.schedule.put_off() and self.world.rank == 0:
+                    say(f"no save at step {self.step}: earlier ones are on their way to the store")
             if last:
                 self._finish()
             if summary.stop:

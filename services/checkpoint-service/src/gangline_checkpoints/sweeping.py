@@ -1,0 +1,41 @@
+"""What uploads that nobody ended left in the store goes, once it is old.
+
+An agent that was killed in the middle of an upload leaves its parts there (S3 keeps and bills them,
+and lists them nowhere among the objects), in a folder a temporary file.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import structlog
+
+from gangline_storage import ObjectStore, StoreError
+
+log = structlog.get_logger(__name__)
+
+_FIRST_S = 300.0  # who starts again and again does not read the store's list each time
+_PERIOD_S = 6 * 3600.0
+
+
+def sweep(store: ObjectStore, *, older_than_s: float) -> None:
+    """Remove what is that old; a store that is away is asked again the next time."""
+    try:
+        removed = store.remove_partial(older_than_s=older_than_s)
+    except StoreError as error:
+        log.warning("partial uploads not removed", reason=str(error))
+        return
+    if removed:
+        log.info("partial uploads removed", count=removed)
+
+
+def begin(store: ObjectStore, *, older_than_s: float, stopping: threading.Event) -> None:
+    """Sweep every six hours, in a thread of its own that ends with the process."""
+
+    def run() -> None:
+        wait_s = _FIRST_S
+        while not stopping.wait(wait_s):
+            sweep(store, older_than_s=older_than_s)
+            wait_s = _PERIOD_S
+
+    threading.Thread(target=run, name="sweep", daemon=True).start()
