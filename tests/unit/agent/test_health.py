@@ -12,8 +12,10 @@ import pynvml
 import pytest
 
 from gangline_schemas.events.workers import GpuHealth, NodeHealth
+from gangline_worker.agent.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.gpu_health import GpuWatch
 from gangline_worker.agent.health_source import HealthWatch, HostHealth, ScriptedHealth
+from gangline_worker.agent.inventory import find_gpus
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -24,6 +26,8 @@ class Driver:
     def __init__(self) -> None:
         self.xids: list[tuple[int, int]] = []
         self.reasons = 0
+        self.lost = False
+        self.listened_to: list[int] = []
 
     def refuse(self, *_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -33,6 +37,16 @@ class Driver:
             return value if handle == 0 else self.refuse()
 
         return told
+
+    def temperature(self, handle: int, _: int) -> int:
+        if self.lost and handle == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return 60 + handle
+
+    def listen(self, handle: int, *_: object) -> None:
+        if handle == 0:
+            self.refuse()
+        self.listened_to.append(handle)
 
     def slowed(self, handle: int) -> object:
         return self.of_first(self.reasons)(handle)
@@ -52,11 +66,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
         "nvmlInit": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetIndex": lambda handle: handle,
         "nvmlEventSetCreate": lambda: "events",
-        "nvmlDeviceRegisterEvents": lambda *_: None,
+        "nvmlDeviceRegisterEvents": made.listen,
         "nvmlEventSetWait_v2": made.wait,
-        "nvmlDeviceGetTemperature": lambda handle, _: 60 + handle,
+        "nvmlDeviceGetTemperature": made.temperature,
         "nvmlDeviceGetTemperatureThreshold": made.of_first(87),
         "nvmlDeviceGetTotalEccErrors": lambda handle, kind, _: made.of_first(7 + kind)(handle),
         "nvmlDeviceGetRemappedRows": made.of_first((0, 1, 1, 0)),
@@ -93,6 +106,72 @@ def test_xids_are_counted_for_as_long_as_it_watches(driver: Driver):
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(0, None), (2, 79)]
     driver.xids = [(0, 48)]
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(1, 48), (2, 79)]
+
+
+def test_an_xid_is_not_hidden_by_those_that_follow_from_it(driver: Driver):
+    watch = GpuWatch()
+    driver.xids = [(0, 48), (0, 45), (0, 45), (1, 43)]
+    assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(3, 48), (1, 43)]
+    driver.xids = [(0, 31)]
+    assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(4, 31), (1, 43)]
+
+
+def test_a_gpu_that_is_lost_is_told_of_once_as_off_the_bus(driver: Driver):
+    watch = GpuWatch()
+    assert driver.listened_to == [1], "one that refuses silenced the next"
+    driver.lost = True
+    for _ in range(2):
+        assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(0, None), (1, 79)]
+    driver.xids = [(1, 154)]
+    assert watch.read()[1].last_xid == 79
+
+
+def test_a_lost_gpu_hides_no_other_and_keeps_its_node_away(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    def handle(index: int) -> int:
+        return index if index == 1 else pynvml._nvmlCheckReturn(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda _: "NVIDIA H100 80GB HBM3")
+    memory = SimpleNamespace(total=80 << 30, used=0)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda _: memory)
+    reading = GpuWatch().read()
+    assert [(gpu.index, gpu.temperature_c, gpu.last_xid) for gpu in reading] == [
+        (0, None, 79),
+        (1, 61, None),
+    ]
+    assert [(gpu.index, gpu.model, gpu.memory_gb) for gpu in find_gpus()] == [(1, "h100", 80)]
+    unfit = unfit_for(NodeHealth(read_at=NOW, gpus=reading), FitnessLimits())
+    assert unfit == ("GPU 0 has fallen off the bus",)
+
+
+def test_newer_gpus_tell_how_far_they_are_from_slowing_down(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperatureThreshold", driver.refuse)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMarginTemperature", driver.of_first(27))
+    assert [gpu.slowdown_c for gpu in GpuWatch().read()] == [87, None]
+
+
+@pytest.mark.parametrize(
+    ("code", "offered"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, True),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, True),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, False),
+        (pynvml.NVML_ERROR_UNKNOWN, False),
+    ],
+)
+def test_a_node_whose_driver_does_not_work_is_none_of_cpus(
+    monkeypatch: pytest.MonkeyPatch, code: int, offered: bool
+):
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: pynvml._nvmlCheckReturn(code))
+    if offered:
+        assert find_gpus() == ()
+    else:
+        with pytest.raises(OSError, match="NVML cannot be used"):
+            find_gpus()
 
 
 def test_a_machine_without_a_driver_has_no_gpus(driver: Driver, monkeypatch: pytest.MonkeyPatch):
@@ -142,7 +221,7 @@ def test_a_watch_keeps_the_newest_reading_while_none_can_be_taken():
             read.release()
             return next(readings, None)
 
-    watch = HealthWatch(Source, 0.001)
+    watch = HealthWatch(Source, 0.001, gpus=(0,))
     assert watch.newest is None
     watch.start()
     for _ in range(3):
@@ -150,3 +229,4 @@ def test_a_watch_keeps_the_newest_reading_while_none_can_be_taken():
     watch.stop()
     assert watch.newest is not None
     assert watch.newest.disk_write_errors == 3
+    assert [gpu.index for gpu in watch.statuses] == [0]

@@ -65,7 +65,7 @@ def outgoing_to(broker: Broker, folder: Path, *readers: MetricReader) -> Outgoin
         NAMES,
         broker.connect,
         limit_bytes=1_000_000,
-        gpus=0,
+        gpus=tuple,
         health=lambda: None,
         meter=MeterProvider(readers).get_meter("test"),
     )

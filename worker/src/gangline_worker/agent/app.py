@@ -120,7 +120,7 @@ class Agent:
         self._folders, self._isolator = self._premises.folders, self._premises.isolator
         self._peers = open_peer_tier(settings, self._folders.data) if settings.peer_copies else None
         self._node = handover.core.standing.node if handover else self._inventory()
-        self._watch = HealthWatch(self._health_source, settings.health_interval_s)
+        self._watch = HealthWatch(self._health_source, settings.health_interval_s, self._gpus)
         self._checks = self._node_checks()
         limits = AgentLimits(
             settings.heartbeat_interval_s,
@@ -246,8 +246,8 @@ class Agent:
         return node.model_copy(update=known)
 
     @property
-    def _has_gpus(self) -> bool:
-        return any(gpu.model != "cpu" for gpu in self._node.gpus)
+    def _gpus(self) -> tuple[int, ...]:
+        return tuple(gpu.index for gpu in self._node.gpus if gpu.model != "cpu")
 
     def _node_checks(self) -> NodeCheckHost | None:
         """None where the node joins unchecked."""
@@ -255,7 +255,7 @@ class Agent:
         if level == "off":
             return None
         if level == "auto":
-            level = "full" if self._has_gpus else "light"
+            level = "full" if self._gpus else "light"
         limits = FitnessLimits(
             settings.disk_free_gb, settings.memory_free_gb, settings.clock_error_s
         )
@@ -269,7 +269,7 @@ class Agent:
         """None where all ranks start cold. By default none is forked where a GPU's driver is."""
         how, sockets = self._settings.warm_start, self._folders.sockets
         if how == "auto":
-            how = "standby" if self._has_gpus else "fork"
+            how = "standby" if self._gpus else "fork"
         if how == "off":
             return None
         if how == "fork":
@@ -283,7 +283,7 @@ class Agent:
             self._names,
             self._connect,
             limit_bytes=self._settings.spool_limit_mb * _MIB,
-            gpus=sum(gpu.model != "cpu" for gpu in self._node.gpus),
+            gpus=lambda: self._watch.statuses,
             health=lambda: self._watch.newest,
             meter=self._meter,
         )

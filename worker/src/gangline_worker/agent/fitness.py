@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from gangline_schemas.events.workers import NodeHealth
 
+OFF_THE_BUS = 79
+"""The Xid of a GPU that does not answer any more; NVML says that it is lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitnessLimits:
@@ -20,6 +23,11 @@ def unfit_for(reading: NodeHealth, limits: FitnessLimits) -> tuple[str, ...]:
     """Clauses about what is wrong, () when nothing is. What cannot be read counts for nothing."""
     found = [
         f"GPU {gpu.index} needs a reset for its memory" for gpu in reading.gpus if gpu.reset_needed
+    ]
+    found += [
+        f"GPU {gpu.index} has fallen off the bus"
+        for gpu in reading.gpus
+        if gpu.last_xid == OFF_THE_BUS
     ]
     for what, free, least in (
         ("disk", reading.disk_free_gb, limits.disk_free_gb),

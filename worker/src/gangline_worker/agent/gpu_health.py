@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,12 @@ import pynvml
 
 from gangline_schemas.events.workers import GpuHealth
 
+from .fitness import OFF_THE_BUS
+
 _EVENTS_A_READING = 64
+_FOLLOWING = frozenset({43, 45, 154})
+"""Xids that come after another one, of which they are no cause: programs are stopped (43, 45), and
+what shall be done about it is told (154)."""
 _SLOWED = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "sw_thermal",
@@ -26,84 +32,124 @@ _LINK_ERRORS = (
 )
 
 
+class _Gpu:
+    """One GPU, and the Xids that it was heard of."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._xids = 0
+        self._last_xid: int | None = None
+        self._lost = self._reset_required = False
+        self.handle = self._told(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+    def listen(self, events: object) -> None:
+        """Let Xids come to `events`, if the driver can."""
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        self._of(pynvml.nvmlDeviceRegisterEvents, kind, events)
+
+    def heard(self, xids: list[int]) -> None:
+        """These came since the last time."""
+        if xids:
+            self._xids += len(xids)
+            self._last_xid = ([xid for xid in xids if xid not in _FOLLOWING] or xids)[-1]
+        if OFF_THE_BUS in xids:
+            self._lost = True
+
+    def health(self) -> GpuHealth:
+        """What it tells now."""
+        temperature = self._of(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+        ecc = [
+            self._of(pynvml.nvmlDeviceGetTotalEccErrors, kind, pynvml.NVML_VOLATILE_ECC)
+            for kind in (
+                pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+                pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            )
+        ]
+        remapped = self._of(pynvml.nvmlDeviceGetRemappedRows)
+        reasons = self._of(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
+        slowdown, links = self._slowdown(temperature), self._link_errors()
+        reset = None if remapped is None else bool(remapped[2] or remapped[3])
+        return GpuHealth(
+            index=self._index,
+            temperature_c=temperature,
+            slowdown_c=slowdown,
+            ecc_corrected=ecc[0],
+            ecc_uncorrected=ecc[1],
+            reset_needed=True if self._reset_required else reset,
+            xids=self._xids,
+            last_xid=OFF_THE_BUS if self._lost else self._last_xid,
+            nvlink_errors=links,
+            slowed_by=tuple(name for reason, name in _SLOWED.items() if reasons & reason),
+        )
+
+    def _slowdown(self, temperature: int | None) -> int | None:
+        """Where it slows down; newer ones tell only how far that is from now."""
+        limit = self._of(
+            pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        )
+        if limit:
+            return int(limit)
+        margin = self._of(pynvml.nvmlDeviceGetMarginTemperature)
+        return None if temperature is None or margin is None else int(temperature + margin)
+
+    def _link_errors(self) -> int | None:
+        """Over all links and kinds; None: it has no links, or does not tell."""
+        found = [
+            self._of(pynvml.nvmlDeviceGetNvLinkErrorCounter, link, kind)
+            for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
+            if self._of(pynvml.nvmlDeviceGetNvLinkState, link)
+            for kind in _LINK_ERRORS
+        ]
+        told = [errors for errors in found if errors is not None]
+        return sum(told) if told else None
+
+    def _of(self, ask: Callable[..., Any], *given: object) -> Any:
+        return None if self.handle is None else self._told(ask, self.handle, *given)
+
+    def _told(self, ask: Callable[..., Any], *given: object) -> Any:
+        """Its answer; None when NVML refuses it."""
+        try:
+            return ask(*given)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST and not self._lost:
+                self.heard([OFF_THE_BUS])
+            self._reset_required |= error.value == pynvml.NVML_ERROR_RESET_REQUIRED
+            return None
+
+
 class GpuWatch:
     """All GPUs of this machine, () where there is no driver. It hears Xids while it lives."""
 
     def __init__(self) -> None:
-        self._handles: list[object] = []
-        self._xids: dict[int, list[int]] = {}
+        self._gpus: list[_Gpu] = []
         self._events: object | None = None
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                self._handles.append(pynvml.nvmlDeviceGetHandleByIndex(index))
-        if self._handles:
-            self._listen()
+            self._gpus = [_Gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            self._events = pynvml.nvmlEventSetCreate()
+        self._by_handle = {_address(gpu.handle): gpu for gpu in self._gpus}
+        if self._events is not None:
+            for gpu in self._gpus:
+                gpu.listen(self._events)
 
     def read(self) -> tuple[GpuHealth, ...]:
         """One entry for each GPU."""
         self._hear_xids()
-        return tuple(self._health(index, handle) for index, handle in enumerate(self._handles))
-
-    def _listen(self) -> None:
-        with contextlib.suppress(pynvml.NVMLError):
-            self._events = pynvml.nvmlEventSetCreate()
-            for handle in self._handles:
-                pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
-                )
+        return tuple(gpu.health() for gpu in self._gpus)
 
     def _hear_xids(self) -> None:
         if self._events is None:
             return
+        heard: dict[int | None, list[int]] = {}
         with contextlib.suppress(pynvml.NVMLError):  # also the timeout: there are no more
             for _ in range(_EVENTS_A_READING):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
-                index = pynvml.nvmlDeviceGetIndex(event.device)
-                self._xids.setdefault(index, []).append(int(event.eventData))
-
-    def _health(self, index: int, handle: object) -> GpuHealth:
-        def ecc(kind: int) -> Any:
-            return _told(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, pynvml.NVML_VOLATILE_ECC)
-
-        xids = self._xids.get(index, [])
-        remapped = _told(pynvml.nvmlDeviceGetRemappedRows, handle)
-        reasons = _told(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
-        return GpuHealth(
-            index=index,
-            temperature_c=_told(
-                pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
-            ),
-            slowdown_c=_told(
-                pynvml.nvmlDeviceGetTemperatureThreshold,
-                handle,
-                pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
-            ),
-            ecc_corrected=ecc(pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            ecc_uncorrected=ecc(pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-            reset_needed=bool(remapped[2] or remapped[3]) if remapped is not None else None,
-            xids=len(xids),
-            last_xid=xids[-1] if xids else None,
-            nvlink_errors=_link_errors(handle),
-            slowed_by=tuple(name for reason, name in _SLOWED.items() if reasons & reason),
-        )
+                heard.setdefault(_address(event.device), []).append(int(event.eventData))
+        for address, xids in heard.items():
+            if address in self._by_handle:
+                self._by_handle[address].heard(xids)
 
 
-def _link_errors(handle: object) -> int | None:
-    """Over all links and kinds; None: it has no links, or does not tell."""
-    found = [
-        _told(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind)
-        for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
-        if _told(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        for kind in _LINK_ERRORS
-    ]
-    told = [errors for errors in found if errors is not None]
-    return sum(told) if told else None
-
-
-def _told(ask: Callable[..., Any], *given: object) -> Any:
-    """Its answer; None when NVML refuses it."""
-    try:
-        return ask(*given)
-    except pynvml.NVMLError:
-        return None
+def _address(handle: object) -> int | None:
+    """What tells a handle from others: a GPU that is lost cannot be asked for its index."""
+    return ctypes.cast(handle, ctypes.c_void_p).value  # type: ignore[arg-type]

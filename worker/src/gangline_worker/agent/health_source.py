@@ -2,7 +2,8 @@
 
 `HostHealth` reads the machine: NVML, the data folder's disk, memory, the kernel's clock discipline.
 `ScriptedHealth` reads a JSON file instead, so that tests can let a node fall ill. A driver that
-hangs keeps its reading thread alone: the reading in the heartbeats gets old, which `read_at` shows.
+hangs keeps its reading thread alone: the reading in the heartbeats gets old, which `read_at` shows,
+and the heartbeats, which hold the node's lease, go on.
 
 Nothing is judged here: whether the node may join is said in fitness.py; what a trend means, and
 what follows, is the fault manager's (gangline_faults.policy.trends).
@@ -26,9 +27,10 @@ import psutil
 import structlog
 from pydantic import ValidationError
 
-from gangline_schemas.events.workers import NodeHealth
+from gangline_schemas.events.workers import GpuStatus, NodeHealth
 
 from .gpu_health import GpuWatch
+from .inventory import gpu_statuses
 
 log = structlog.get_logger(__name__)
 
@@ -112,10 +114,18 @@ class ScriptedHealth:
 
 
 class HealthWatch:
-    """The newest reading of a source, taken every `interval_s` until `ended` is set."""
+    """The newest reading of a source, and what `gpus` do, taken every `interval_s` until `stop`."""
 
-    def __init__(self, open_source: Callable[[], HealthSource], interval_s: float) -> None:
+    def __init__(
+        self,
+        open_source: Callable[[], HealthSource],
+        interval_s: float,
+        gpus: tuple[int, ...] = (),
+    ) -> None:
+        """`gpus` are indexes of NVML."""
         self._open = open_source
+        self._gpus = gpus
+        self._statuses: tuple[GpuStatus, ...] = ()
         self._interval_s = interval_s
         self._ended = threading.Event()
         self._newest: NodeHealth | None = None
@@ -126,6 +136,11 @@ class HealthWatch:
     def newest(self) -> NodeHealth | None:
         """May be asked for by any thread."""
         return self._newest
+
+    @property
+    def statuses(self) -> tuple[GpuStatus, ...]:
+        """What the GPUs were doing; () before the first reading. Any thread may ask."""
+        return self._statuses
 
     def was_read(self, within_s: float) -> bool:
         """Wait for the first reading to end; False when it did not, so that `newest` is none."""
@@ -143,6 +158,7 @@ class HealthWatch:
         source = self._open()
         while not self._ended.is_set():
             self._newest = source.read(datetime.now(UTC)) or self._newest
+            self._statuses = gpu_statuses(self._gpus)
             self._read.set()
             self._ended.wait(self._interval_s)
 

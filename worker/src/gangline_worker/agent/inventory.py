@@ -9,8 +9,11 @@ import socket
 from dataclasses import dataclass
 
 import psutil
+import structlog
 
 from gangline_schemas.events.workers import GpuInfo, GpuStatus, NodeInfo
+
+log = structlog.get_logger(__name__)
 
 _GIB = 1024**3
 
@@ -37,18 +40,32 @@ def node_name(hostname: str) -> str:
 
 
 def find_gpus() -> tuple[GpuInfo, ...]:
-    """The GPUs that NVML sees; () where there is no NVIDIA driver."""
+    """The GPUs that answer NVML; () where there is no NVIDIA driver.
+
+    Raises:
+        OSError: there is one, and it does not work: such a node must not pass for one of CPUs.
+    """
     import pynvml
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
+        count = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError as error:
+        if error.value in {
+            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        }:
+            return ()
+        raise OSError(f"NVML cannot be used: {error}; mend it, or set GANGLINE_SLOTS") from error
     found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    for index in range(count):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            name = pynvml.nvmlDeviceGetName(handle)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError as error:  # its health tells the same, and the node does not join
+            log.warning("gpu.not_offered", index=index, error=str(error))
+            continue
         found.append(
             GpuInfo(index=index, model=gpu_model(str(name)), memory_gb=memory.total / _GIB)
         )
@@ -61,14 +78,17 @@ def gpu_model(name: str) -> str:
     return words[0] if words else "gpu"
 
 
-def gpu_statuses(count: int) -> tuple[GpuStatus, ...]:
-    """What the first `count` GPUs are doing; a value that cannot be read is left out."""
-    if not count:
+def gpu_statuses(indexes: tuple[int, ...]) -> tuple[GpuStatus, ...]:
+    """What these GPUs are doing; a value that cannot be read is left out. NVML was opened before.
+
+    It may take as long as the driver likes.
+    """
+    if not indexes:
         return ()
     import pynvml
 
     found = []
-    for index in range(count):
+    for index in indexes:
         utilization = used = temperature = None
         with contextlib.suppress(pynvml.NVMLError):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)

@@ -18,9 +18,14 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.workers import LogLine, NodeHealth, WorkerHeartbeat, WorkerLog
+from gangline_schemas.events.workers import (
+    GpuStatus,
+    LogLine,
+    NodeHealth,
+    WorkerHeartbeat,
+    WorkerLog,
+)
 
-from .inventory import gpu_statuses
 from .model import GangKey, HeartbeatAcked, Publish, RankKey
 from .sender import Sender
 from .spool import Spool
@@ -80,7 +85,7 @@ class Outgoing:
         connect: Callable[[str], Bus],
         *,
         limit_bytes: int,
-        gpus: int,
+        gpus: Callable[[], tuple[GpuStatus, ...]],
         health: Callable[[], NodeHealth | None],
         meter: Meter,
     ) -> None:
@@ -212,7 +217,7 @@ class Outgoing:
                 incarnation="status",
                 sequence=0,
                 sent_at=datetime.now(UTC),
-                gpus=gpu_statuses(self._gpus),
+                gpus=self._gpus(),
                 cpu_percent=psutil.cpu_percent(),
                 memory_used_gb=psutil.virtual_memory().used / _GIB,
             )
