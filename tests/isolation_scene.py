@@ -45,11 +45,12 @@ def tell(**found):
 VICTIM = f"""
 import json, os, pathlib, signal, socket, time
 signal.signal(signal.SIGTERM, lambda *_: print("somebody signalled", flush=True))
-home, kept = pathlib.Path(os.environ["HOME"]), pathlib.Path(os.environ["GANGLINE_CHECKPOINT_DIR"])
-for folder in (home, kept, pathlib.Path.cwd()):
+named = [os.environ[name] for name in ("HOME", "GANGLINE_CHECKPOINT_DIR", "GANGLINE_DATA_CACHE")]
+folders = [*map(pathlib.Path, named), pathlib.Path.cwd()]
+for folder in folders:
     (folder / "own.txt").write_text({SECRET!r})
 print(json.dumps({{
-    "files": [str(folder / "own.txt") for folder in (home, kept, pathlib.Path.cwd())],
+    "files": [str(folder / "own.txt") for folder in folders],
     "socket": os.environ["GANGLINE_AGENT_SOCKET"],
     "port": int(os.environ["MASTER_PORT"]),
 }}), flush=True)

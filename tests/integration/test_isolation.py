@@ -59,20 +59,23 @@ def test_1_no_file_of_another_team_or_of_the_agent_is_read(stand: Stand, victim:
         f"""
         def read(path):
             return os.listdir(path) if os.path.isdir(path) else open(path).read()
-        own = os.path.join(os.environ["HOME"], "own.txt")
-        open(own, "w").write("mine")
+        named = ("HOME", "GANGLINE_DATA_CACHE")
+        own = [os.path.join(os.environ[name], "own.txt") for name in named]
+        for path in own:
+            open(path, "w").write("mine")
         paths = victim["files"] + {agents!r}
-        tell(own=read(own), theirs=[attempt(read, path) for path in paths])
+        tell(own=[read(path) for path in own], theirs=[attempt(read, path) for path in paths])
         """,
         victim,
     )
-    assert found["own"] == "mine"
+    assert found["own"] == ["mine", "mine"]
     theirs = found["theirs"]
     assert isinstance(theirs, list)
     assert SECRET not in str(theirs)
     # The agent's folder may be seen, with nothing in it but the way to what is the rank's own.
     seen = [text for text in theirs if not text.endswith("Error")]
-    assert all(set(json.loads(text.replace("'", '"'))) <= {"work", "checkpoints"} for text in seen)
+    known = {"work", "checkpoints", "data-cache"}
+    assert all(set(json.loads(text.replace("'", '"'))) <= known for text in seen)
 
 
 def test_2_no_signal_reaches_another_team_or_the_agent(stand: Stand, victim: Victim) -> None:

@@ -24,6 +24,7 @@ class Places:
     checkpoints: Path
     socket: Path
     resume: Path | None = None
+    data_cache: Path | None = None
 
 
 def base_environment(places: Places) -> dict[str, str]:
@@ -103,6 +104,8 @@ def rank_environment(
     if allocation.left_out:
         ranges = [part.data() for part in allocation.left_out]
         always["GANGLINE_LEFT_OUT"] = json.dumps(ranges)
+    if places.data_cache is not None:
+        always["GANGLINE_DATA_CACHE"] = str(places.data_cache)
     return always | _asked_for(spec, places)
 
 

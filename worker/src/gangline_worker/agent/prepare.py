@@ -15,6 +15,7 @@ from gangline_storage.port import ObjectStore
 
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .data_caches import DataCaches
 from .environment import Places
 from .isolation_files import Owner, give
 from .log_lines import secret_texts
@@ -92,6 +93,7 @@ class Preparer:
         self._checkpoints = checkpoints
         self._owner = owner
         self._peers = peers
+        self._data_caches = DataCaches(folders.data / "data-cache")
         self._stopping = threading.Event()
         (folders.data / "work").mkdir(mode=0o711, exist_ok=True)
 
@@ -171,6 +173,7 @@ class Preparer:
                 checkpoints=self._checkpoints.folder(allocation.job_id, owner),
                 socket=self._folders.sockets / f"{key.job_id}-{key.attempt}",
                 resume=resume,
+                data_cache=self._data_caches.of(allocation.team, owner),
             ),
             tokens={rank: token_urlsafe(24) for rank in ranks},
             secrets=secrets,
