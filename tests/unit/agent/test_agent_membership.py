@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pytest
+
 from agent_core_scene import NODE, START
 from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
+from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.core import AgentCore
 from gangline_worker.agent.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.membership import AgentLimits
@@ -153,3 +156,22 @@ def test_what_a_reading_must_say() -> None:
         "its memory has 0.40 GB left, and 0.50 are wanted",
         "its clock may be 1.5 s off",
     )
+
+
+@pytest.mark.parametrize(("lease_s", "timeout_s"), [("60", "60"), ("1", "60"), ("", "1.2")])
+def test_a_lease_that_does_not_end_before_others_take_over_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    lease_s: str,
+    timeout_s: str,
+) -> None:
+    monkeypatch.setenv("GANGLINE_STORE_URL", "file:///s")
+    if lease_s:
+        monkeypatch.setenv("GANGLINE_LEASE_S", lease_s)
+    monkeypatch.setenv("GANGLINE_HEARTBEAT_TIMEOUT_S", timeout_s)
+    with pytest.raises(SystemExit):
+        AgentSettings.load()
+    assert "leave lease_s out for 0.75 of the timeout" in capsys.readouterr().err
+    monkeypatch.setenv("GANGLINE_LEASE_S", "59.9")
+    monkeypatch.setenv("GANGLINE_HEARTBEAT_TIMEOUT_S", "60")
+    assert AgentSettings.load().lease == 59.9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
@@ -65,7 +65,8 @@ class AgentSettings(ServiceSettings):
     heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """After this silence the fault manager counts the node as failed: set both alike."""
     lease_s: Annotated[float, Field(gt=0)] | None = None
-    """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout."""
+    """Ranks are killed without an acknowledged heartbeat for so long; default 0.75 of timeout.
+    Between the heartbeats' interval and timeout: else ranks live on while others take their job."""
     spool_limit_mb: Annotated[int, Field(ge=8)] = 512
     """Disk for logs and metrics while the bus is away; the oldest go first."""
     stop_grace_s: Annotated[float, Field(gt=0)] = 18.0
@@ -113,6 +114,17 @@ class AgentSettings(ServiceSettings):
         if found is None or not 1000 <= int(found[1]) < int(found[2]) < 2**31:
             raise ValueError("must be FIRST-LAST, for example 1900000000-1900999999")
         return value
+
+    @model_validator(mode="after")
+    def _lease_ends_in_time(self) -> Self:
+        if not self.heartbeat_interval_s < self.lease < self.heartbeat_timeout_s:
+            raise ValueError(
+                f"lease_s ({self.lease:g}) must be more than heartbeat_interval_s "
+                f"({self.heartbeat_interval_s:g}) and less than heartbeat_timeout_s "
+                f"({self.heartbeat_timeout_s:g}): ranks of a node that is cut off must be gone "
+                "before their job starts elsewhere; leave lease_s out for 0.75 of the timeout"
+            )
+        return self
 
     @property
     def uids(self) -> range:
