@@ -251,23 +251,30 @@ def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: Node
     assert scene.exits(2)[1, 0].reason is ExitReason.FINISHED
 
 
+def guards(agent: int) -> list[int]:
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return [
+        int(pid)
+        for pid in children
+        if b"gangline_worker.agent.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
 @pytest.mark.parametrize("warm", ["off", "fork"])
-def test_an_agent_and_its_guard_killed_together_are_cleaned_up_at_the_next_start(
+def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     scene: NodeScene, warm: str
 ):
     node = scene.start_agent(warm=warm)
     scene.allocate(node, command=grandchildren(scene, warm=warm))
-    started = pids(scene)
-    assert scene.agent is not None
-    children = Path(f"/proc/{scene.agent.pid}/task/{scene.agent.pid}/children").read_text()
-    guards = [
-        int(pid)
-        for pid in children.split()
-        if b"gangline_worker.agent.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(guards) == 1
+    started, agent = pids(scene), scene.agent
+    assert agent is not None
+    [first] = guards(agent.pid)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: guards(agent.pid) not in ([], [first]), "nobody guards the ranks")
+    assert all(alive(pid) for pid in started), "its death harms none"
 
-    os.kill(guards[0], signal.SIGKILL)
+    [second] = guards(agent.pid)
+    os.kill(second, signal.SIGKILL)
     scene.kill_agent()
     scene.start_agent()
 

@@ -17,6 +17,7 @@ from gang_fixture import (
     EXIT_ERROR,
     EXIT_SETTINGS,
     LATE_COPY_ENV,
+    TINY,
     Gang,
     Run,
     train,
@@ -24,6 +25,8 @@ from gang_fixture import (
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
+from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.state import TrainState
 
 STEPS = 12
 
@@ -42,13 +45,32 @@ def shards(folder: Path) -> list[bytes]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Twelve steps of FSDP on two ranks; kept are the checkpoints of steps 6 and 12."""
     directory = tmp_path_factory.mktemp("training") / "undisturbed"
-    return train(directory, 2, f"steps={STEPS}", "checkpoint_every_steps=6")
+    code = {"GANGLINE_CODE_REF": "3f2c1ab"}
+    return train(directory, 2, f"steps={STEPS}", "checkpoint_every_steps=6", extra_env=code)
 
 
 def test_the_loss_falls(undisturbed: Run) -> None:
     losses = undisturbed.losses()
     assert list(losses) == list(range(1, STEPS + 1))
     assert losses[STEPS] < losses[1] - 0.2
+
+
+def test_a_checkpoint_tells_all_that_its_run_was(undisturbed: Run) -> None:
+    checkpoints = [Checkpoint(at_step(undisturbed, step)) for step in (STEPS // 2, STEPS)]
+    first, last = (
+        [TrainState.model_validate(manifest.state) for manifest in checkpoint.manifests]
+        for checkpoint in checkpoints
+    )
+    settings = dict(setting.split("=") for setting in TINY.split())
+    config = TrainConfig.model_validate({**settings, "steps": STEPS, "checkpoint_every_steps": 6})
+    assert [(state.step, state.position) for state in last] == [(12, 12 * config.batch_size)] * 2
+    assert {state.config_digest for state in (*first, *last)} == {config.digest()}
+    assert {state.code_ref for state in (*first, *last)} == {"3f2c1ab"}
+    assert len({state.rng.torch_cpu for state in last}) == 2, (
+        "each rank has random numbers of its own"
+    )
+    parts = {name.rpartition(".")[2] for name in checkpoints[1].tensors() if name[:6] != "model."}
+    assert parts == {"step", "exp_avg", "exp_avg_sq"}
 
 
 def test_a_killed_run_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> None:
