@@ -82,3 +82,9 @@ def test_its_status_and_words(
         node_check.main()
     assert ended.value.code == status
     assert capsys.readouterr().out.startswith(said)
+
+
+def test_cuda_must_see_all_gpus_that_the_node_offers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert list(node_check.gpu_products((0, 1, 3))) == ["CUDA sees 0 of its 3 GPUs"]
+    assert list(node_check.gpu_products(())) == []

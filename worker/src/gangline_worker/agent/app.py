@@ -259,7 +259,7 @@ class Agent:
         limits = FitnessLimits(
             settings.disk_free_gb, settings.memory_free_gb, settings.clock_error_s
         )
-        return NodeCheckHost(level, self._folders, limits, self._watch, self._inbox.put)
+        return NodeCheckHost(level, self._folders, limits, self._watch, self._inbox.put, self._gpus)
 
     def _check_node(self) -> None:
         if self._checks is not None:

@@ -1,7 +1,8 @@
 """Does this machine compute, keep and pass on what it is given? Run before its node joins.
 
-`python -m gangline_worker.agent.node_check FOLDER LEVEL` ends with status 0 when it does, else with
-`UNFIT` and one clause a line about what does not. It knows nothing of the bus.
+`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when it does, else
+with `UNFIT` and one clause a line about what does not. GPUS are what NVML calls those that CUDA is
+to see, in that order: 0,1,... It knows nothing of the bus.
 
 light: a product of matrices on the CPU, and bytes that the disk of FOLDER gives back.
 full: that, the same product by torch on each GPU, and a sum that processes of this node agree on:
@@ -37,20 +38,21 @@ _SUM_S = 75.0
 def main() -> None:
     """Check, and say what is wrong."""
     folder, level = Path(sys.argv[1]), sys.argv[2]
-    failures = list(run(folder, full=level == "full"))
+    gpus = tuple(int(index) for index in filter(None, "".join(sys.argv[3:]).split(",")))
+    failures = list(run(folder, full=level == "full", gpus=gpus))
     for failure in failures:
         sys.stdout.write(failure.replace("\n", " ") + "\n")
     sys.exit(UNFIT if failures else 0)
 
 
-def run(folder: Path, *, full: bool) -> Iterator[str]:
-    """Clauses about what is wrong."""
+def run(folder: Path, *, full: bool, gpus: tuple[int, ...] = ()) -> Iterator[str]:
+    """Clauses about what is wrong; `gpus` are those that must be there."""
     checks: list[tuple[str, Callable[[], Iterator[str]]]] = [
         ("its CPU", cpu_product),
         ("its disk", lambda: disk(folder)),
     ]
     if full:
-        checks += [("its GPUs", gpu_products), ("its processes", sums)]
+        checks += [("its GPUs", lambda: gpu_products(gpus)), ("its processes", sums)]
     for what, check in checks:
         try:
             yield from check()
@@ -97,16 +99,19 @@ def disk(folder: Path) -> Iterator[str]:
         yield "its disk gives back other bytes than were written"
 
 
-def gpu_products() -> Iterator[str]:
-    """The same on each GPU."""
+def gpu_products(gpus: tuple[int, ...]) -> Iterator[str]:
+    """The same on each GPU that CUDA sees."""
     import torch
 
     left, right, product = (torch.from_numpy(matrix) for matrix in factors())
-    for index in range(torch.cuda.device_count()):
+    seen = torch.cuda.device_count()
+    if seen < len(gpus):
+        yield f"CUDA sees {seen} of its {len(gpus)} GPUs"
+    for index, name in enumerate(gpus[:seen] or range(seen)):
         device = torch.device("cuda", index)
         found = left.to(device, torch.float32) @ right.to(device, torch.float32)
         if not torch.equal(found.cpu().to(torch.int64), product):
-            yield f"GPU {index} computes a product of matrices wrongly"
+            yield f"GPU {name} computes a product of matrices wrongly"
 
 
 def sums() -> Iterator[str]:

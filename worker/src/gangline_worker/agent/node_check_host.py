@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 Level = Literal["light", "full"]
 LIMIT_S = {"light": 60.0, "full": 180.0}
 _HEALTH_S = 10.0
-_PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")
+_PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
 
 class NodeCheckHost:
@@ -41,8 +41,12 @@ class NodeCheckHost:
         limits: FitnessLimits,
         watch: HealthWatch,
         tell: Callable[[NodeChecked], None],
+        gpus: tuple[int, ...] = (),
     ) -> None:
-        self._command = ["-m", "gangline_worker.agent.node_check", str(folders.data), level]
+        """`gpus`, as NVML counts them, are what the node offers, and what is looked at."""
+        self._gpus = ",".join(map(str, gpus))
+        program = "gangline_worker.agent.node_check"
+        self._command = ["-m", program, str(folders.data), level, self._gpus]
         self._mark = str(folders.sockets / "check")
         self._limit_s = LIMIT_S[level]
         self._limits = limits
@@ -59,6 +63,7 @@ class NodeCheckHost:
         """Start a check; the one before has ended."""
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": "/", "OMP_NUM_THREADS": "1"}
+        environment |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self._gpus}
         try:
             self._process = subprocess.Popen(
                 tied_command(sys.executable, *self._command),

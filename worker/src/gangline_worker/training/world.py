@@ -34,17 +34,33 @@ def join_world(timeout_s: float) -> World:
     if os.environ["MASTER_ADDR"] in {"127.0.0.1", "localhost"}:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else it listens on the host's address
     timeout = timedelta(seconds=timeout_s)
-    if torch.cuda.is_available():
-        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
-        device = torch.device("cuda", index)
+    device = own_device()
+    if device.type == "cuda":
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=timeout, device_id=device)
     else:
-        device = torch.device("cpu")
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         dist.init_process_group("gloo", timeout=timeout)
     control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
     return World(dist.get_rank(), dist.get_world_size(), device, control)
+
+
+def own_device() -> torch.device:
+    """This rank's GPU; the CPU where it is given none.
+
+    Raises:
+        RuntimeError: it is given GPUs that CUDA cannot use; the CPU would train for ever.
+    """
+    if torch.cuda.is_available():
+        index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count()
+        return torch.device("cuda", index)
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if named not in {"", "-1"}:
+        raise RuntimeError(
+            f"no CUDA-capable device can be used, and CUDA_VISIBLE_DEVICES is {named!r}: "
+            "is the driver too old for this torch?"
+        )
+    return torch.device("cpu")
 
 
 def _free_port() -> int:
