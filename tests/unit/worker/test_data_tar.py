@@ -56,6 +56,23 @@ def flat(files: Files) -> list[tuple[str, bytes]]:
     return [(f"{key}.{ext}", data) for key, parts in files.items() for ext, data in parts.items()]
 
 
+def test_a_manifest_that_names_other_folders_is_refused(tmp_path: Path) -> None:
+    """Its shards are opened in the cache under their names, and made there."""
+    snapshot(tmp_path / "there", shards=1)
+    known = TarManifest.parse((tmp_path / "there/manifest.json").read_bytes(), "manifest")
+    (shard,) = known.shards
+    for name, index in (
+        ("../../a.tar", "../../a.tar.idx"),
+        ("/a.tar", "/a.tar.idx"),
+        ("a.tar", "../a.tar.idx"),
+        ("..", "...idx"),
+    ):
+        named = shard.samples.model_copy(update={"name": index})
+        other = shard.model_copy(update={"name": name, "samples": named})
+        with pytest.raises(ValueError, match=r"shards\.0 has a wrong name"):
+            TarManifest.of("pictures", block_bytes=known.block_bytes, shards=(other,))
+
+
 def indexed(folder: Path, corpus: str = "pictures") -> TarManifest:
     tell: Callable[[str, int], None] = lambda _name, _done: None  # noqa: E731
     return index_tars(LocalStore(folder), corpus, block_bytes=BLOCK_BYTES, tell=tell).manifest

@@ -31,6 +31,7 @@ from gangline_storage import digest_bytes
 from gangline_worker.data.errors import DataError
 
 MANIFEST_FILE = "manifest.json"
+TAR_SUFFIX = ".tar"
 OFFSET_TYPE = np.dtype("<u8")  # of one document's offset in an index
 
 Xxh3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
@@ -48,6 +49,11 @@ def shard_name(index: int) -> str:
 def index_name(index: int) -> str:
     """The file of a shard's document offsets."""
     return f"shard-{index:06d}.idx"
+
+
+def tar_index_name(shard: str) -> str:
+    """The file of a tar file's sample offsets."""
+    return f"{shard}.idx"
 
 
 class TokenizerInfo(Model):
@@ -287,6 +293,10 @@ class TarManifest(SnapshotManifest):
             raise ValueError("samples must be those of all shards")
         if any(shard.end > shard.size_bytes for shard in self.shards):
             raise ValueError("a shard ends before its last sample does")
+        for index, shard in enumerate(self.shards):  # no path: files are opened by these names
+            plain = "/" not in shard.name and shard.name.endswith(TAR_SUFFIX)
+            if not plain or shard.samples.name != tar_index_name(shard.name):
+                raise ValueError(f"shards.{index} has a wrong name")
         return self
 
 

@@ -23,13 +23,14 @@ from gangline_worker.data.errors import DataError
 from gangline_worker.data.manifest import (
     MANIFEST_FILE,
     OFFSET_TYPE,
+    TAR_SUFFIX,
     OffsetIndex,
     TarManifest,
     TarShard,
     parse_any,
+    tar_index_name,
 )
 
-SUFFIX = ".tar"
 _BUFFER_BYTES = 1 << 20
 
 
@@ -69,10 +70,10 @@ def index_tars(
             snapshot lies there.
         StoreError: the store does not answer, or nothing can be written.
     """
-    names = [found.key for found in store.list() if found.key.endswith(SUFFIX)]
+    names = [found.key for found in store.list() if found.key.endswith(TAR_SUFFIX)]
     names = sorted(name for name in names if "/" not in name)
     if not names:
-        raise DataError(f"there are no *{SUFFIX} files; packed ones must be unpacked first")
+        raise DataError(f"there are no *{TAR_SUFFIX} files; packed ones must be unpacked first")
     shards: list[TarShard] = []
     indexes: dict[str, bytes] = {}
     passed_over = 0
@@ -164,7 +165,7 @@ def _read(
         blocks=tuple(source.blocks),
         end=samples.end,
         samples=OffsetIndex(
-            name=f"{name}.idx", count=len(samples.starts), xxh3=digest_bytes(index)
+            name=tar_index_name(name), count=len(samples.starts), xxh3=digest_bytes(index)
         ),
     )
     return shard, samples
