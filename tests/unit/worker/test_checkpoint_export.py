@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from gangline_schemas.events.workers import ObjectDigest
+from gangline_storage import LocalStore, digest_bytes
 from gangline_worker.checkpoint.commit import commit_local
 from gangline_worker.checkpoint.export import (
     INDEX_FILE,
@@ -26,6 +29,7 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from gangline_worker.checkpoint.stored import bring
 
 MADE = torch.Generator().manual_seed(3)
 WEIGHTS = {
@@ -156,6 +160,60 @@ def test_the_command_exports_and_says_what_is_wrong(
     assert json.loads(capsys.readouterr().out)["tensors"] == len(WEIGHTS)
     assert main(arguments) == 1
     assert "name an empty folder" in capsys.readouterr().err
+
+
+PLACE = "teams/nlp/checkpoints/job-1/attempt-0001/step-0000000020"
+
+
+@pytest.fixture
+def stored(checkpoint: Checkpoint, tmp_path: Path) -> Path:
+    """The folder of a store that holds the checkpoint and an earlier file, which it refers to."""
+    folder = tmp_path / "store" / PLACE
+    earlier = folder.with_name("step-0000000010") / "rank-00000.bin"
+    shutil.copytree(checkpoint.folder, folder)
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"chunks")
+    record = checkpoint.record
+    refers = ObjectDigest(
+        key=f"{Path(PLACE).parent}/step-0000000010/{earlier.name}",
+        size_bytes=6,
+        xxh3=digest_bytes(b"chunks"),
+    )
+    placed = {
+        part: tuple(
+            digest.model_copy(update={"key": f"{PLACE}/{digest.key}"})
+            for digest in getattr(record, part)
+        )
+        for part in ("manifests", "shards")
+    }
+    changed = record.model_copy(update={**placed, "format": 2, "referred": (refers,)})
+    (folder / "COMMIT.json").write_bytes(changed.encode())
+    return folder
+
+
+def test_what_is_in_the_store_is_exported_from_there(
+    stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "deep" / "out"
+    arguments = [PLACE, str(out), "--store", (tmp_path / "store").as_uri()]
+    assert main(arguments) == 0
+    assert same(read_weights(out))
+    assert [path.name for path in out.parent.iterdir()] == ["out"], "the copies are gone"
+    brought = bring(LocalStore(tmp_path / "store"), PLACE, tmp_path / "by-hand")
+    assert (brought.folder.with_name("step-0000000010") / "rank-00000.bin").exists()
+
+    (stored / "rank-00001.bin").unlink()
+    assert main([PLACE, str(tmp_path / "other"), *arguments[2:]]) == 1
+    assert f"the store has no {PLACE}/rank-00001.bin" in capsys.readouterr().err
+    assert main([PLACE[:-2] + "30", str(tmp_path / "other"), *arguments[2:]]) == 1
+    assert "step-0000000030/COMMIT.json" in capsys.readouterr().err
+
+
+def test_a_commit_record_brings_nothing_from_elsewhere(stored: Path, tmp_path: Path) -> None:
+    record = stored / "COMMIT.json"
+    record.write_text(record.read_text().replace("nlp/checkpoints/job-1", "cv/checkpoints/job-1"))
+    with pytest.raises(CorruptCheckpoint, match="lies elsewhere"):
+        bring(LocalStore(tmp_path / "store"), PLACE, tmp_path / "by-hand")
 
 
 @pytest.fixture(params=range(2))

@@ -1,7 +1,8 @@
 """Model weights of a committed checkpoint as safetensors in Hugging Face's layout, and back.
 
 `python -m gangline_worker.checkpoint.export CHECKPOINT OUTPUT` writes the tensors below `model.`,
-whole and without that prefix, in order of their names:
+whole and without that prefix, in order of their names. CHECKPOINT is a folder, or with
+`--store URL` its place in that store, from where it is copied to a folder beside OUTPUT meanwhile.
 
 ```
 model.safetensors                     or model-00001-of-00003.safetensors, ...
@@ -17,6 +18,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +30,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gangline_schemas.checkpoint import TensorSlice
+from gangline_storage import StoreError, open_store
 from gangline_storage.digest import digest_file
 from gangline_worker.checkpoint.files import CorruptCheckpoint, sync, write_synced
 from gangline_worker.checkpoint.layout import ITEM_BYTES
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import Held, holdings
+from gangline_worker.checkpoint.stored import bring
 
 WEIGHTS = "model"
 PREFIX = "model."
@@ -215,22 +219,32 @@ def _fill(file: Path, weights: Any, wanted: Mapping[str, Held]) -> None:
         target.data.copy_(part)
 
 
+def _export(options: argparse.Namespace) -> Index:
+    output: Path = options.output
+
+    def export(checkpoint: Checkpoint) -> Index:
+        size = int(options.file_gb * 1e9)
+        return export_weights(checkpoint, output, prefix=options.prefix, file_bytes=size)
+
+    if options.store is None:
+        return export(Checkpoint(Path(options.checkpoint)))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as folder:
+        return export(bring(open_store(options.store), options.checkpoint, Path(folder)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gangline_worker.checkpoint.export")
-    parser.add_argument("checkpoint", type=Path, help="folder of a committed checkpoint")
+    parser.add_argument("checkpoint", help="of a committed one: its folder, or place in the store")
     parser.add_argument("output", type=Path, help="folder for the weights; made if it is not there")
+    parser.add_argument("--store", metavar="URL", help="file:///path or s3://bucket?endpoint=...")
     parser.add_argument("--prefix", default=PREFIX, help="of the tensors to take, and to cut off")
     parser.add_argument("--file-gb", type=float, default=FILE_BYTES / 1e9, help="size of a file")
     options = parser.parse_args(arguments)
     try:
-        index = export_weights(
-            Checkpoint(options.checkpoint),
-            options.output,
-            prefix=options.prefix,
-            file_bytes=int(options.file_gb * 1e9),
-        )
-    except (CorruptCheckpoint, WrongCheckpoint, OSError) as error:
+        index = _export(options)
+    except (CorruptCheckpoint, WrongCheckpoint, StoreError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     told = {
