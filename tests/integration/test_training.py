@@ -25,6 +25,7 @@ from gang_fixture import (
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
+from gangline_worker.training.__main__ import EXIT_SAVE
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.state import TrainState
 
@@ -257,6 +258,19 @@ def test_an_uncommitted_checkpoint_does_not_count(undisturbed: Run, tmp_path: Pa
     run = Gang(tmp_path / "run", 1, ("steps=8",), resume_from=folder).wait()
     assert run.codes == (EXIT_CHECKPOINT,), run.text
     assert COMMIT_FILE in run.text
+
+
+@pytest.mark.parametrize(("in_the_way_of", "code"), [(1, 0), (2, EXIT_SAVE)])
+def test_a_run_whose_last_save_failed_has_not_succeeded(
+    tmp_path: Path, in_the_way_of: int, code: int
+) -> None:
+    folder = tmp_path / "run/checkpoints/attempt-0001"
+    folder.mkdir(parents=True)
+    (folder / f"step-{in_the_way_of:010d}").touch()
+    run = Gang(tmp_path / "run", 1, ("steps=2", "checkpoint_every_steps=1")).wait()
+    assert run.codes == (code,), run.text
+    assert f"checkpoint of step {in_the_way_of} failed: FileExistsError" in run.text
+    assert ("error: the checkpoint of step 2, the last, is not whole" in run.text) == (code != 0)
 
 
 def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class Checkpointer:
         self._weights = local_weights(tensors)
         self._saver: AsyncSaver | None = None
         self.failures = 0
+        self._failed_step: int | None = None  # the newest of them
         self.bad_weights = False  # a save found some that are not finite
         if named:
             directory = Path(named)
@@ -113,6 +114,10 @@ class Checkpointer:
         if self._saver is not None:
             self._saver.wait()
 
+    def failed(self, step: int) -> bool:
+        """Whether the save of that step, the newest one, failed, as `metrics` has found."""
+        return self._failed_step == step
+
     def metrics(self) -> dict[str, float]:
         """Figures of the saves that ended since the last call; failures go to the log too."""
         found: dict[str, float] = {}
@@ -140,6 +145,7 @@ class Checkpointer:
 
     def _tell(self, result: SaveResult) -> None:
         self.failures += 1
+        self._failed_step = result.step
         complain(f"checkpoint of step {result.step} failed: {result.error}; training goes on")
 
 

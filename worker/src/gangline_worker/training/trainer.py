@@ -354,11 +354,10 @@ class Trainer:
         self.checkpointer.finish()
         if not all_agree(self.world.control, ok=not self.checkpointer.bad_weights):
             raise NotFiniteError(_BAD_WEIGHTS)
-        before = self.checkpointer.failures
         metrics = self.checkpointer.metrics()
         if metrics:
             report(metrics, self.step)
-        if not all_agree(self.world.control, ok=self.checkpointer.failures == before):
+        if not all_agree(self.world.control, ok=not self.checkpointer.failed(self.step)):
             raise SaveFailedError(f"the checkpoint of step {self.step}, the last, is not whole")
 
     def _open_data(self) -> Samples:
