@@ -1,8 +1,8 @@
 """Does this machine compute, keep and pass on what it is given? Run before its node joins.
 
-`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when it does, else
-with `UNFIT` and one clause a line about what does not. GPUS are what NVML calls those that CUDA is
-to see, in that order: 0,1,... It knows nothing of the bus.
+`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when it does,
+else with `UNFIT` and one clause a line about what does not. GPUS are what NVML calls those that
+CUDA is to see, in that order: 0,1,... It knows nothing of the bus.
 
 light: a product of matrices on the CPU, and bytes that the disk of FOLDER gives back.
 full: that, the same product by torch on each GPU, and a sum that processes of this node agree on:
