@@ -36,6 +36,10 @@ LAYOUTS = {
     "pipeline": (2, ("parallel={pipeline: 2}", "accumulation=4")),
     "fsdp-pipeline": (4, ("parallel={shard: 2, pipeline: 2}", "accumulation=2")),
     "tensor-pipeline": (4, ("parallel={tensor: 2, pipeline: 2}", "accumulation=4")),
+    "fsdp-tensor-pipeline": (
+        8,
+        ("parallel={shard: 2, tensor: 2, pipeline: 2}", "accumulation=2"),
+    ),
 }
 EXPERT_LAYOUTS = {
     "replicated": (2, ("parallel={replicas: 2}",)),
