@@ -201,17 +201,18 @@ def _damage_stored(attack: Attack, damage: Callable[[Path], None]) -> None:
 
 
 def frozen_newest(attack: Attack, at_least: int = SAVE_EVERY) -> CheckpointRef:
-    """The newest checkpoint, with all ranks stopped so that no newer one comes."""
+    """The newest checkpoint, with all ranks stopped and none on its way: no newer one comes."""
     attack.wait_committed(at_least)
     for pid in attack.pids():
         os.kill(pid, signal.SIGSTOP)
     quiet_since = time.monotonic()
-    newest = attack.newest_commit()
-    while time.monotonic() - quiet_since < 1.0:
+    news = attack.newest_commit(), attack.newest_saved()
+    while time.monotonic() - quiet_since < (1.0 if news[0].step >= news[1] else 30.0):
         attack.watch.poll(0.1)
-        if attack.newest_commit() != newest:
-            newest, quiet_since = attack.newest_commit(), time.monotonic()
-    return newest
+        if (attack.newest_commit(), attack.newest_saved()) != news:
+            news = attack.newest_commit(), attack.newest_saved()
+            quiet_since = time.monotonic()
+    return news[0]
 
 
 def _own_file(path: Path) -> Path:

@@ -55,6 +55,10 @@ class Attack:
         ref: CheckpointRef = self.watch.of("checkpoint.committed", self.job)[-1].data.checkpoint
         return ref
 
+    def newest_saved(self) -> int:
+        """The step of the newest that all nodes have on their disks; 0: none."""
+        return max((s.data.step for s in self.watch.of("checkpoint.saved", self.job)), default=0)
+
     def pids(self) -> list[int]:
         """The ranks of the newest attempt, by rank."""
         started = [seen.data for seen in self.watch.of("worker.started", self.job)]
