@@ -14,6 +14,7 @@ Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -21,6 +22,23 @@ from pydantic import Field, JsonValue, model_validator
 from gangline_schemas.base import Identifier, Model, Timestamp
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.job import JobSpec
+
+ITEM_BYTES: Mapping[str, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""What an element of each dtype takes; tensors of others are in no checkpoint."""
 
 
 class TensorSlice(Model):

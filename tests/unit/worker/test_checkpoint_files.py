@@ -58,6 +58,8 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
         "b": torch.randn(4, generator=made).to(torch.bfloat16),
         "n": torch.tensor(7.0),
         "flags": torch.tensor([True, False, True]),
+        "fp8": torch.randn(3, 2, generator=made).to(torch.float8_e4m3fn),
+        "phases": torch.randn(3, generator=made, dtype=torch.complex64),
     }
 
 
@@ -385,7 +387,7 @@ def test_schedules_with_infinities_and_empty_tensors_come_back(
 @pytest.mark.parametrize(
     ("tensor", "what"),
     [
-        (torch.ones(2, dtype=torch.complex64), "cannot save dtype complex64; view it as"),
+        (torch.ones(2, dtype=torch.complex128), "cannot save dtype complex128; view it as"),
         (torch.eye(2).to_sparse(), "cannot save a tensor without plain memory .torch.sparse_coo"),
         (torch.ones(2, device="meta"), "cannot save a tensor without plain memory .meta"),
     ],

@@ -29,11 +29,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gangline_schemas.checkpoint import TensorSlice
+from gangline_schemas.checkpoint import ITEM_BYTES, TensorSlice
 from gangline_storage import StoreError, open_store
 from gangline_storage.digest import digest_file
 from gangline_worker.checkpoint.files import CorruptCheckpoint, sync, write_synced
-from gangline_worker.checkpoint.layout import ITEM_BYTES
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import Held, holdings
 from gangline_worker.checkpoint.stored import bring

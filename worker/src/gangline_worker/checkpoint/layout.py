@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gangline_schemas.checkpoint import TensorSlice
+from gangline_schemas.checkpoint import ITEM_BYTES, TensorSlice
 
 ALIGNMENT_BYTES = 64  # of each slice in its file, so that it can be viewed as its dtype in place
-
-ITEM_BYTES: Mapping[str, int] = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from gangline_worker.checkpoint.layout import ITEM_BYTES, Block, owned
+from gangline_schemas.checkpoint import ITEM_BYTES
+from gangline_worker.checkpoint.layout import Block, owned
 
 
 @dataclass(frozen=True)

@@ -6,24 +6,8 @@ import math
 from collections.abc import Sequence
 
 from gangline_checkpoints.policy.chunks import layout_problem
-from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
+from gangline_schemas.checkpoint import ITEM_BYTES, RankManifest, TensorSlice, shard_name
 from gangline_schemas.events.workers import CheckpointShardWritten
-
-ITEM_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "complex64": 8,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
 
 
 def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
