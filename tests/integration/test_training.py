@@ -224,6 +224,17 @@ def test_a_broken_checkpoint_is_refused_by_all_ranks(
     assert "step 7/" not in run.text
 
 
+def test_a_checkpoint_of_another_model_is_the_users_error_not_damage(
+    undisturbed: Run, tmp_path: Path
+) -> None:
+    """Damage (65) is blamed on node and disk and tried again elsewhere; this would be in vain."""
+    run = Gang(tmp_path / "run", 2, ("steps=8", "dim=64"), resume_from=at_step(undisturbed, 6))
+    ended = run.wait()
+    assert ended.codes == (EXIT_SETTINGS, EXIT_SETTINGS), ended.text
+    assert "train the same model, or start afresh" in ended.text
+    assert "corrupt" not in ended.text
+
+
 def test_a_damaged_copy_is_replaced_by_the_agent_and_the_run_goes_on(
     undisturbed: Run, tmp_path: Path
 ) -> None:

@@ -22,7 +22,6 @@ import torch.distributed as dist
 
 from gangline_storage import StoreError
 from gangline_worker.checkpoint.files import CorruptCheckpoint
-from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
 from gangline_worker.data.errors import EXIT_DATA_SHARD, DataShardError
 from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
@@ -37,7 +36,6 @@ EXIT_ERROR, EXIT_SETTINGS, EXIT_CHECKPOINT, EXIT_SAVE, EXIT_AWAY = 1, 2, 65, 74,
 _CODES: dict[type[Exception], int] = {
     RefusedError: EXIT_ERROR,
     CorruptCheckpoint: EXIT_CHECKPOINT,
-    WrongCheckpoint: EXIT_CHECKPOINT,
     DataShardError: EXIT_DATA_SHARD,
     SaveFailedError: EXIT_SAVE,
     AgentLostError: EXIT_AWAY,
@@ -86,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = trainer.run()
     except tuple(_CODES) as error:
         return _fail(error, next(code for kind, code in _CODES.items() if isinstance(error, kind)))
-    except ValueError as error:  # settings and data; torch's own come with a traceback
+    except ValueError as error:  # what the user gave; torch's own come with a traceback
         if type(error).__module__.startswith("gangline_worker"):
             return _fail(error, EXIT_SETTINGS)
         raise

@@ -402,6 +402,10 @@ class Trainer:
             self._load(Checkpoint(folder, another_copy))
         except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
             error = found
+        # Damage is tried elsewhere, and a start that does not fit is not: all ranks end alike.
+        misfit = error if isinstance(error, (WrongCheckpoint, DataError)) else None
+        if not all_agree(self.world.control, ok=misfit is None):
+            raise misfit or WrongCheckpoint(f"{folder} does not fit another rank's model or data")
         if not all_agree(self.world.control, ok=error is None):
             raise error or CorruptCheckpoint(folder, "another rank could not load its part")
         if self.world.rank == 0:

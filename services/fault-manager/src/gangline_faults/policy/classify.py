@@ -192,7 +192,7 @@ TABLE: tuple[Rule, ...] = (
         ),
         FailureCause.USER_ERROR,
         FailureClass.USER_ERROR,
-        "it cannot be launched as submitted",
+        "cannot be launched as submitted",
     ),
     Rule(
         "damaged checkpoint",
