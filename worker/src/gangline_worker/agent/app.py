@@ -297,7 +297,7 @@ class Agent:
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
             pace=Pace(limit * 1e6) if limit is not None else None,
-            uploads=patient_store(self._settings.store_url, self._ended),
+            uploads=patient_store(self._settings.store_url),
         )
         peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
         preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)
