@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from data_scene import small_sources, text_bytes
+from gangline_schemas.job import JobSpec
 from gangline_storage import StoreUnavailable
 from gangline_storage.s3 import S3Store
 from gangline_worker.data.blocks import DamagedBlock
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.manifest import Manifest
+from gangline_worker.data.opening import open_samples
 from gangline_worker.data.prepare import prepare
 from gangline_worker.data.source import store_snapshot
 from gangline_worker.data.tokenizer import ByteTokenizer
@@ -76,6 +81,33 @@ def test_it_is_read_through_the_cache_and_damage_in_the_store_is_found(
     with pytest.raises(DamagedBlock):
         tokens_of(fresh, before, 10)
     assert fresh.source.refetched == 1  # it was asked for twice
+
+
+def test_a_job_reads_by_the_secrets_that_the_docs_name(
+    s3_server: S3Server,
+    snapshot: tuple[Path, Manifest, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/data.md").read_text("utf-8")
+    [example] = re.findall(r"```yaml\n(hyperparameters:.*?)```", page, re.DOTALL)
+    given = {"name": "train", "team": "nlp", "run": "true", "resources": {"gpus": 1}}
+    job = JobSpec.model_validate(given | yaml.safe_load(example))
+    store = s3_server.store()
+    upload(store, snapshot[0])
+    server = s3_server.proxy.settings
+    keys = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in job.secrets:
+        monkeypatch.setenv(name, keys[name])
+    named = str(job.hyperparameters["data"])
+    url = named.replace("https://s3.example", s3_server.proxy.endpoint)
+    url = url.replace("bucket/corpus", f"{store.bucket}/{store.prefix}")
+    data = open_samples(url, seq_len=16, seed=1, complain=str)
+    assert data.digest() == snapshot[1].digest
+    assert data.batch(0, 2, 0, 1).inputs.shape == (2, 16)
 
 
 def test_lost_answers_are_asked_for_again_and_a_server_that_is_away_is_told(
