@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import xxhash
 
 from gangline_schemas.events.workers import ObjectDigest
@@ -430,6 +431,27 @@ def test_launches_without_an_agent_count_their_attempts(
     assert identity(tmp_path).attempt == 10
     monkeypatch.setenv("GANGLINE_ATTEMPT", "4")
     assert identity(tmp_path).attempt == 4
+
+
+def test_attempts_are_not_agreed_on_among_the_collectives_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[dist.ProcessGroup | None] = []
+
+    def broadcast(_: torch.Tensor, src: int, group: dist.ProcessGroup | None = None) -> None:
+        assert src == 0
+        groups.append(group)
+
+    monkeypatch.delenv("GANGLINE_ATTEMPT", raising=False)
+    monkeypatch.setattr(dist, "broadcast", broadcast)
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    try:
+        assert identity(tmp_path).attempt == 1
+        [own] = groups
+        assert own not in {None, dist.group.WORLD}
+        assert dist.get_backend(own) == "gloo"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_plan_holds_as_long_as_the_tensors_lie_where_they_lay() -> None:

@@ -59,9 +59,9 @@ def _free_attempt(directory: Path) -> int:
     used = [int(path.name[8:]) for path in directory.glob("attempt-[0-9]*")]
     attempt = max(used, default=0) + 1
     if dist.is_available() and dist.is_initialized():
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        agreed = torch.tensor([attempt], device=device)
-        dist.broadcast(agreed, src=0)
+        agreed = torch.tensor([attempt])
+        own = dist.new_group(backend="gloo")  # training's may be in use by another thread
+        dist.broadcast(agreed, src=0, group=own)
         attempt = int(agreed.item())
     return attempt
 
