@@ -149,6 +149,14 @@ def test_too_much_damage_ends_the_run_with_its_own_code(snapshot: Path, tmp_path
     assert "is corrupt: its xxh3-128 is" in run.text
 
 
+def test_ranks_that_read_the_same_samples_leave_none_out(snapshot: Path, tmp_path: Path) -> None:
+    bad = damaged_copy(snapshot, tmp_path / "bad", 1)
+    settings = (f"data={bad}", "steps=10", "parallel={tensor: 2}", *LONG)
+    run = Gang(tmp_path / "run", 2, settings).wait()
+    assert run.codes == (EXIT_DATA_SHARD, EXIT_DATA_SHARD), run.text
+    assert run.text.count("error: data: shard shard-000002.tok block 0 is corrupt") == 2
+
+
 def test_what_cannot_be_read_is_refused(snapshot: Path, tmp_path: Path) -> None:
     changed = tmp_path / "changed"
     changed.mkdir()
