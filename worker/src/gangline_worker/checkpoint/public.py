@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, SupportsFloat, cast
 
 import torch
 import torch.distributed as dist
@@ -60,7 +60,8 @@ def _free_attempt(directory: Path) -> int:
     attempt = max(used, default=0) + 1
     if dist.is_available() and dist.is_initialized():
         agreed = torch.tensor([attempt])
-        own = dist.new_group(backend="gloo")  # training's may be in use by another thread
+        # Training's own may be in use by another thread.
+        own = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
         dist.broadcast(agreed, src=0, group=own)
         attempt = int(agreed.item())
     return attempt
