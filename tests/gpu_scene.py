@@ -1,0 +1,43 @@
+"""What a test needs to know of this machine's GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pynvml
+import pytest
+import torch
+
+Test = TypeVar("Test", bound=Callable[..., object])
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def needs_gpus(count: int) -> Callable[[Test], Test]:
+    """Mark a test as one of `make test-gpu`, which is skipped where there are fewer GPUs."""
+    skipped = pytest.mark.skipif(count > GPUS, reason=f"needs {count} GPU(s), CUDA sees {GPUS}")
+
+    def marked(test: Test) -> Test:
+        return pytest.mark.gpu(skipped(test))
+
+    return marked
+
+
+def nvml_index(place: int) -> int:
+    """NVML's number of the GPU that CUDA has at `place` in this process."""
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid_of(place))
+    return int(pynvml.nvmlDeviceGetIndex(handle))
+
+
+def uuid_of(place: int) -> str:
+    """As NVML writes it."""
+    return f"GPU-{torch.cuda.get_device_properties(place).uuid}"
+
+
+def rank_variables(*places: int) -> dict[str, str]:
+    """How a rank is given these GPUs."""
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": ",".join(str(nvml_index(place)) for place in places),
+    }
