@@ -5,6 +5,9 @@ from the signal to the moment at which the next attempt had taken its first step
 parameters is killed: to the moment at which the next attempt was ready for its first step, and had
 taken it; restoring 1.61 GB is part of that.
 
+Beside it torch's own: the small model trained under `torchrun`, which starts all ranks anew, from a
+checkpoint of DCP. From `kill -9` of a rank to the first new step; and what comes of a frozen one.
+
 From what the large model's saves and restarts cost here follows how much of a gang's time would
 become progress at 128, 1,024 and 8,192 GPUs (docs/guides/effective-time.md).
 """
@@ -12,13 +15,15 @@ become progress at 128, 1,024 and 8,192 GPUs (docs/guides/effective-time.md).
 from __future__ import annotations
 
 import signal
+from importlib.metadata import version
 from statistics import median
 from typing import NamedTuple
 
 from gang_scene import TOPICS, Gang
-from harness import Context, Result
+from harness import Context, Result, scratch
 from models import LARGE, SMALL
 from scene import Submitter, on_the_bus, running_platform
+from torchrun_scene import WAIT_S, Torchrun
 
 from gangline_checkpoints.policy.ettr import Costs, expected
 from gangline_checkpoints.policy.interval import PRIOR, SAVES, Save, advise
@@ -27,6 +32,7 @@ from log_watch import LogWatch
 SETTLED_STEPS = 5
 SIZES = (128, 1024, 8192)
 HEARTBEAT_TIMEOUT_S = 60.0
+FROZEN_S, FROZEN_QUICK_S = 30, 10
 
 
 class Large(NamedTuple):
@@ -77,6 +83,34 @@ def large(context: Context, watch: LogWatch, submitter: Submitter) -> Large:
     return found
 
 
+def torchrun_s(context: Context) -> tuple[list[float], str]:
+    """Seconds from `kill -9` to the first new step, `WAIT_S` if there was none; a note on them."""
+    kills, attempt = context.repeats(3), 0
+    taken: list[float] = []
+    with scratch() as folder, Torchrun(folder, max_restarts=3 * kills) as gang:
+        for rank in range(kills):
+            gang.wait_settled(attempt)
+            at = gang.signal(attempt, rank % 2, signal.SIGKILL)
+            step = gang.first_step(attempt)
+            if step is None:
+                return [*taken, WAIT_S], f"kill {rank + 1}: no step within {WAIT_S:.0f} s"
+            attempt = step.attempt
+            taken.append(step.time_s - at)
+            context.say(f"0.87 M, killed under torchrun: first new step after {taken[-1]:.2f} s")
+        gang.wait_settled(attempt)
+        import_s = gang.started(attempt, 0).model_import_s
+        at = gang.signal(attempt, 1, signal.SIGSTOP)
+        wait_s = context.repeats(FROZEN_S, FROZEN_QUICK_S)
+        step = gang.first_step(attempt, wait_s)
+    frozen = (
+        f"no step within {wait_s} s" if step is None else f"back after {step.time_s - at:.1f} s"
+    )
+    return taken, (
+        f"torchrun, torch {version('torch')}; {attempt} restarts for {kills} kills; of it "
+        f"{import_s:.2f} s import what the model needs besides torch; a frozen rank: {frozen}"
+    )
+
+
 def predicted(context: Context, found: Large) -> list[Result]:
     """The effective training time ratio of these costs, with the advised interval."""
     results = []
@@ -96,7 +130,7 @@ def predicted(context: Context, found: Large) -> list[Result]:
 
 
 def run(context: Context) -> list[Result]:
-    """Both models, one after the other, on one platform."""
+    """Both models, one after the other, on one platform; then torchrun alone."""
     with (
         running_platform(nodes=1, live_view=False, hang_min_s=5.0) as platform,
         on_the_bus(platform, TOPICS) as (watch, submitter),
@@ -104,8 +138,12 @@ def run(context: Context) -> list[Result]:
         small = small_s(context, watch, submitter)
         found = large(context, watch, submitter)
         watch.assert_sound()
+    torchrun, note = torchrun_s(context)
+    times = median(torchrun) / median(small[signal.SIGKILL])
     return [
         context.median("restart_kill_to_step_s", small[signal.SIGKILL], "s"),
+        context.median("restart_torchrun_kill_to_step_s", torchrun, "s", note=note),
+        context.result("restart_torchrun_over_ours", times, "x"),
         context.median("restart_frozen_to_step_s", small[signal.SIGSTOP], "s"),
         context.median(
             "restart_large_kill_to_ready_s",
