@@ -115,7 +115,7 @@ def check_spec(content: dict[str, Any], where: str) -> JobSpec:
     try:
         return JobSpec.model_validate(content)
     except ValidationError as error:
-        lines = [f"  {item.field}: {item.message}" for item in field_errors(error)]
+        lines = [f"  {item.field}: {item.message}" for item in field_errors(error, model=JobSpec)]
         raise CliError(
             f"{where} is no valid job file:\n" + "\n".join(lines),
             "the fields are described in docs/reference/job-file.md",
@@ -153,9 +153,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror}", code=ExitCode.USAGE) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        place = getattr(error, "problem_mark", None)
+        place, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f" at line {place.line + 1}" if place else ""
-        raise CliError(f"{path} is not YAML{where}", code=ExitCode.USAGE) from None
+        why = f": {problem}" if problem else ""
+        raise CliError(f"{path} is not YAML{where}{why}", code=ExitCode.USAGE) from None
     if not isinstance(content, dict):
         raise CliError(
             f"{path} must hold fields such as name, team, command and resources",

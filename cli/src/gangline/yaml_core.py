@@ -10,15 +10,29 @@ import re
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 _BOOL = "tag:yaml.org,2002:bool"
 _INT = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 _DATE = "tag:yaml.org,2002:timestamp"
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class CoreLoader(yaml.SafeLoader):
-    """A safe loader whose plain scalars are those of YAML 1.2."""
+    """A safe loader whose plain scalars are those of YAML 1.2, and whose keys come once."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping. Raises ComposerError for a key that comes again: PyYAML takes the last."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    problem = f"{key.value} is given twice"
+                    raise ComposerError(problem=problem, problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
 
 
 CoreLoader.yaml_implicit_resolvers = {

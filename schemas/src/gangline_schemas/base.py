@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self
+from difflib import get_close_matches
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -23,7 +24,8 @@ def _to_utc(value: datetime) -> datetime:
         raise ValueError("must lie in the years 1 to 9999 in UTC") from None
 
 
-Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+_IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
 
 Timestamp = Annotated[AwareDatetime, AfterValidator(_to_utc)]
@@ -76,13 +78,41 @@ class FieldError(Model):
     message: str
 
 
-def field_errors(error: ValidationError, prefix: str = "") -> tuple[FieldError, ...]:
-    """Pydantic's errors as (dotted field, message) pairs without the offending values."""
+def field_errors(
+    error: ValidationError, prefix: str = "", model: type[BaseModel] | None = None
+) -> tuple[FieldError, ...]:
+    """Pydantic's errors as (dotted field, message) pairs without the offending values.
+
+    With the `model` that was read, a field that it does not have is told the nearest that it has.
+    """
     found = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
+    for item in error.errors(include_url=False, include_input=False):
         path = ".".join(str(part) for part in item["loc"])
         if prefix and path:
             path = f"{prefix}.{path}"
         message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "there is no such field" + _nearest(model, item["loc"])
+        elif item["type"] == "missing":
+            message = "must be given"
+        elif item.get("ctx", {}).get("pattern") == _IDENTIFIER:
+            message = "must be 1 to 63 of a-z, 0-9 and '-', not with '-' at the ends"
         found.append(FieldError(field=path or prefix or "(body)", message=message))
     return tuple(found)
+
+
+def _nearest(model: type[BaseModel] | None, place: tuple[int | str, ...]) -> str:
+    """The field that was meant, if one of the same mapping is alike."""
+    *parents, name = place
+    for part in parents:
+        field = model.model_fields.get(str(part)) if model is not None else None
+        model = _model_in(field.annotation) if field is not None else None
+    near = get_close_matches(str(name), model.model_fields if model is not None else (), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field's type, also of `Model | None`; None where there is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

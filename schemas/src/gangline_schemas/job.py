@@ -217,6 +217,11 @@ class CheckpointPolicy(Model):
             )
         return value
 
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _step_is_a_number(cls, value: object) -> object:
+        return str(value) if type(value) is int else value
+
     @field_validator("resume")
     @classmethod
     def _resume_is_known(cls, value: str) -> str:

@@ -97,7 +97,7 @@ def test_unknown_fields_are_ignored_by_consumers() -> None:
         (record(ce_subject=b"x" * 2000), "above 1 KiB"),
         (record(ce_ganglineseq=b"1"), "log position"),
         (record(**dict.fromkeys(POSITION, "²".encode())), "log position"),
-        (record(b"{}"), "job_id: Field required"),
+        (record(b"{}"), "job_id: must be given"),
         (record(b"not json"), "Invalid JSON"),
         (record(BEFORE_ALL, ce_type=b"gang.running"), "running_at: must lie in the years 1 to"),
     ],

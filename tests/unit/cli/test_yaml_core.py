@@ -37,5 +37,16 @@ def test_what_is_not_plain_yaml_is_refused(text: str) -> None:
         load_yaml(text)
 
 
+@pytest.mark.parametrize("text", ["a: 1\nb: 2\na: 3", "x: {n: 1, n: 2}", "- {on: 1, 'on': 2}"])
+def test_a_key_that_comes_twice_is_refused(text: str) -> None:
+    with pytest.raises(yaml.YAMLError, match="is given twice"):
+        load_yaml(text)
+
+
+def test_a_merged_mapping_may_be_replaced_in_part() -> None:
+    text = "base: &base {lr: 1, steps: 2}\nrun: {<<: *base, lr: 3}"
+    assert load_yaml(text)["run"] == {"lr": 3, "steps": 2}
+
+
 def test_the_shared_loader_of_pyyaml_is_untouched() -> None:
     assert yaml.safe_load("on") is True

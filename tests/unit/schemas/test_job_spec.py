@@ -75,8 +75,8 @@ def test_camel_case_is_accepted() -> None:
         (elastic(8, least=None), COUNTS, "is for elastic jobs: give min_gpus too"),
         ({"priority": 101}, "priority", "less than or equal to 100"),
         ({"priority": "urgent"}, "priority", "integer"),
-        ({"team": "../etc"}, "team", "pattern"),
-        ({"name": "UPPER"}, "name", "pattern"),
+        ({"team": "../etc"}, "team", "must be 1 to 63 of a-z, 0-9 and '-'"),
+        ({"name": "UPPER"}, "name", "must be 1 to 63 of a-z, 0-9 and '-'"),
         ({"command": []}, "", "exactly one of 'command' (a list) and 'run'"),
         ({"run": "echo"}, "", "exactly one of 'command' (a list) and 'run'"),
         ({"env": {"RANK": "0"}}, "env", "RANK is set by Gangline"),
@@ -91,8 +91,10 @@ def test_camel_case_is_accepted() -> None:
         ({"checkpoint": {"path": "/etc"}}, "checkpoint.path", "relative path"),
         ({"checkpoint": {"path": "s3://bucket/../x"}}, "checkpoint.path", "without '..'"),
         ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume", "auto, never or the step"),
+        ({"checkpoint": {"resume": -1}}, "checkpoint.resume", "auto, never or the step"),
+        ({"checkpoint": {"resume": True}}, "checkpoint.resume", "string"),
         ({"checkpoint": {"interval_minutes": 0}}, "checkpoint.interval_minutes", "greater than 0"),
-        ({"unknown_field": 1}, "unknown_field", "Extra inputs are not permitted"),
+        ({"unknown_field": 1}, "unknown_field", "there is no such field"),
         ({"hyperparameters": {"x": "y" * 70_000}}, "hyperparameters", "at most 65,536"),
         ({"command": ["a\0b"]}, "", "NUL"),
         ({"version": 2}, "version", "1"),
@@ -102,6 +104,33 @@ def test_bad_input_names_the_field(changes: dict[str, Any], field: str, words: s
     found, message = refusal(**changes)
     assert found == (field or "(body)")
     assert words in message
+
+
+@pytest.mark.parametrize("step", [742, "742"])
+def test_the_step_to_resume_from_is_written_as_people_write_numbers(step: object) -> None:
+    spec = JobSpec.model_validate(MINIMAL | {"checkpoint": {"resume": step}})
+    assert spec.checkpoint.resume == "742"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "meant"),
+    [
+        ({"comand": ["x"]}, "comand", "command"),
+        ({"resources": {"gpus": 1, "gpu": 2}}, "resources.gpu", "gpus"),
+        ({"checkpoint": {"keep": {"lastest": 2}}}, "checkpoint.keep.lastest", "latest"),
+        ({"checkpoint": {"incremental": {"full": 2}}}, "checkpoint.incremental.full", None),
+        ({"hyperparameters": {}, "zzz": 1}, "zzz", None),
+    ],
+)
+def test_a_field_that_there_is_not_is_told_the_one_that_was_meant(
+    changes: dict[str, Any], field: str, meant: str | None
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        JobSpec.model_validate(MINIMAL | changes)
+    [found] = field_errors(refused.value, model=JobSpec)
+    assert found.field == field
+    words = "there is no such field"
+    assert found.message == (f"{words}; did you mean {meant}?" if meant else words)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_auto_is_what_the_others_leave(parallel: dict[str, Any], gpus: int, shap
         ),
         ({"gpus": 4}, {"tensor": "auto"}, "parallel.tensor", "integer"),
         ({"gpus": 4}, {"tensor": 0}, "parallel.tensor", "greater than or equal to 1"),
-        ({"gpus": 4}, {"tensors": 2}, "parallel.tensors", "not permitted"),
+        ({"gpus": 4}, {"tensors": 2}, "parallel.tensors", "there is no such field"),
     ],
 )
 def test_a_misfit_names_the_field_and_the_way_out(

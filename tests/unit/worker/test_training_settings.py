@@ -29,6 +29,7 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
         (["lr=fast"], r"lr: .*number"),
         (["lr"], r"--set lr: write it as name=value"),
         (["learning_rate=1"], r"learning_rate: .*known are .*\blr\b"),
+        (["stepz=1"], r"stepz: there is no such field; did you mean steps\?$"),
         (["heads=3"], r"dim \(128\) must divide by 2 \* heads \(6\)"),
         (["steps=0"], r"steps: "),
         (["lr=.nan"], r"lr: "),

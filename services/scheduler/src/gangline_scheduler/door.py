@@ -81,7 +81,7 @@ class Desk:
         try:
             spec = JobSpec.model_validate_json(body)
         except ValidationError as error:
-            found = field_errors(error)
+            found = field_errors(error, model=JobSpec)
             detail = f"{found[0].field}: {found[0].message}"
             return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, found)
         return self._at_a_time(partial(self._what_if, spec))

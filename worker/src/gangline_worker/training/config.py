@@ -127,7 +127,8 @@ def read_settings(
     try:
         return TrainConfig.model_validate(settings)
     except ValidationError as error:
-        wrong = "; ".join(f"{e.field}: {e.message}" for e in field_errors(error))
+        found = field_errors(error, model=TrainConfig)
+        wrong = "; ".join(f"{e.field}: {e.message}" for e in found)
         known = ", ".join(TrainConfig.model_fields)
-        hint = f" (known are {known})" if "not permitted" in wrong else ""
+        hint = f" (known are {known})" if any(e.message.endswith("field") for e in found) else ""
         raise ConfigError(f"bad training settings: {wrong}{hint}") from error
