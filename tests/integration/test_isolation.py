@@ -8,6 +8,7 @@ would fail its test too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -281,6 +282,17 @@ def stays(port):
 """
 
 
+def listening(agent: psutil.Process) -> set[tuple[str, int]]:
+    """Where an agent, and all that it started, take connections."""
+    found: set[tuple[str, int]] = set()
+    for process in (agent, *agent.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found.add((connection.laddr.ip, connection.laddr.port))
+    return found
+
+
 def test_9_a_foreign_rank_does_not_get_to_a_rendezvous(stand: Stand, victim: Victim) -> None:
     theirs = stand.told(
         STAYS + "tell(own=attempt(stays, int(os.environ['MASTER_PORT'])),"
@@ -291,6 +303,10 @@ def test_9_a_foreign_rank_does_not_get_to_a_rendezvous(stand: Stand, victim: Vic
     assert theirs["theirs"] in {"False", "ConnectionResetError"}
     teammate = stand.told(STAYS + "tell(own=attempt(stays, victim['port']))", victim, team=THEIRS)
     assert teammate["own"] == "True", "their own team does get there"
+    assert stand.scene.agent is not None
+    open_at = listening(psutil.Process(stand.scene.agent.pid))
+    assert ("127.0.0.1", victim.known["port"]) in open_at
+    assert {address for address, _ in open_at} == {"127.0.0.1"}, "where it is reached, nowhere else"
 
 
 def test_10_no_checkpoint_of_another_job_is_touched(stand: Stand, victim: Victim) -> None:
