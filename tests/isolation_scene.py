@@ -26,7 +26,7 @@ from node_scene import NodeScene, alive
 
 SLOTS = 6
 PROCESSES = 300
-METADATA = "169.254.169.254"
+METADATA = ("169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200")
 OURS, THEIRS = "nlp", "cv"
 SECRET = "a word of the other team"
 
