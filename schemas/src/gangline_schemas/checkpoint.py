@@ -39,6 +39,8 @@ ITEM_BYTES: Mapping[str, int] = {
     "bool": 1,
 }
 """What an element of each dtype takes; tensors of others are in no checkpoint."""
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+"""A larger one is not read, so its checkpoint is never committed."""
 
 
 class TensorSlice(Model):

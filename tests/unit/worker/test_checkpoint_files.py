@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
+from gangline_schemas.checkpoint import MAX_MANIFEST_BYTES
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
@@ -42,6 +43,7 @@ from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.staging import staging
 from gangline_worker.checkpoint.tree import flatten, rebuild
+from gangline_worker.reporting import METRICS_LIMIT
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 
 
@@ -383,6 +385,27 @@ def test_schedules_with_infinities_and_empty_tensors_come_back(
     assert again is not None
     assert again.state["adapters"]["left"] is into["adapters"]["left"]
     assert Checkpoint(committed(tmp_path)[0]).record.metrics == {"loss": 1.5}
+
+
+def test_what_nobody_could_read_is_refused_at_once(tmp_path: Path) -> None:
+    announced: list[ShardReady] = []
+    saver = saver_of(tmp_path, announced)
+    saver.begin(1, state(), {"order": "0" * MAX_MANIFEST_BYTES}, {})
+    saver.wait()
+    [failed] = saver.results()
+    assert "keep long lists of numbers as tensors" in (failed.error or "")
+    assert not announced
+    assert not list(tmp_path.rglob("rank-*"))
+
+
+def test_as_many_metrics_are_kept_as_a_message_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
+    assert save({}, 1, {f"accuracy of class {number}": 0.5 for number in range(40_000)})
+    assert save({}, 2), "waits for the first"
+    found = Checkpoint(committed(tmp_path)[0]).record.metrics
+    assert len(found) == METRICS_LIMIT
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from gangline_checkpoints.model import (
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
 from gangline_checkpoints.policy.chunks import OwnBytes, own_chunks, reference_problem
 from gangline_schemas.checkpoint import (
+    MAX_MANIFEST_BYTES,
     Chunk,
     CommitRecord,
     RankManifest,
@@ -55,7 +56,6 @@ from gangline_storage.pace import Pace
 
 log = structlog.get_logger(__name__)
 
-MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 _NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0

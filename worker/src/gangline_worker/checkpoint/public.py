@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, SupportsFloat, cast
 
@@ -22,7 +23,7 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from gangline_worker.reporting import flush, reporter
+from gangline_worker.reporting import METRICS_LIMIT, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
 RESUME_ENV = "GANGLINE_RESUME_FROM"
@@ -101,7 +102,8 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     Returns as soon as the tensors are copied; files are written in the background, and one save
     waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
     which every rank must hold alike, each rank writes a part. Steps grow within a run; one that
-    was saved is not written again. Metrics that are not finite are left out. Gives False, with a
+    was saved is not written again. Metrics that are not finite are left out, and
+    those beyond 1,000. Gives False, with a
     warning, when the environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full
     disk, a step that did not grow), or the loss or gradient that this rank told of last was not
     finite.
@@ -137,7 +139,7 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
 
 def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, value in metrics.items():
+    for name, value in islice(metrics.items(), METRICS_LIMIT):  # as `report`, and for its reason
         try:
             found[name] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:

@@ -39,12 +39,14 @@ import xxhash
 from pydantic import JsonValue
 
 from gangline_schemas.checkpoint import (
+    MAX_MANIFEST_BYTES,
     RankManifest,
     TensorSlice,
     checkpoint_prefix,
     manifest_name,
     shard_name,
 )
+from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint import chunks
 from gangline_worker.checkpoint.background import Background
@@ -329,22 +331,10 @@ class AsyncSaver:
         shard = write_filling(folder / shard_name(me.rank), filling, shard_name(me.rank))
         try:
             checked.result()
-            manifest = RankManifest(
-                format=1 if found is None else 2,
-                job_id=me.job_id,
-                attempt=me.attempt,
-                step=job.step,
-                rank=me.rank,
-                world_size=me.world_size,
-                shard=shard,
-                tensors=job.plan.slices,
-                chunks=None if found is None else found.table.chunks,
-                state=dict(job.state),
-                metrics=dict(job.metrics),
-            )
+            manifest = self._manifest(job, shard, found)
             written = write_synced(
                 folder / manifest_name(me.rank),
-                memoryview(manifest.encode()),
+                memoryview(_readable(manifest.encode())),
                 f"{prefix}/{manifest_name(me.rank)}",
             )
         except BaseException:
@@ -369,6 +359,24 @@ class AsyncSaver:
             )
         )
 
+    def _manifest(
+        self, job: _Job, shard: ObjectDigest, found: chunks.Written | None
+    ) -> RankManifest:
+        me = self._identity
+        return RankManifest(
+            format=1 if found is None else 2,
+            job_id=me.job_id,
+            attempt=me.attempt,
+            step=job.step,
+            rank=me.rank,
+            world_size=me.world_size,
+            shard=shard,
+            tensors=job.plan.slices,
+            chunks=None if found is None else found.table.chunks,
+            state=dict(job.state),
+            metrics=dict(job.metrics),
+        )
+
     def _is_again(self, job: _Job) -> _Announced | None:
         """The newest save if this is of the same step.
 
@@ -386,6 +394,15 @@ class AsyncSaver:
         if job.state != newest.state:
             raise ValueError(_CHANGED.format(job.step))
         return newest
+
+
+def _readable(manifest: bytes) -> bytes:
+    if len(manifest) > MAX_MANIFEST_BYTES:
+        raise ValueError(
+            f"what is in the state beside tensors makes a manifest of {len(manifest):,} bytes, "
+            f"above {MAX_MANIFEST_BYTES:,}: keep long lists of numbers as tensors"
+        )
+    return manifest
 
 
 def _groups(slices: Sequence[TensorSlice]) -> Iterator[tuple[slice, int]]:
