@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from checkpoint_scene import allocated, ref
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import OnNan, TrainingPolicy
-from gangline_worker.agent.environment import Places, rank_environment
+from gangline_worker.agent.environment import Places, network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
 
@@ -84,3 +85,26 @@ def test_gpus_are_named_in_the_order_in_which_nvml_counts_them(tmp_path: Path) -
     found = rank_environment(given, given.nodes[0], 0, places, gpus="2,5", token="t", secrets={})
     assert found["CUDA_VISIBLE_DEVICES"] == "2,5"
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # CUDA's own puts the fastest first
+
+
+def test_ranks_on_several_machines_meet_by_the_interface_of_their_nodes_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interfaces = {
+        "lo": ["127.0.0.1"],
+        "docker0": ["172.17.0.1"],
+        "ens1": ["fe80::1%ens1", "10.0.0.5"],
+    }
+    monkeypatch.setattr(
+        "psutil.net_if_addrs",
+        lambda: {
+            name: [SimpleNamespace(address=address) for address in found]
+            for name, found in interfaces.items()
+        },
+    )
+    assert network_variables(["10.0.0.5", "10.0.0.6"], "10.0.0.5") == {
+        "GLOO_SOCKET_IFNAME": "ens1",
+        "TP_SOCKET_IFNAME": "ens1",
+    }
+    assert network_variables(["192.0.2.7", "10.0.0.6"], "192.0.2.7") == {}
+    assert set(network_variables(["127.0.0.1", "127.0.0.2"], "127.0.0.1").values()) == {"lo"}

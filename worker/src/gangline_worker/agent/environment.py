@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
+
+_OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,9 @@ def rank_environment(
     spec = allocation.spec
     nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
-    network = (
-        {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
-        if all(is_loopback(node.address) for node in nodes)
-        else {}
-    )
     always = {
         **base_environment(places),
-        **network,
+        **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
         **spec.env,
         **secrets,
@@ -131,6 +131,30 @@ def _asked_for(spec: JobSpec, places: Places) -> dict[str, str]:
     if spec.code_ref is not None:
         found["GANGLINE_CODE_REF"] = spec.code_ref
     return found
+
+
+def network_variables(addresses: Iterable[str], own: str) -> dict[str, str]:
+    """By which interface the ranks at these addresses meet; `own` is that of this node.
+
+    Gloo would listen at what the machine's name resolves to, which on many is a loopback address
+    that no other machine reaches. NCCL finds its own way among several machines.
+    """
+    if all(is_loopback(address) for address in addresses):
+        return dict.fromkeys(("NCCL_SOCKET_IFNAME", *_OF_TORCH), "lo")
+    interface = _interface_of(own)
+    return {} if interface is None else dict.fromkeys(_OF_TORCH, interface)
+
+
+def _interface_of(address: str) -> str | None:
+    """The one that has this address; None: none has, as behind a translation of addresses."""
+    try:
+        found = {str(place[4][0]) for place in socket.getaddrinfo(address, None)}
+    except OSError:
+        return None
+    for name, places in psutil.net_if_addrs().items():
+        if found & {place.address.partition("%")[0] for place in places}:
+            return name
+    return None
 
 
 def rank_command(allocation: GangAllocated) -> tuple[str, ...]:
