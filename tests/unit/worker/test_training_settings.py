@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gangline_worker.training.agreement import StepNews, summarize
 from gangline_worker.training.config import ConfigError, TrainConfig, read_settings
@@ -38,6 +40,19 @@ def test_the_later_source_wins(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_named(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_settings(None, {}, overrides)
+
+
+def test_the_docs_have_all_settings_and_their_defaults() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/trainer.md").read_text("utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    said = {row[0].removeprefix("| ").strip("`"): row[1] for row in rows}
+    assert {name: yaml.safe_load(text) for name, text in said.items()} == {
+        name: "none" if field.default is None else field.default
+        for name, field in TrainConfig.model_fields.items()
+    }
+    assert list(said) == list(TrainConfig.model_fields)
+    [example] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert TrainConfig(**yaml.safe_load(example)["hyperparameters"]).layers == 8
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
