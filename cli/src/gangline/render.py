@@ -89,6 +89,11 @@ def labelled(name: str, text: str, indent: int) -> str:
     return name.ljust(indent) + wrap(text, " " * indent)[indent:]
 
 
+def count(number: int, thing: str) -> str:
+    """1 GPU, 2 GPUs."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float | None) -> str:
     """2 units at most: 8 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
     if seconds is None or not math.isfinite(seconds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -139,10 +140,10 @@ def problem_of(answer: httpx.Response) -> CliError:
         problem = None
     if not isinstance(problem, dict):
         problem = {}
-    text = str(problem.get("detail") or problem.get("title") or f"status {answer.status_code}")
+    text = _option(problem.get("detail") or problem.get("title") or f"status {answer.status_code}")
     errors = problem.get("errors")
     for item in errors if isinstance(errors, list) else []:
-        line = f"{item.get('field', '?')}: {item.get('message', '?')}"
+        line = _option(f"{item.get('field', '?')}: {item.get('message', '?')}")
         if line != text:  # a single error is the detail itself
             text += f"\n  {line}"
     unknown_route = str(problem.get("type", "")).endswith(":no-such-route")
@@ -150,7 +151,24 @@ def problem_of(answer: httpx.Response) -> CliError:
         return CliError(
             f"{answer.url.path}: {text}", "check --url; is the gateway older than this?"
         )
-    return CliError(text, _hint(answer.status_code), _code(answer.status_code))
+    hint = _where_to_look(answer.url.path) if answer.status_code == _GONE else ""
+    return CliError(text, hint or _hint(answer.status_code), _code(answer.status_code))
+
+
+def _option(text: object) -> str:
+    """What is wrong with a question's field as one of the command: query.state.0 is state."""
+    return re.sub(r"^(?:query|path)\.(\w+)(?:\.\d+)?: ", r"\1: ", str(text))
+
+
+def _where_to_look(path: str) -> str:
+    """The command that lists what was asked for, when there is no such thing."""
+    parts = path.strip("/").removeprefix("v1/").split("/")
+    if parts[0] in {"training-jobs", "training-runs"} and len(parts) > 1:
+        if "checkpoints" in parts[2:-1]:
+            return f"its steps: gangline checkpoints {parts[1]}"
+        return f"the ids of jobs: gangline list --name {parts[1]}"
+    lists = {"runs": "gangline runs", "nodes": "gangline nodes"}
+    return f"see: {lists[parts[0]]}" if parts[0] in lists else ""
 
 
 def _hint(status: int) -> str:
@@ -209,6 +227,7 @@ def _check_url(url: str) -> bool:
 
 
 _BAD_URL = ExitCode.USAGE
+_GONE = httpx.codes.NOT_FOUND
 
 
 def _set_only(params: Params | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Self, get_args
@@ -24,6 +25,7 @@ def _to_utc(value: datetime) -> datetime:
         raise ValueError("must lie in the years 1 to 9999 in UTC") from None
 
 
+_UNKNOWN = "extra_forbidden"
 _IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
@@ -90,15 +92,22 @@ def field_errors(
         path = ".".join(str(part) for part in item["loc"])
         if prefix and path:
             path = f"{prefix}.{path}"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = "there is no such field" + _nearest(model, item["loc"])
-        elif item["type"] == "missing":
-            message = "must be given"
-        elif item.get("ctx", {}).get("pattern") == _IDENTIFIER:
-            message = "must be 1 to 63 of a-z, 0-9 and '-', not with '-' at the ends"
+        message = in_words(item["type"], item["msg"], item.get("ctx", {}))
+        if item["type"] == _UNKNOWN:
+            message += _nearest(model, item["loc"])
         found.append(FieldError(field=path or prefix or "(body)", message=message))
     return tuple(found)
+
+
+def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """What pydantic says of a field, for those who wrote the field."""
+    if kind == _UNKNOWN:
+        return "there is no such field"
+    if kind == "missing":
+        return "must be given"
+    if context.get("pattern") == _IDENTIFIER:
+        return "must be 1 to 63 of a-z, 0-9 and '-', not with '-' at the ends"
+    return message.removeprefix("Value error, ")
 
 
 def _nearest(model: type[BaseModel] | None, place: tuple[int | str, ...]) -> str:

@@ -163,6 +163,75 @@ def test_show_of_an_unknown_job(gangline: Runner, stub: Stub) -> None:
     assert "there is no such job" in shown.err
 
 
+def test_what_there_is_not_is_told_where_to_look(gangline: Runner, stub: Stub) -> None:
+    gone = problem(404, "not-found", "there is no such job, or it is not your team's")
+    stub.on("GET", ONE, gone)
+    stub.on("GET", f"{ONE}/explain", gone)
+    stub.on("POST", f"/training-runs/{JOB}/checkpoints/7/restore", gone)
+    stub.on("GET", "/v1/incidents", {"incidents": [], "totals": {}, "cursor": None})
+    ids, steps = f"gangline list --name {JOB}", f"gangline checkpoints {JOB}"
+    for command, way_out in (
+        (["show", JOB], ids), (["explain", JOB], ids), (["incidents", JOB], ids),
+        (["restore", JOB, "7"], steps),
+    ):  # fmt: skip
+        shown = gangline(*command)
+        assert (shown.code, shown.out) == (102, "")
+        assert way_out in shown.err
+
+
+def test_a_bad_filter_is_named_as_the_option_is(gangline: Runner, stub: Stub) -> None:
+    wrong = {"field": "query.state.0", "message": "Input should be 'pending' or 'failed'"}
+    stub.on("GET", JOBS, problem(422, "invalid", f"{wrong['field']}: {wrong['message']}"))
+    shown = gangline("list", "--state", "bogus")
+    assert (shown.code, shown.err) == (2, f"error: state: {wrong['message']}\n")
+
+
+def test_events_of_a_job_are_all_or_the_newest_so_many(gangline: Runner, stub: Stub) -> None:
+    many = [EVENT | {"type": f"job.{number}"} for number in range(60)]
+    stub.on("GET", f"{ONE}/events", {"events": many, "cursor": None})
+    assert len(gangline("events", "--job", JOB).out.splitlines()) == 60
+    last = gangline("events", "--job", JOB, "-n", "2").out.splitlines()
+    assert [line.split()[1] for line in last] == ["job.58", "job.59"]
+
+
+def test_a_metric_that_there_is_not_is_no_silence(gangline: Runner, stub: Stub) -> None:
+    path = f"/v1/runs/{JOB}/curves"
+    stub.on("GET", path, {"curves": []}, CURVES)
+    shown = gangline("metrics", JOB, "--name", "los")
+    assert (shown.code, shown.out) == (2, "")
+    assert "has no metric los" in shown.err
+    assert "it has loss" in shown.err
+
+
+def test_names_of_metrics_are_never_cut(gangline: Runner, stub: Stub) -> None:
+    name = "checkpoint_written_bytes"
+    points = [point(step, 838_848.0 + step) for step in range(200)]
+    curve = {"run_id": JOB, "name": name, "points": points}
+    stub.on("GET", f"/v1/runs/{JOB}/curves", {"curves": [curve]})
+    lines = gangline("metrics", JOB).out.splitlines()
+    assert lines[1].startswith(f"{name}  ")
+    assert len(lines[1]) == 80
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "code", "said"),
+    [
+        (["--rank", "2"], "failed", 2, "has no rank 2"),
+        (["--attempt", "2"], "failed", 2, "has had no attempt 2"),
+        (["--rank", "1"], "failed", 0, "rank 1 wrote nothing"),
+        ([], "running", 0, "no lines yet"),
+    ],
+)
+def test_no_lines_have_a_reason(
+    gangline: Runner, stub: Stub, options: list[str], state: str, code: int, said: str
+) -> None:
+    stub.on("GET", f"{ONE}/logs", {"lines": [], "cursor": None})
+    stub.on("GET", ONE, job(state))
+    shown = gangline("logs", JOB, *options)
+    assert (shown.code, shown.out) == (code, "")
+    assert said in shown.err
+
+
 def test_an_unknown_route_is_not_an_unknown_job(gangline: Runner) -> None:
     assert gangline("show", JOB).code == 1
 
@@ -286,6 +355,19 @@ def test_watch_ends_with_the_jobs_exit_code(
         "step 1/30", "step 2/30", "step 3/30",
     ]  # fmt: skip
     assert ("rank 1 on node-1 failed first" in shown.err) == (state == "failed")
+
+
+def test_watch_tells_of_a_failure_that_the_job_survives(
+    gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.commands.watch.REFRESH_S", 0.0)
+    failure = FAILURE | {"attempt": 1, "cause": "process", "action": "restart"}
+    again = job(step=2, attempt=2, failure=failure)
+    stub.on("GET", ONE, job(step=3), job(step=3), again, again, job("succeeded", failure=failure))
+    stub.on("GET", f"/v1/runs/{JOB}/curves", CURVES)
+    shown = gangline("watch", JOB)
+    assert shown.err.splitlines()[0] == "attempt 1 failed (process, rank 1 first): restart"
+    assert shown.err.count("attempt 1 failed") == 1
 
 
 def test_watch_that_times_out_is_not_finished(gangline: Runner, stub: Stub) -> None:

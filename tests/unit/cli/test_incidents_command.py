@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import Stub
+from stub_gateway import Stub, job
 
 ROUTE = "/v1/incidents"
 JOB = "llama-sft-with-a-rather-long-name-0123456789"
@@ -102,6 +102,7 @@ def test_nothing_failed(
     stub: Stub, gangline: Runner, arguments: tuple[str, ...], says: str
 ) -> None:
     stub.on("GET", ROUTE, page())
+    stub.on("GET", f"/v1/training-jobs/{JOB}", job())
     done = gangline("incidents", *arguments)
     assert (done.code, done.out) == (0, "")
     assert says in done.err

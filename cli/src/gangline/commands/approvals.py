@@ -13,7 +13,7 @@ from gangline.session import Session
 _TABLE = (
     Column("SNAPSHOT"),
     Column("PROJECT", flexible=True),
-    Column("PURPOSE", flexible=True),
+    Column("PURPOSE"),
     Column("BY", flexible=True),
 )
 _Name = Annotated[

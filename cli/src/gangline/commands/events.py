@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from gangline import render
 from gangline.api_models import BusEvent
 from gangline.session import Session
 
+_NEWEST = 50
 _LEFT_OUT = frozenset({"job_id", "run_id", "node_id", "spec", "incarnation"})
 _FIRST = ("state", "previous", "status", "reason", "cause", "action", "message", "step", "rank")
 
@@ -26,19 +28,26 @@ def events(
     from_start: Annotated[
         bool, typer.Option("--from-start", help="With -f: all old ones first.")
     ] = False,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 50,
+    limit: Annotated[
+        int | None,
+        typer.Option("-n", "--limit", min=1, help="The newest so many (50; with --job all)."),
+    ] = None,
 ) -> None:
     """What the services decided and the nodes reported, one event a line.
 
-    All topics but heartbeats unless --topic names some; may be repeated. Needs an admin's token,
-    except with --job.
+    All topics but heartbeats unless --topic names some (it may be repeated).
+
+    Needs an admin's token, except with --job.
     """
+    found: Iterable[BusEvent]
     if job is None:
         found = session.client.events(
-            topic or (), follow=follow, from_start=from_start, limit=limit
+            topic or (), follow=follow, from_start=from_start, limit=limit or _NEWEST
         )
     else:
         found = session.client.job_events(job, follow=follow)
+        if limit is not None and not follow:
+            found = deque(found, maxlen=limit)
     try:
         for event in found:
             session.out.line(event, event_line(event))

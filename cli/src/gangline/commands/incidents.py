@@ -67,6 +67,8 @@ def incidents(
         since=None if since is None else parse_time(since, now, "--since"),
         limit=limit,
     )
+    if job_id is not None and not (found.incidents or found.notices):
+        session.client.get(job_id)  # a job that there is not has not "not failed"
     if not (found.incidents or found.notices or session.out.json):
         session.out.note("nothing has failed" if job_id is None else f"{job_id} has not failed")
         return
@@ -149,7 +151,7 @@ def _in_words(item: Incident) -> str:
 
 def _totals(totals: Totals, shown: int) -> str:
     of = "" if shown == totals.incidents else f" ({shown} shown)"
-    count = f"{totals.incidents} incident{'' if totals.incidents == 1 else 's'}{of}"
+    count = f"{render.count(totals.incidents, 'incident')}{of}"
     back = "none has recovered"
     if totals.recovered:
         median, p95 = seconds(totals.recover_median_s), seconds(totals.recover_p95_s)

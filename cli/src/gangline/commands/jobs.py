@@ -74,7 +74,7 @@ def description(job: Job, now: datetime) -> str:
     rows = [
         ("state", job.state + (f" ({render.plain(job.reason)})" if job.reason else "")),
         ("team", f"{job.team}, user {job.user or NONE}, project {job.project or NONE}"),
-        ("asks for", f"{job.gpus} GPUs, priority {job.priority}"),
+        ("asks for", f"{render.count(job.gpus, 'GPU')}, priority {job.priority}"),
         ("attempt", f"{job.attempt}, {restarts_of(job)}"),
         ("submitted", moment(job.submitted_at, now)),
         ("started", moment(job.started_at, now)),
@@ -97,7 +97,7 @@ def description(job: Job, now: datetime) -> str:
         until = (job.stopping.deadline - now).total_seconds()
         lines.append(f"  stopping: {job.stopping.reason}; saves for up to {render.duration(until)}")
     if job.failure is not None:
-        lines += ["  newest failure:", *failure_lines(job.job_id, job.failure)]
+        lines += ["  newest failure:", *failure_lines(job.job_id, job.failure, job.reason)]
     if job.review:
         lines.append("  for review: it trains without damaged data, see docs/runbooks/data.md")
         lines += [

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import LogLine
+from gangline.api_models import Job, LogLine
 from gangline.commands.jobs import JobId
+from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.session import Session
 
@@ -30,7 +31,24 @@ def logs(
     except KeyboardInterrupt:
         session.out.note("the job goes on")
     if not printer.printed:
-        session.out.note("no lines yet; see: gangline show " + job_id)
+        session.out.note(why_no_lines(session.client.get(job_id), rank, attempt))
+
+
+def why_no_lines(job: Job, rank: int | None, attempt: int | None) -> str:
+    """Why nothing was printed. Raises CliError for a rank or an attempt that the job never had."""
+    if rank is not None and rank >= job.gpus:
+        ranks = f"0 to {job.gpus - 1}" if job.gpus > 1 else "0"
+        raise CliError(f"{job.job_id} has no rank {rank}", f"its ranks are {ranks}", ExitCode.USAGE)
+    if attempt is not None and attempt > job.attempt:
+        raise CliError(
+            f"{job.job_id} has had no attempt {attempt}",
+            f"its newest is {job.attempt}",
+            ExitCode.USAGE,
+        )
+    if not job.ended:
+        return f"no lines yet; see: gangline show {job.job_id}"
+    who = "its ranks" if rank is None else f"rank {rank}"
+    return f"{who} wrote nothing; how it ended: gangline show {job.job_id}"
 
 
 class LogPrinter:
@@ -53,7 +71,9 @@ class LogPrinter:
 def restore(
     session: Session,
     job_id: JobId,
-    step: Annotated[int, typer.Argument(min=0, help="A step of `gangline checkpoints JOB`.")],
+    step: Annotated[
+        int, typer.Argument(min=0, metavar="STEP", help="A step of `gangline checkpoints JOB`.")
+    ],
 ) -> None:
     """Go on from a step's checkpoint: the same job, or a new one if it has ended."""
     done = session.client.restore(job_id, step)

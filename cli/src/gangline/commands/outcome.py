@@ -35,15 +35,15 @@ def ending(job: Job) -> str:
         after = f" after {render.duration(job.elapsed_s)}" if job.elapsed_s is not None else ""
         restarts = f", {restarts_of(job)}" if job.restarts else ""
         return f"{job.job_id} succeeded{after}{restarts}"
-    lines = [f"{job.job_id} {job.state}" + (f": {render.plain(job.reason)}" if job.reason else "")]
+    lines = [render.wrap(f"{job.job_id} {job.state}" + (f": {job.reason}" if job.reason else ""))]
     if job.state == "failed" and job.failure is not None:
-        lines += failure_lines(job.job_id, job.failure)
+        lines += failure_lines(job.job_id, job.failure, told=job.reason)
     lines += [f"  {item.field}: {render.plain(item.message)}" for item in job.errors]
     return "\n".join(lines)
 
 
-def failure_lines(job_id: str, failure: Failure) -> list[str]:
-    """Who failed first and why, and how to see its log."""
+def failure_lines(job_id: str, failure: Failure, told: str = "") -> list[str]:
+    """Who failed first and why, unless that was `told`, and how to see its log."""
     who = "the gang" if failure.first_rank is None else f"rank {failure.first_rank}"
     where = f" on {failure.node_id}" if failure.node_id else ""
     how = ""
@@ -53,7 +53,8 @@ def failure_lines(job_id: str, failure: Failure) -> list[str]:
         how = f" with exit code {failure.exit_code}"
     cause = failure.cause.replace("_", " ")
     lines = [f"  {who}{where} failed first{how} ({cause}), in attempt {failure.attempt}"]
-    words = [line for line in failure.message.splitlines() if line.strip()]
+    known = failure.message in told
+    words = [] if known else [line for line in failure.message.splitlines() if line.strip()]
     lines += [render.wrap(line, "    ") for line in words[-_LAST_WORDS:]]
     rank = "" if failure.first_rank is None else f" --rank {failure.first_rank}"
     lines.append(f"  its log: gangline logs {job_id}{rank} --attempt {failure.attempt}")
@@ -62,4 +63,4 @@ def failure_lines(job_id: str, failure: Failure) -> list[str]:
 
 def restarts_of(job: Job) -> str:
     """1 restart, 2 restarts."""
-    return f"{job.restarts} restart{'' if job.restarts == 1 else 's'}"
+    return render.count(job.restarts, "restart")

@@ -13,6 +13,7 @@ from gangline.api_models import ENDED_STATES, AheadJob, Explanation, JobExplaine
 from gangline.commands.jobs import JobId
 from gangline.commands.overriding import Fields, JobPath, OtherTeam, overrides_of
 from gangline.job_file import read_job_file
+from gangline.render import count
 from gangline.session import Session
 
 _INDENT = 14
@@ -22,6 +23,8 @@ _NEXT = {
     "shape": "gangline nodes",
     "topology": "gangline nodes",
     "admission": "gangline show {job}",
+    "rejected": "gangline teams",
+    "cancelled": "gangline checkpoints {job}",
     "failed": "gangline logs {job}",
     "running": "gangline watch {job}",
     "succeeded": "gangline metrics {job}",
@@ -99,7 +102,7 @@ def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
     rows.append(("GPUs", f"wants {wanted}; {gpus.free} of {gpus.total} are free"))
     if freed is not None:
         text = (
-            f"GPUs on {', '.join(freed.nodes)} ({freed.reason}), {_count(freed.victims, 'job')} "
+            f"GPUs on {', '.join(freed.nodes)} ({freed.reason}), {count(freed.victims, 'job')} "
             f"must save first; kept until {_time(freed.until, now)}"
         )
         rows.append(("freed", text))
@@ -136,14 +139,14 @@ def _errors(outlook: Outlook) -> list[tuple[str, str]]:
     if outlook.wait_error is not None:
         miss = outlook.wait_error
         text = (
-            f"of the last {_count(miss.jobs, 'start')} were off by {render.duration(miss.median_s)}"
+            f"of the last {count(miss.jobs, 'start')} were off by {render.duration(miss.median_s)}"
             f" (median), {render.duration(miss.p90_s)} (P90)"
         )
         rows.append(("estimates", text))
     if outlook.runtime_error is not None:
         run = outlook.runtime_error
         text = (
-            f"of the team's last {_count(run.jobs, 'job')} were off by {run.median * 100:.0f} % "
+            f"of the team's last {count(run.jobs, 'job')} were off by {run.median * 100:.0f} % "
             f"(median), {run.p90 * 100:.0f} % (P90) of what was said"
         )
         rows.append(("run times", text))
@@ -157,10 +160,6 @@ def _time(at: datetime, now: datetime) -> str:
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def what_if(
@@ -180,7 +179,7 @@ def what_if(
         job_file = read_job_file(file, overrides | sized)
         answer = session.client.what_if(job_file)
         found.append(answer)
-        wanted = _count(job_file.spec.resources.gpus, "GPU")
+        wanted = count(job_file.spec.resources.gpus, "GPU")
         texts.append(
             "\n".join([f"{job_file.spec.name} with {wanted}", *_labelled(plan(answer, now))])
         )
@@ -193,7 +192,7 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
     where = ", ".join(
         f"{part.node_id} (GPU{'s' if part.gpus > 1 else ''} {', '.join(map(str, part.indexes))})"
         if part.indexes
-        else f"{part.node_id} ({_count(part.gpus, 'GPU')})"
+        else f"{part.node_id} ({count(part.gpus, 'GPU')})"
         for part in answer.nodes
     )  # fmt: skip
     if answer.starts == "now":
@@ -208,7 +207,7 @@ def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
         rows = [("starts", f"not as things stand: {answer.message}")]
     if answer.preempts:
         names = [
-            f"{victim.job_id or 'a job of another team'} ({_count(victim.gpus, 'GPU')})"
+            f"{victim.job_id or 'a job of another team'} ({count(victim.gpus, 'GPU')})"
             for victim in answer.preempts
         ]
         cost, value = answer.cost_gpu_seconds / 3600, answer.value_gpu_seconds / 3600

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from gangline.render import NONE, Column
 from gangline.session import Session
 
 MAX_COMPARED = 20
+_CURVE = (8, 24)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _RUNS = (
     Column("RUN", flexible=True),
@@ -78,8 +79,29 @@ def metrics(
         _follow(session, job_id, name or ())
         return
     curves = session.client.curves(job_id, name or (), points=points)
-    rows = [_metric(curve) for curve in curves if curve.points]
+    shown = [curve for curve in curves if curve.points]
+    if missing := set(name or ()) - {curve.name for curve in shown}:
+        _refuse(session, job_id, missing)
+    room = _curve_room([_metric(curve, 1) for curve in shown])
+    rows = [_metric(curve, room) for curve in shown]
     session.out.table(curves, _METRICS, rows, f"{job_id} has reported no metrics yet")
+
+
+def _refuse(session: Session, run_id: str, missing: Iterable[str]) -> None:
+    """Raise CliError that says which metrics there are."""
+    known = sorted(curve.name for curve in session.client.curves(run_id, (), points=2))
+    raise CliError(
+        f"{run_id} has no metric {', '.join(sorted(missing))}",
+        f"it has {', '.join(known)}" if known else "it has reported none yet",
+        ExitCode.USAGE,
+    )
+
+
+def _curve_room(rows: Sequence[Sequence[str]]) -> int:
+    """The width that curves may have, so that no name of a metric is cut: --name wants it whole."""
+    titles = [column.title for column in _METRICS]
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)][:-1]
+    return max(_CURVE[0], min(_CURVE[1], render.WIDTH - sum(widths) - 2 * len(widths)))
 
 
 def _follow(session: Session, run_id: str, names: Sequence[str]) -> None:
@@ -92,7 +114,7 @@ def _follow(session: Session, run_id: str, names: Sequence[str]) -> None:
         session.out.note("the run goes on")
 
 
-def _metric(curve: Curve) -> list[str]:
+def _metric(curve: Curve, room: int) -> list[str]:
     last = curve.points[-1]
     return [
         curve.name,
@@ -100,7 +122,7 @@ def _metric(curve: Curve) -> list[str]:
         render.number(last.value),
         render.number(min(point.low for point in curve.points)),
         render.number(max(point.high for point in curve.points)),
-        render.sparkline([point.value for point in curve.points], 24),
+        render.sparkline([point.value for point in curve.points], room),
     ]
 
 

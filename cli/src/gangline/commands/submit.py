@@ -85,8 +85,10 @@ def _wait(session: Session, job: Job, timeout_s: float | None) -> None:
 
 
 def _tell(job: Job, out: Output) -> None:
-    why = job.waiting.message if job.waiting and not job.ended else job.reason
-    out.note(f"{job.state}" + (f": {render.plain(why)}" if why else ""))
+    if job.ended:  # told in full at once
+        return
+    why = job.waiting.message if job.waiting else job.reason
+    out.note(render.wrap(f"{job.state}" + (f": {why}" if why else "")))
 
 
 def _follow(session: Session, job: Job) -> None:
@@ -134,10 +136,10 @@ def plan_text(
     rows = [
         ("job", f"{spec.name}, priority {spec.priority}, {spec.strategy}"),
         ("runs", render.shorten(render.plain(what), 64)),
-        ("gang", f"{plan.gpus} GPUs{_types(spec.resources.gpu_type)}, all at once"),
+        ("gang", f"{render.count(plan.gpus, 'GPU')}{_types(spec.resources.gpu_type)}, all at once"),
     ]
     if file.bundle is not None:
-        files = f"{file.bundle.files} file{'' if file.bundle.files == 1 else 's'}"
+        files = render.count(file.bundle.files, "file")
         rows.append(("workdir", f"{files}, {render.size(len(file.bundle.data))} packed"))
     rows.append(("team", _team_text(spec.team, plan.gpus, teams)))
     free = sum(len(node.gpus) - node.gpus_used for node in nodes if node.status == _READY)

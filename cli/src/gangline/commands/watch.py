@@ -14,11 +14,12 @@ from rich.live import Live
 from rich.text import Text
 
 from gangline import render
-from gangline.api_models import Job
+from gangline.api_models import Failure, Job
 from gangline.commands.jobs import JobId, checkpoint_text, steps
 from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
+from gangline.output import Output
 from gangline.session import Session
 
 REFRESH_S = 1.0
@@ -74,8 +75,8 @@ def watch(
                     losses,
                 )
         else:
-            told: list[str] = []
-            ended = _until_end(session, job, timeout, lambda job: _tell(session, job, told), losses)
+            teller = _Teller(out)
+            ended = _until_end(session, job, timeout, teller.tell, losses)
     except KeyboardInterrupt as error:
         raise as_unfinished(error, job_id) from None
     end_with(ended, out)
@@ -103,12 +104,29 @@ def _until_end(
         job = session.client.get(job.job_id)
 
 
-def _tell(session: Session, job: Job, told: list[str]) -> None:
-    """A line whenever the state, the step or the reason is another one."""
-    text = line(job)
-    if not told or told[-1] != text:
-        told[:] = [text]
-        session.out.line(job, text)
+class _Teller:
+    """A line whenever the state, the step or the reason is another one; and of each failure."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._told = ""
+        self._failed = 0
+
+    def tell(self, job: Job) -> None:
+        """What is new."""
+        failure = job.failure
+        if failure is not None and failure.attempt > self._failed and not job.ended:
+            self._failed = failure.attempt
+            self._out.note(failure_text(failure))
+        if (text := line(job)) != self._told:
+            self._told = text
+            self._out.line(job, text)
+
+
+def failure_text(failure: Failure) -> str:
+    """Which attempt failed, why, who first, and what is done about it."""
+    who = "" if failure.first_rank is None else f", rank {failure.first_rank} first"
+    return f"attempt {failure.attempt} failed ({failure.cause}{who}): {failure.action}"
 
 
 def line(job: Job) -> str:
@@ -131,7 +149,7 @@ def panel(job: Job, losses: LossHistory, now: datetime) -> str:
     places = ", ".join(f"{place.node_id} ({len(place.gpus)})" for place in job.nodes)
     lines = [
         f"{job.job_id}  {job.state.upper()}  attempt {job.attempt}, {restarts_of(job)}",
-        f"  team {job.team}   {job.gpus} GPUs   priority {job.priority}   {places}",
+        f"  team {job.team}   {render.count(job.gpus, 'GPU')}   priority {job.priority}   {places}",
     ]
     if job.waiting is not None and not job.started_at:
         lines.append(render.wrap(f"waits: {job.waiting.message}", indent="  "))
@@ -155,9 +173,7 @@ def panel(job: Job, losses: LossHistory, now: datetime) -> str:
     )
     lines.append(f"  last checkpoint: {checkpoint_text(job, now)}")
     if job.failure is not None and not job.ended:
-        failure = job.failure
-        who = "" if failure.first_rank is None else f", rank {failure.first_rank} first"
-        lines.append(f"  attempt {failure.attempt} failed ({failure.cause}{who}): {failure.action}")
+        lines.append(f"  {failure_text(job.failure)}")
     return "\n".join(
         render.shorten(text, render.WIDTH) for part in lines for text in part.splitlines()
     )

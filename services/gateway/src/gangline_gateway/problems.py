@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from gangline_schemas.base import FieldError
+from gangline_schemas.base import FieldError, in_words
 from gangline_schemas.secrets import redact
 
 log = structlog.get_logger(__name__)
@@ -142,7 +142,10 @@ def _problem(request: Request, error: Exception) -> JSONResponse:
 
 def _validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
-    found = [_field_error(item["loc"], str(item["msg"])) for item in error.errors()]
+    found = [
+        _field_error(item["loc"], in_words(item["type"], item["msg"], item.get("ctx", {})))
+        for item in error.errors()
+    ]
     first = found[0]
     problem = ProblemError(422, "invalid", f"{first.field}: {first.message}", errors=found)
     return response(problem, request.scope.get("trace_id"))
@@ -153,7 +156,7 @@ def _field_error(location: Sequence[object], message: str) -> FieldError:
     if parts and parts[0] == "body":
         parts = parts[1:]
     field = redact(".".join(parts))[:_MAX_NAME] or "(body)"
-    return FieldError(field=field, message=redact(message.removeprefix("Value error, ")))
+    return FieldError(field=field, message=redact(message))
 
 
 def _http(request: Request, error: Exception) -> JSONResponse:
