@@ -15,7 +15,7 @@ from gangline_schemas.events.workers import GpuHealth, NodeHealth
 from gangline_worker.agent.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.gpu_health import GpuWatch
 from gangline_worker.agent.health_source import HealthWatch, HostHealth, ScriptedHealth
-from gangline_worker.agent.inventory import find_gpus
+from gangline_worker.agent.inventory import DriverUnusable, find_gpus
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
@@ -170,8 +170,14 @@ def test_a_node_whose_driver_does_not_work_is_none_of_cpus(
     if offered:
         assert find_gpus() == ()
     else:
-        with pytest.raises(OSError, match="NVML cannot be used"):
+        with pytest.raises(DriverUnusable, match="GPUs cannot be used"):
             find_gpus()
+
+
+def test_nor_is_one_of_whose_gpus_none_answers(driver: Driver, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", driver.refuse)
+    with pytest.raises(DriverUnusable, match="none of 2 GPUs answers"):
+        find_gpus()
 
 
 def test_a_machine_without_a_driver_has_no_gpus(driver: Driver, monkeypatch: pytest.MonkeyPatch):

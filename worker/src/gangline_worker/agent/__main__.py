@@ -13,6 +13,7 @@ from gangline_service.lifecycle import Context, Restart, run
 from .app import Agent
 from .config import AgentSettings
 from .handover import refusal, take_over
+from .inventory import DriverUnusable
 from .isolation import IsolationMissing
 from .premises import DataFolderTaken
 from .renewal import TRIAL_OPTION
@@ -45,7 +46,7 @@ def _main(context: Context[AgentSettings]) -> Restart | None:
     context.health.expect("bus")
     try:
         return Agent(context, connect, take_over()).run()
-    except (DataFolderTaken, IsolationMissing) as error:
+    except (DataFolderTaken, DriverUnusable, IsolationMissing) as error:
         raise SystemExit(str(error)) from None
 
 

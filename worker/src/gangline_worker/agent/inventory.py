@@ -18,6 +18,10 @@ log = structlog.get_logger(__name__)
 _GIB = 1024**3
 
 
+class DriverUnusable(Exception):
+    """GPUs have a driver here that does not work: such a node must not pass for one of CPUs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """How the node is named and where it stands."""
@@ -43,7 +47,7 @@ def find_gpus() -> tuple[GpuInfo, ...]:
     """The GPUs that answer NVML; () where there is no NVIDIA driver.
 
     Raises:
-        OSError: there is one, and it does not work: such a node must not pass for one of CPUs.
+        DriverUnusable: there is one, and it or no GPU of it works.
     """
     import pynvml
 
@@ -56,7 +60,7 @@ def find_gpus() -> tuple[GpuInfo, ...]:
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
         }:
             return ()
-        raise OSError(f"NVML cannot be used: {error}; mend it, or set GANGLINE_SLOTS") from error
+        raise _unusable(str(error)) from error
     found = []
     for index in range(count):
         try:
@@ -69,7 +73,13 @@ def find_gpus() -> tuple[GpuInfo, ...]:
         found.append(
             GpuInfo(index=index, model=gpu_model(str(name)), memory_gb=memory.total / _GIB)
         )
+    if count and not found:
+        raise _unusable(f"none of {count} GPUs answers")
     return tuple(found)
+
+
+def _unusable(why: str) -> DriverUnusable:
+    return DriverUnusable(f"GPUs cannot be used ({why}): mend the driver, or set GANGLINE_SLOTS")
 
 
 def gpu_model(name: str) -> str:
