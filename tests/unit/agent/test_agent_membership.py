@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -12,6 +14,7 @@ from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, N
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.core import AgentCore
 from gangline_worker.agent.fitness import FitnessLimits, unfit_for
+from gangline_worker.agent.lease_guard import KeptGuard, LeaseGuard
 from gangline_worker.agent.membership import AgentLimits
 from gangline_worker.agent.model import (
     Action,
@@ -175,3 +178,25 @@ def test_a_lease_that_does_not_end_before_others_take_over_is_refused(
     monkeypatch.setenv("GANGLINE_LEASE_S", "59.9")
     monkeypatch.setenv("GANGLINE_HEARTBEAT_TIMEOUT_S", "60")
     assert AgentSettings.load().lease == 59.9
+
+
+def test_ranks_of_an_agent_that_stands_still_are_killed_before_others_take_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GANGLINE_STORE_URL", "file:///s")
+    assert AgentSettings.load().guard_slack_s == 2.0
+    monkeypatch.setenv("GANGLINE_HEARTBEAT_TIMEOUT_S", "4")
+    settings = AgentSettings.load()
+    assert settings.lease + settings.guard_slack_s == 3.5
+    reading, writing = os.pipe()
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        guard = LeaseGuard("/nowhere", 0, settings.guard_slack_s)
+        guard.adopt(KeptGuard(process.pid, writing))
+        guard.extend(100.0)
+        assert float(os.read(reading, 100)) == 100.5
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reading)
+        os.close(writing)

@@ -129,7 +129,8 @@ class Agent:
             check_again_s=settings.check_again_s,
         )
         self._core = AgentCore(self._node, limits)
-        self._guard = LeaseGuard(str(self._folders.sockets), self._premises.lock)
+        sockets, lock = str(self._folders.sockets), self._premises.lock
+        self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = self._warm_start()
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
         self._stores = StoreHost(self._inbox.put, zygote)

@@ -14,6 +14,7 @@ from gangline_schemas.isolation import Isolation
 from gangline_service.settings import ServiceSettings
 
 from .inventory import node_name
+from .lease_guard import SLACK_S
 from .notices import Provider
 
 _LEASE_SHARE = 0.75
@@ -144,3 +145,8 @@ class AgentSettings(ServiceSettings):
     def lease(self) -> float:
         """The lease in seconds."""
         return self.lease_s if self.lease_s is not None else _LEASE_SHARE * self.heartbeat_timeout_s
+
+    @property
+    def guard_slack_s(self) -> float:
+        """So long after the lease an agent that stands still has its ranks killed: in time, too."""
+        return min(SLACK_S, (self.heartbeat_timeout_s - self.lease) / 2)

@@ -15,7 +15,7 @@ from .forked import Forked
 
 log = structlog.get_logger(__name__)
 
-_SLACK_S = 2.0  # the agent itself comes first, and can say why
+SLACK_S = 2.0
 _END_S = 5.0
 
 
@@ -31,11 +31,13 @@ class LeaseGuard:
     """Runs the guard's process. All methods from one thread.
 
     It holds `lock`, the data folder's, too: no next agent starts before it has cleaned up.
+    It kills `slack_s` after the end of the lease: the agent itself comes first, and can say why.
     """
 
-    def __init__(self, socket_folder: str, lock: int) -> None:
+    def __init__(self, socket_folder: str, lock: int, slack_s: float = SLACK_S) -> None:
         self._folder = socket_folder
         self._lock = lock
+        self._slack_s = slack_s
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._stdin = -1
         self._told_s = 0.0
@@ -80,7 +82,7 @@ class LeaseGuard:
             self.start()
         if lease_ends_s != self._told_s:
             with contextlib.suppress(OSError):
-                os.write(self._stdin, f"{lease_ends_s + _SLACK_S!r}\n".encode())
+                os.write(self._stdin, f"{lease_ends_s + self._slack_s!r}\n".encode())
             self._told_s = lease_ends_s
 
     def stop(self) -> None:
