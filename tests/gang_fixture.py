@@ -55,6 +55,8 @@ KILL_AT_ENV = "TEST_KILL_AT_STEP"
 BAD_LOSS_ENV = "TEST_BAD_LOSS_RANK_FIRST_COUNT_ADDED"
 SLOW_LAYER_ENV = "TEST_SLOW_LAYER_RANK"
 SLOW_LAYER_S = 0.1
+SLOW_DATA_ENV = "TEST_SLOW_DATA_RANK"
+SLOW_DATA_S = 0.5
 LATE_COPY_ENV = "TEST_LATE_COPY"
 SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
@@ -115,6 +117,19 @@ def slow_layers() -> None:
     Layer._forward = slow  # type: ignore[method-assign]
 
 
+def slow_data() -> None:
+    """Let each read of a batch take `SLOW_DATA_S` longer."""
+    from gangline_worker.data.text import TextData
+
+    quick = TextData.batch
+
+    def slow(self: TextData, *arguments: Any) -> Any:
+        time.sleep(SLOW_DATA_S)
+        return quick(self, *arguments)
+
+    TextData.batch = slow  # type: ignore[method-assign]
+
+
 def save_at_once() -> None:
     """Let the trainer save what it loaded, instead of training."""
     from gangline_worker.training.agreement import StepNews, summarize
@@ -156,6 +171,8 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         copy_late()
     if SAVE_ENV in env:
         save_at_once()
+    if env.get(SLOW_DATA_ENV) == env["RANK"]:
+        slow_data()
     if env.get(SLOW_LAYER_ENV) == env["RANK"]:
         slow_layers()
     rank, first, count, added = env.get(BAD_LOSS_ENV, "none 0 0 0").split()

@@ -10,7 +10,15 @@ from statistics import median
 import pytest
 
 from agent_fixture import AgentEnd
-from gang_fixture import BAD_LOSS_ENV, EXIT_AGENT, SLOW_LAYER_ENV, SLOW_LAYER_S, Gang
+from gang_fixture import (
+    BAD_LOSS_ENV,
+    EXIT_AGENT,
+    SLOW_DATA_ENV,
+    SLOW_DATA_S,
+    SLOW_LAYER_ENV,
+    SLOW_LAYER_S,
+    Gang,
+)
 from gangline_schemas.checkpoint import RankManifest
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.rank_protocol import (
@@ -162,6 +170,28 @@ def test_a_rank_with_slow_layers_works_longer_and_who_waits_for_it_does_not(
     waits, slow = (median(work) for work in work_of(said))
     assert slow >= 2 * SLOW_LAYER_S, "it has two layers"
     assert waits < slow / 2
+
+
+def test_the_longest_wait_for_data_of_each_step_is_told_with_its_loss(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k", SLOW_DATA_ENV: "1"}
+    settings = ("steps=5", "data_ahead=1")
+    run = Gang(tmp_path / "run", 2, settings, extra_env=env).wait()
+    assert run.codes == (0, 0), run.text
+
+    def waits(said: Sequence[FromRank]) -> list[dict[int, float | None]]:
+        reports = [message for message in said if isinstance(message, Report)]
+        return [
+            reported([message for message in reports if ("loss" in message.metrics) == first], name)
+            for first, name in ((True, "data_wait_s"), (False, "data_wait_s"), (True, "busy_s"))
+        ]
+
+    said = agent.wait_for(lambda said: [len(found) for found in waits(said)] == [5, 5, 5])
+    longest, slow, own = ([value or 0.0 for value in found.values()] for found in waits(said))
+    assert max(longest) == max(slow) > SLOW_DATA_S / 5, "it is that of the other rank, to the bit"
+    assert all(told >= waited for told, waited in zip(longest, slow, strict=True))
+    assert min(own) < SLOW_DATA_S / 5, "to wait for the other rank is no work"
 
 
 def test_all_ranks_name_the_same_samples_of_a_spike_and_leave_them_out_at_any_world_size(
