@@ -152,5 +152,7 @@ def test_targets_are_the_next_bytes_and_windows_cover_the_text(tmp_path: Path) -
 def test_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text in"):
         load_text(str(tmp_path))
+    with pytest.raises(DataError, match=r"there is no '.*nothing' on this node"):
+        load_text(str(tmp_path / "nothing"))
     with pytest.raises(DataError, match="give more text"):
         TextData.of(np.zeros(5, dtype=np.uint8), seq_len=10, seed=1)

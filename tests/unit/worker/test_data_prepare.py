@@ -162,6 +162,27 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
         prepare(tmp_path / "full", small_sources([text], out), ByteTokenizer(), quiet)
 
 
+def test_what_ended_before_its_first_shard_takes_no_folder(tmp_path: Path) -> None:
+    """A column that there is not, or an empty file: the command that is right now may follow."""
+    out, lines = tmp_path / "out", tmp_path / "a.jsonl"
+    lines.write_text('{"body": "one"}\n{"body": "two"}\n')
+    with pytest.raises(DataError, match="has no field 'text'"):
+        prepare(out, small_sources([lines], out), ByteTokenizer(), quiet)
+    manifest = prepare(out, small_sources([lines], out, field="body"), ByteTokenizer(), quiet)
+    assert manifest.documents == 2
+    with pytest.raises(DataError, match="was begun with other field"):
+        prepare(out, small_sources([lines], out), ByteTokenizer(), quiet)
+
+
+def test_an_output_that_is_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("words")
+    assert main(["prepare", str(file), "--out", str(file)]) == 2
+    assert f"--out {file}: is a file; name a folder" in capsys.readouterr().err
+
+
 def test_an_input_that_changes_on_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a" * 100)
     (tmp_path / "b.txt").write_bytes(b"b" * 100)

@@ -408,5 +408,7 @@ def test_a_job_reads_the_snapshot_that_it_names_or_nothing(
         monkeypatch.setenv("GANGLINE_DATA_SNAPSHOT", other)
         with pytest.raises(DataError, match=f"and the job names data_snapshot {other}"):
             opened(source)
+    with pytest.raises(DataError, match=f"there is no '.*/gone' .* the job names .* {other}"):
+        opened(f"{tmp_path}/gone")
     with pytest.raises(DataError, match="is text, and the job names data_snapshot"):
         open_samples(str(tmp_path), seq_len=16, seed=1, complain=str, suffix=".txt")

@@ -30,7 +30,7 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     ],
     out: Annotated[Path, typer.Option("--out", help="The snapshot's folder.")],
     name: Annotated[
-        str | None, typer.Option("--name", help="The name before the digest [the folder's].")
+        str | None, typer.Option("--name", help="The name before the digest (else the folder's).")
     ] = None,
     tokenizer: Annotated[
         str, typer.Option("--tokenizer", help="bytes, tokenizers:FILE or transformers:NAME.")
@@ -38,7 +38,7 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     field: Annotated[
         str, typer.Option("--field", help="Of JSON lines and Parquet: what holds the text.")
     ] = "text",
-    shard_mb: Annotated[int, typer.Option("--shard-mb", help="MiB of a shard.")] = 128,
+    shard_mb: Annotated[int, typer.Option("--shard-mb", help="MiB of a shard, 1 to 16384.")] = 128,
     end_of_document: Annotated[
         int | None, typer.Option("--end-of-document", help="Token that ends a document.")
     ] = None,
@@ -60,7 +60,7 @@ def index(
         str, typer.Argument(metavar="PLACE", help="A folder with *.tar files, or a URL.")
     ],
     name: Annotated[
-        str | None, typer.Option("--name", help="The name before the digest [the folder's].")
+        str | None, typer.Option("--name", help="The name before the digest (else the folder's).")
     ] = None,
     json: Json = False,
 ) -> None:

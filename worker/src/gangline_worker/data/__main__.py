@@ -86,6 +86,8 @@ def _corpus(name: str | None, folder: str) -> str:
 
 def _prepare(options: argparse.Namespace) -> int:
     corpus = _corpus(options.name, options.out.resolve().name)
+    if options.out.exists() and not options.out.is_dir():
+        raise DataError(f"--out {options.out}: is a file; name a folder")
     if not 1 <= options.shard_mb <= 1 << 14:
         raise DataError(f"--shard-mb {options.shard_mb}: must be 1 to 16384 (MiB)")
     tokenizer = find_tokenizer(options.tokenizer)

@@ -17,7 +17,7 @@ from gangline_worker.data.manifest import MANIFEST_FILE, TarManifest
 from gangline_worker.data.samples import Samples
 from gangline_worker.data.source import Snapshot, folder_snapshot, store_snapshot
 from gangline_worker.data.tar import TarData
-from gangline_worker.data.text import TextData, load_text
+from gangline_worker.data.text import STDLIB, TextData, load_text
 from gangline_worker.data.tokens import TokenData, TokenReader
 
 CACHE_ENV = "GANGLINE_DATA_CACHE"
@@ -58,6 +58,10 @@ def check_is_named(source: str, name: str | None) -> None:
     wanted = os.environ.get(SNAPSHOT_ENV)
     if wanted is None or wanted == name or not named_by_content(wanted):
         return
+    if name is None and "://" not in source and source != STDLIB and not Path(source).exists():
+        raise DataError(
+            f"data: there is no {source!r} on this node, and the job names data_snapshot {wanted}"
+        )
     raise DataError(
         f"data: {source!r} is {name or 'text'}, and the job names data_snapshot {wanted}; say "
         "where that one lies, or name in the job what it reads"

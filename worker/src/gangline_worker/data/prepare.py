@@ -1,7 +1,7 @@
 """Making a token snapshot from text, so that a kill at any moment costs at most one shard's work.
 
 1. The folder is locked, what a killed writer left half-written is removed, and `sources.json` says
-   what is prepared: settings and input files. A folder with other sources is refused.
+   what is prepared: settings and input files. A folder with shards of other sources is refused.
 2. Documents become tokens, tokens fill a buffer of one shard.
 3. A full shard is written: its tokens, its document offsets, then its record
    (`shard-NNNNNN.json`: digests, and the place in the input where the next one begins), each
@@ -140,6 +140,9 @@ def _begin(out: Path, sources: Sources) -> None:
         before = Sources.decode(path.read_bytes())
     except ValidationError:
         raise DataError(f"{path}: is damaged; name another folder") from None
+    if before != sources and not any(out.glob("shard-*")) and not (out / MANIFEST_FILE).exists():
+        replace_file(path, [sources.encode()])  # that one ended before it made anything
+        return
     if before != sources:
         given, found = sources.data(), before.data()
         changed = [name for name in given if given[name] != found.get(name)]

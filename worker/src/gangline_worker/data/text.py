@@ -52,8 +52,14 @@ def load_text(source: str, *, suffix: str = ".py", max_bytes: int = 12_000_000) 
         total += len(chunk)
         if total >= max_bytes:
             break
+    if not total and not root.exists():
+        raise DataError(
+            f"data: there is no {source!r} on this node; name a folder or a file that all nodes have"
+        )
     if not total:
-        raise DataError(f"data: no text in {source!r} (files ending in {suffix!r}); name a folder")
+        raise DataError(
+            f"data: no text in {source!r} (files ending in {suffix!r}: data_suffix says which)"
+        )
     return np.frombuffer(b"".join(chunks), dtype=np.uint8)
 
 
