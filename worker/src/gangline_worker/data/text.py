@@ -54,7 +54,7 @@ def load_text(source: str, *, suffix: str = ".py", max_bytes: int = 12_000_000) 
             break
     if not total and not root.exists():
         raise DataError(
-            f"data: there is no {source!r} on this node; name a folder or a file that all nodes have"
+            f"data: there is no {source!r} on this node; name a folder or file that all nodes have"
         )
     if not total:
         raise DataError(
