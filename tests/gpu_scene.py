@@ -9,6 +9,8 @@ import pynvml
 import pytest
 import torch
 
+from gangline_worker.agent.environment import driver_variables
+
 Test = TypeVar("Test", bound=Callable[..., object])
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 
@@ -38,6 +40,7 @@ def uuid_of(place: int) -> str:
 def rank_variables(*places: int) -> dict[str, str]:
     """How a rank is given these GPUs."""
     return {
+        **driver_variables(),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": ",".join(str(nvml_index(place)) for place in places),
     }
