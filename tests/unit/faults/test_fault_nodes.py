@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from decider_run import DeciderRun
 from fault_scene import PEER_LOST, allocated, beat, exited, fault_run, joined
+from gangline_faults.model import Health
 from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import (
     FailureCause,
@@ -169,6 +172,22 @@ def test_a_leaving_node_is_not_missed_and_its_gangs_have_not_failed() -> None:
     assert run.feed(leaving) == []
     run.signal(beat("n1"))
     assert live_through(run, 100, "n2") == []
+
+
+def test_of_nodes_that_left_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of a cloud come and go, each under a name of its own."""
+    monkeypatch.setattr("gangline_faults.state.LEFT_NODES", 2)
+    run = fault_run()
+    run.feed(joined("stays"))
+    for number in range(5):
+        run.feed(joined(f"spot-{number}"))
+        run.signal(beat(f"spot-{number}"))
+    for number in (3, 0, 1, 4):
+        run.feed(NodeLeaving(node_id=f"spot-{number}", incarnation="a", reason="spot"))
+    assert set(run.state.nodes) == {"stays", "spot-2", "spot-1", "spot-4"}
+    assert set(run.state.listening.seen) == {"spot-2"}
+    run.feed(joined("spot-3", "b"))
+    assert run.state.nodes["spot-3"].health is Health.HEALTHY
 
 
 def test_one_gang_fails_once_when_two_of_its_nodes_go_silent_together() -> None:

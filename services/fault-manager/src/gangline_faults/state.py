@@ -42,6 +42,7 @@ from gangline_schemas.events.faults import (
 from gangline_schemas.events.workers import DataBlockDamaged
 
 PAST_INCARNATIONS = 32
+LEFT_NODES = 1000
 ENDED_JOBS = 1000
 EARLY_EXITS = 8
 FLAGS_OF_A_JOB = 64
@@ -83,8 +84,7 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
         case NodeSuspected():
             state.nodes[event.node_id].health = Health.SUSPECTED
         case NodeFailed():
-            left = event.reason == "left"
-            state.nodes[event.node_id].health = Health.LEFT if left else Health.FAILED
+            _fail_node(state, event)
         case NodeRecovered():
             state.nodes[event.node_id].health = Health.HEALTHY
         case NodeDistrusted():
@@ -124,6 +124,24 @@ def _watch_node(state: FaultState, event: NodeWatched, at: datetime) -> None:
     state.nodes[event.node_id] = Node(event.incarnation, past=past)
     state.listening.seen.pop(event.node_id, None)
     state.listening.watched[event.node_id] = at
+
+
+def _fail_node(state: FaultState, event: NodeFailed) -> None:
+    """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
+    node = state.nodes[event.node_id]
+    if event.reason != "left":
+        node.health = Health.FAILED
+        return
+    node.health = Health.LEFT
+    state.nodes[event.node_id] = state.nodes.pop(event.node_id)  # to the end: it left last
+    heard = state.listening
+    for known in (heard.seen, heard.watched, heard.health):
+        known.pop(event.node_id, None)
+    left = [node_id for node_id, node in state.nodes.items() if node.health is Health.LEFT]
+    for node_id in left[:-LEFT_NODES]:
+        del state.nodes[node_id]
+        state.blames.pop(node_id, None)
+        state.distrusted.pop(node_id, None)
 
 
 def _watch_gang(state: FaultState, event: GangWatched) -> None:
