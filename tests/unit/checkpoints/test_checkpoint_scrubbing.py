@@ -119,6 +119,18 @@ def test_a_store_that_is_away_is_left_alone_for_a_while() -> None:
     assert begun(run.tick(1)) == [10]
 
 
+def test_one_that_the_store_never_gives_keeps_no_other_from_being_read() -> None:
+    run = with_checkpoints(10, 20, 30)
+    run.tick(DAY_S)
+    read: list[str] = []
+    for _ in range(4):
+        [name] = run.effects()
+        read.append(name)
+        run.done(name, Away("no answer") if name == key(10) else RIGHT)
+        run.tick(AWAY_S)
+    assert read == [key(10), key(20), key(30), key(10)]
+
+
 def test_what_is_deleted_meanwhile_is_not_called_corrupted() -> None:
     run = checkpoint_run()
     run.feed(allocated(keep=Retention(latest=1)))

@@ -64,8 +64,9 @@ class CheckpointState:
     bounded memory of jobs of which nothing is kept. `effects` follows from the rest.
 
     `right` says of each healthy committed checkpoint when all its bytes were found right, oldest
-    first. One at a time is read again (`scrubbing`); `scrubbed_at` is when the last one ended,
-    `scrub_away` whether because the store was away. `failures` are those of all jobs.
+    first, but for what could not be read, which goes to the end. One at a time is read again
+    (`scrubbing`); `scrubbed_at` is when the last one ended, `scrub_away` whether because the store
+    was away. `failures` are those of all jobs.
 
     `trying` are the checkpoints that were asked to be validated, by the run that shall do it.
     """
@@ -287,8 +288,11 @@ def _change_scrub(
         job = state.jobs[event.job_id]
         state.scrubbing = Scrub(event.job_id, job.prefix, step_id, _size_of(job, step_id))
         return
+    place = (event.job_id, *step_id)
     if isinstance(event, CheckpointScrubbed):
-        _found_right(state, (event.job_id, *step_id), at)
+        _found_right(state, place, at)
+    elif place in state.right:  # it alone may be what the store does not give: others come first
+        state.right[place] = state.right.pop(place)
     _end_scrub(state, at, away=isinstance(event, EffectDeferred))
 
 
