@@ -23,7 +23,6 @@ import psutil
 RANKS = 2
 SCRIPT = Path(__file__).with_name("torchrun_script.py")
 WAIT_S = 90.0
-LIFE_S = 500.0
 END_S = 10.0
 POLL_S = 0.1
 SETTLED_STEPS = 15
@@ -66,9 +65,9 @@ class Torchrun:
         self._max_restarts = max_restarts
 
     def __enter__(self) -> Self:
-        # `timeout`: it ends, and its ranks with it, also if this process is killed.
-        command = ["timeout", "--signal=KILL", str(LIFE_S), sys.executable, "-m"]
-        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+        # It ends, and its ranks with it, also if this process is killed.
+        command = ["setpriv", "--pdeathsig=KILL", sys.executable, "-m", "torch.distributed.run"]
+        command += ["--standalone", f"--nproc-per-node={RANKS}"]
         command += [f"--max-restarts={self._max_restarts}", str(SCRIPT), str(self._folder)]
         settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
         with self._output.open("wb") as output:

@@ -21,11 +21,16 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+LIFE_S = 240
+_PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # first: imports take seconds
+signal.alarm(LIFE_S)
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 TORCH_IMPORTED = time.perf_counter()
 from models import SMALL  # noqa: E402 - what only Gangline's model needs is told apart
@@ -36,9 +41,7 @@ from gangline_worker.training.model import Transformer, loss_of  # noqa: E402
 from gangline_worker.training.state import build_optimizer, tensors_of  # noqa: E402
 
 MODEL_IMPORT_S = time.perf_counter() - TORCH_IMPORTED
-LIFE_S = 240
 SAVE_EVERY, KEPT = 10, 2
-_PR_SET_PDEATHSIG = 1
 
 
 def saved(folder: Path) -> list[Path]:
@@ -99,6 +102,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.alarm(LIFE_S)
     main(Path(sys.argv[1]))
