@@ -300,6 +300,21 @@ def test_data_is_approved_withdrawn_and_listed(gangline: Runner, stub: Stub) -> 
     assert "nothing is approved" in gangline("data", "approvals", name).err
 
 
+def test_data_is_approved_by_its_whole_name(gangline: Runner, stub: Stub) -> None:
+    done = gangline("data", "approve", "corpus", "--project", "assistants", "--purpose", "training")
+    assert (done.code, stub.asked) == (2, [])
+    assert "gangline data show" in done.err
+
+
+def test_a_purpose_is_read_whole(gangline: Runner, stub: Stub) -> None:
+    use = {"snapshot": f"c2@xxh3-{'0' * 32}", "project": "assistants", "purpose": "model-training"}
+    approval = use | {"user": "local-admin", "approved_at": NOW}
+    stub.on("GET", "/v1/data-approvals", {"approvals": [approval]})
+    shown = gangline("data", "approvals").out
+    assert "assistants  model-training  local-ad" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 def test_teams_are_shown_as_a_tree_within_80_columns(gangline: Runner, stub: Stub) -> None:
     lab = TEAM | {
         "team": "lab", "gpu_limit": 1024, "gpu_guarantee": 512, "gpus_used": 1000,

@@ -102,23 +102,24 @@ def test_explain_says_what_it_does_not_know(
 
 
 @pytest.mark.parametrize(
-    ("state", "message", "said"),
+    ("state", "message", "said", "way_on"),
     [
-        ("succeeded", "every rank ended with exit code 0", "succeeded at"),
-        ("failed", "rank 1 was killed by signal 9", "failed at"),
-        ("cancelled", "cancelled by request", "was cancelled at"),
-        ("rejected", "Would exceed quota: 96/64 GPUs", "was rejected at"),
+        ("succeeded", "every rank ended with exit code 0", "succeeded at", f"metrics {JOB}"),
+        ("failed", "rank 1 was killed by signal 9", "failed at", f"logs {JOB}"),
+        ("cancelled", "cancelled by request", "was cancelled at", f"checkpoints {JOB}"),
+        ("rejected", "Would exceed quota: 96/64 GPUs", "was rejected at", "teams"),
     ],
 )
 def test_explain_of_an_ended_job_says_when_and_how_it_ended(
-    gangline: Runner, stub: Stub, state: str, message: str, said: str
+    gangline: Runner, stub: Stub, state: str, message: str, said: str, way_on: str
 ) -> None:
-    ended = {"state": state, "code": state, "message": message, "evidence": {"restarts": 1}}
+    evidence = {"restarts": 1, "last_failure": message}
+    ended = {"state": state, "code": state, "message": message, "evidence": evidence}
     stub.on("GET", EXPLAIN, EXPLAINED | {"waits_for": None, "eta": None} | ended)
     lines = gangline("explain", JOB).out.splitlines()
     assert lines[0].startswith(f"{JOB} {said} 2026-11-21 10:00 UTC, ")
     assert lines[0].endswith(" ago")
-    assert lines[1:3] == [f"  {message}", "  restarts: 1"]
+    assert lines[1:] == [f"  {message}", "  restarts: 1", f"next: gangline {way_on}"], "once"
     running = {"state": "running", "code": "running", "message": "the job is running"}
     stub.on("GET", EXPLAIN, EXPLAINED | {"waits_for": None, "eta": None} | running)
     assert gangline("explain", JOB).out.splitlines()[0] == f"{JOB} is running"

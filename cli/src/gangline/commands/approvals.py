@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from gangline import render
+from gangline.errors import CliError, ExitCode
 from gangline.render import Column
 from gangline.session import Session
+from gangline_schemas.data_use import named_by_content
 
 _TABLE = (
     Column("SNAPSHOT"),
@@ -32,6 +34,12 @@ def approve(
     ] = False,
 ) -> None:
     """Let a project's jobs use a snapshot for a purpose (an admin's)."""
+    if not named_by_content(snapshot):
+        raise CliError(
+            f"{snapshot} is not the whole name of a snapshot",
+            "it ends in its digest; `gangline data show PLACE` prints it",
+            ExitCode.USAGE,
+        )
     use = session.client.approve_data(snapshot, project, purpose, approve=not withdraw)
     stands = "approved" if use.approved else "not approved"
     text = f"{use.snapshot} is {stands} for {use.project}: {render.plain(use.purpose)}"

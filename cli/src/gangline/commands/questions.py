@@ -52,7 +52,7 @@ def explained(found: Explanation, now: datetime) -> str:
     lines += [
         render.wrap(_evidence(name, value), "  ")
         for name, value in found.evidence.items()
-        if value not in (None, [], {}) and not (found.waits_for and name in _SHOWN)
+        if value not in (None, [], {}, found.message) and not (found.waits_for and name in _SHOWN)
     ]
     command = _NEXT.get(found.code) or _NEXT.get(found.state) or "gangline queue"
     return "\n".join([*lines, f"next: {command.format(job=found.job_id)}"])

@@ -16,6 +16,8 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import tightest
 from gangline_service.tokens import Principal
 
+_NOT_SENT = "notify is recorded and sends nothing: follow job.state.changed on Kafka"
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -51,6 +53,8 @@ def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
     """What the gateway can say of a job without submitting it. Raises a 403 problem."""
     may_change(caller, spec.team)
     notes, _ = quota_notes(gate, spec)
+    if spec.notify:
+        notes = [*notes, _NOT_SENT]
     return DryRun(
         job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
         gpus=spec.resources.gpus,

@@ -86,7 +86,8 @@ async def promote(
     if spec is None or spec.checkpoint.promote == "off":
         raise conflict(
             "not-recorded",
-            "the job's checkpoint.promote is off, so no loss was recorded with its checkpoints",
+            "the job's checkpoint.promote is off, so no loss was recorded with its checkpoints; "
+            "give `checkpoint: {promote: final}` to the next one",
         )
     done = await submit(gate, caller, validation_of(spec, job_id, step), key)
     response.status_code = 201 if done.created else 200
