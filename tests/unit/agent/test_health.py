@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 from datetime import UTC, datetime
@@ -106,6 +107,28 @@ def test_xids_are_counted_for_as_long_as_it_watches(driver: Driver):
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(0, None), (2, 79)]
     driver.xids = [(0, 48)]
     assert [(gpu.xids, gpu.last_xid) for gpu in watch.read()] == [(1, 48), (2, 79)]
+
+
+def test_the_gpu_of_an_xid_is_known_by_the_address_of_its_handle(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+):
+    """With NVML's own types: each answer has a handle object of its own for the same GPU."""
+    places = [ctypes.create_string_buffer(8) for _ in range(2)]
+
+    def handle(index: int) -> object:
+        return ctypes.cast(places[index], pynvml.c_nvmlDevice_t)
+
+    told = [pynvml.c_nvmlEventData_t(device=handle(1), eventData=48)]
+
+    def wait(*_: object) -> object:
+        return told.pop() if told else driver.wait("events", 0)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", handle)
+    for name in ("nvmlDeviceGetTemperature", "nvmlDeviceRegisterEvents"):
+        monkeypatch.setattr(pynvml, name, driver.refuse)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", wait)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkErrorCounter", driver.refuse)
+    assert [(gpu.xids, gpu.last_xid) for gpu in GpuWatch().read()] == [(0, None), (1, 48)]
 
 
 def test_an_xid_is_not_hidden_by_those_that_follow_from_it(driver: Driver):
