@@ -557,6 +557,40 @@ def test_the_disk_takes_what_is_there_while_the_rest_is_filled(tmp_path: Path) -
     assert path.read_bytes() == data
 
 
+def test_a_shard_is_told_of_when_a_loss_of_power_can_take_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        name = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        done.append(f"sync {name.removeprefix('.').partition('.')[0]}")
+
+    def replaced(self: Path, target: Path) -> Path:
+        done.append(f"name {target.name}")
+        return replace(self, target)
+
+    identity = SaverIdentity(tmp_path, "job-1", 1, 0, 1)
+    saver = AsyncSaver(identity, lambda _: done.append("told"))
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    saver.begin(1, state(), {}, {})
+    saver.wait()
+    assert done == [
+        f"sync {tmp_path.name}",  # it has a new folder
+        "sync attempt-0001",
+        "sync rank-00000",
+        "name rank-00000.bin",
+        "sync step-0000000001",
+        "sync rank-00000",
+        "name rank-00000.json",
+        "sync step-0000000001",
+        "told",
+    ]
+
+
 def test_memory_that_is_never_filled_leaves_nothing(tmp_path: Path) -> None:
     filling = Filling(staging(WRITE_BYTES, pinned=False).numpy().data)
     filling.filled(WRITE_BYTES // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from io import FileIO
@@ -110,6 +111,18 @@ def write_filling(path: Path, filling: Filling, key: str) -> ObjectDigest:
         raise
     sync(path.parent)
     return ObjectDigest(key=key, size_bytes=len(data), xxh3=filling.hexdigest())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, for this user alone; their names survive a loss of power.
+
+    Not where the folder above is one that this user may not read. Raises OSError.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            sync(folder.parent)
 
 
 def sync(path: Path) -> None:

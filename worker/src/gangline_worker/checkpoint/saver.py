@@ -50,7 +50,7 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint import chunks
 from gangline_worker.checkpoint.background import Background
-from gangline_worker.checkpoint.files import Filling, write_filling, write_synced
+from gangline_worker.checkpoint.files import Filling, make_folder, write_filling, write_synced
 from gangline_worker.checkpoint.gpu_copy import GpuCopier, Marks, mark, on_gpus
 from gangline_worker.checkpoint.layout import lay_out
 from gangline_worker.checkpoint.local import Fingerprint, fingerprint, holdings
@@ -321,7 +321,7 @@ class AsyncSaver:
             filling = Filling(self._staging.numpy().data[:written_bytes])
             self._copier.submit(filling.fill_up)
         checked = self._copier.submit(self._check)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         free = shutil.disk_usage(folder).free
         if free < written_bytes + RESERVE_BYTES:
             raise OSError(
