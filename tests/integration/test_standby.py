@@ -22,7 +22,7 @@ LOOKS = """
     torch = sys.modules.get("torch")
     print(torch is not None, os.getpid(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     if torch is not None:
-        print("cuda", torch.cuda.is_initialized())
+        print("cuda", torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork())
     sys.exit(3)
 """
 
@@ -102,7 +102,8 @@ def test_a_rank_with_a_room_is_born_there_and_its_standby_ends(tmp_path: Path) -
             room.close()
         warm, within, files = ranks.lines[0][0].split()
         assert (warm, files) == ("True", "200")
-        assert ranks.lines[0][1] == "cuda False"
+        # Nor did anything that was imported ask for GPUs: no fork could use them then.
+        assert ranks.lines[0][1] == "cuda False False"
         assert int(within) != pid != standby
         until(ticked(pool, lambda: standby not in pool.pids))
         assert not alive(standby)
