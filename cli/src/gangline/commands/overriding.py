@@ -13,7 +13,7 @@ from gangline.job_file import read_overrides
 JobPath = Annotated[Path, typer.Argument(metavar="FILE", help="The job file (YAML).")]
 Fields = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field of the file."),
+    typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field; may be repeated."),
 ]
 OtherTeam = Annotated[str | None, typer.Option("--team", help="Replace the file's team.")]
 

@@ -43,7 +43,7 @@ def up(
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
     s3: Annotated[
         str | None,
-        typer.Option(help="Store URL (s3://bucket/prefix?endpoint=...), or `local` for one here."),
+        typer.Option(help="s3://BUCKET/PREFIX of your own store, or `local` for one here."),
     ] = None,
     standby: Annotated[bool, typer.Option(help="Run a second scheduler as standby.")] = False,
 ) -> None:
@@ -63,7 +63,8 @@ def up(
         with stop_signals_interrupt(), Platform(settings, progress_line) as platform:
             began = time.monotonic()
             with console.status("starting") as status:
-                client = platform.start(lambda phase: status.update(f"starting: {phase}"))
+                tell = status.update if console.is_terminal else console.print
+                client = platform.start(lambda phase: tell(f"starting: {phase}"))
             console.print(f"up after {time.monotonic() - began:.1f} s; Ctrl-C stops everything")
             _show(platform, client, console)
     except KeyboardInterrupt:

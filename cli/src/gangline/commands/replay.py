@@ -56,7 +56,7 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     ] = None,
     kafka: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT of Kafka; else GANGLINE_BOOTSTRAP_SERVERS, else the local."),
+        typer.Option(help="HOST:PORT of Kafka; else GANGLINE_BOOTSTRAP_SERVERS, else here."),
     ] = None,
     shard: Annotated[int, typer.Option(min=0, help="Which pool of nodes.")] = 0,
     data_dir: DataDir = None,
