@@ -44,13 +44,13 @@ def verdict(events: Sequence[Event]) -> GangFailed:
     return found
 
 
-def failing() -> DeciderRun[FaultState]:
+def failing(last_step: int | None = 97) -> DeciderRun[FaultState]:
     """`job-1` trained for 100 s, with a checkpoint of step 60 after 60 s, and was killed."""
     run = running()
     later(run, 60)
     run.feed(committed(60))
     later(run, 40)
-    run.feed(exited(1, signal=9, last_step=97))
+    run.feed(exited(1, signal=9, last_step=last_step))
     return run
 
 
@@ -99,8 +99,20 @@ def test_a_step_that_was_done_before_is_no_recovery() -> None:
     assert run.tick(1) == []
 
 
-def test_who_never_tells_of_steps_has_recovered_when_it_ran() -> None:
+def test_who_told_of_steps_has_not_recovered_before_the_next_however_long_it_loads() -> None:
     run = failing()
+    again(run)
+    for _ in range(30):
+        run.signal(steps("n1", None))
+        run.signal(steps("n2", None))
+        assert run.tick(25) == []
+    run.signal(steps("n1", 61, quiet_s=0.0))
+    found = closed(run.tick(1))
+    assert (found.outcome, found.recover_s) == ("recovered", 3.0 + 30 * 25)
+
+
+def test_who_never_tells_of_steps_has_recovered_when_it_ran() -> None:
+    run = failing(last_step=None)
     again(run)
     run.signal(steps("n1", None))
     assert run.tick(590) == []

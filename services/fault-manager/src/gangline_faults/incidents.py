@@ -2,8 +2,8 @@
 
 1. gang.failed opens one; an attempt that is not restarted closes it at once (job_failed).
 2. gang.watched of the next attempt: it has its GPUs again. gang.running: all its ranks run.
-3. At a Tick: the first step that a heartbeat tells closes it (recovered). Who tells of no step
-   within `hang_slow_s` has recovered when it ran.
+3. At a Tick: the first step that a heartbeat tells closes it (recovered). Who told of no step
+   before the failure, nor within `hang_slow_s`, has recovered when it ran.
 4. The next failure closes it too: recovered if the attempt got beyond where it began, else
    failed_again; what follows then belongs to the new incident. So does the job's end (job_ended).
 """
@@ -36,14 +36,17 @@ def note_running(state: FaultState, event: JobStateChanged, at: datetime) -> lis
 
 
 def close_recovered(state: FaultState, now: datetime, timing: Timing) -> list[Decision]:
-    """Close the incidents whose jobs step again, or have run for long without telling of steps."""
+    """Close the incidents whose jobs step again, or have run for long and never told of steps."""
     decisions = []
     for job_id, incident in sorted(state.incidents.items()):
         if incident.running_at is None:
             continue
         first = _first_step(state.listening.gangs.get(job_id), incident)
-        if first is None and (now - incident.running_at).total_seconds() < timing.hang_slow_s:
-            continue
+        if first is None:
+            tells_steps = incident.failed.last_step is not None
+            ran_s = (now - incident.running_at).total_seconds()
+            if tells_steps or ran_s < timing.hang_slow_s:
+                continue
         decisions.append(_close(job_id, incident, "recovered", now, first))
     return decisions
 
