@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from typer.main import get_command
 
@@ -23,6 +24,27 @@ def test_every_command_has_a_section_with_an_example() -> None:
     assert set(sections) == set(commands)
     for name, section in sections.items():
         assert f"$ gangline {name}" in section, name
+
+
+def test_every_option_is_in_the_docs() -> None:
+    pages = "\n".join(page.read_text() for page in REFERENCE.parent.rglob("*.md"))
+    known = set(re.findall(r"(?<![\w-])--?[a-z][a-z0-9-]*", pages))
+    commands = getattr(get_command(app), "commands")  # noqa: B009 -- groups alone have them
+    left = [(name, command) for name, command in commands.items()]
+    untold = []
+    while left:
+        name, command = left.pop()
+        left += [(f"{name} {inner}", found) for inner, found in _below(command).items()]
+        untold += [
+            f"{name} {option.opts[0]}"
+            for option in command.params
+            if option.param_type_name == "option" and not known & {*option.opts}
+        ]
+    assert untold == []
+
+
+def _below(command: Any) -> dict[str, Any]:
+    return getattr(command, "commands", {})
 
 
 def test_examples_fit() -> None:
