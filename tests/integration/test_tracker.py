@@ -351,6 +351,7 @@ def test_curves_follow_the_newest_attempt_and_are_thinned(history: History) -> N
     assert curve.points[95].value == pytest.approx(5 / 96)
     thin = history.curves(["job-a", "job-b"], ["loss", "lr"], points=10)
     assert [len(curve.points) for curve in thin] == [10] * 4
+    assert thin[0].last == curve.last == curve.points[99].value, "of the last step, not a mean"
     bucket = thin[0].points[0]
     assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
     assert history.curves(["nobody"], ["loss"]) == []

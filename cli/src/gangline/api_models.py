@@ -389,11 +389,12 @@ class Point(Answer):
 
 
 class Curve(Answer):
-    """One metric of one run."""
+    """One metric of one run; `last` is the value of its last step, where points are means."""
 
     run_id: str
     name: str
     points: list[Point]
+    last: float | None = None
 
 
 class Curves(Answer):

@@ -203,6 +203,16 @@ def test_a_metric_that_there_is_not_is_no_silence(gangline: Runner, stub: Stub) 
     assert "it has loss" in shown.err
 
 
+def test_the_last_value_is_that_of_the_last_step(gangline: Runner, stub: Stub) -> None:
+    """A point of a long run is the mean of several steps."""
+    curve = {"run_id": JOB, "name": "loss", "points": [point(1, 4.0), point(900, 1.84)]}
+    stub.on(
+        "GET", f"/v1/runs/{JOB}/curves", {"curves": [curve]}, {"curves": [curve | {"last": 1.733}]}
+    )
+    assert gangline("metrics", JOB).out.splitlines()[1].split()[:3] == ["loss", "900", "1.84"]
+    assert gangline("metrics", JOB).out.splitlines()[1].split()[:3] == ["loss", "900", "1.733"]
+
+
 def test_names_of_metrics_are_never_cut(gangline: Runner, stub: Stub) -> None:
     name = "checkpoint_written_bytes"
     points = [point(step, 838_848.0 + step) for step in range(200)]

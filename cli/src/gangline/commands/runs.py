@@ -119,7 +119,7 @@ def _metric(curve: Curve, room: int) -> list[str]:
     return [
         curve.name,
         str(last.step),
-        render.number(last.value),
+        render.number(last.value if curve.last is None else curve.last),
         render.number(min(point.low for point in curve.points)),
         render.number(max(point.high for point in curve.points)),
         render.sparkline([point.value for point in curve.points], room),

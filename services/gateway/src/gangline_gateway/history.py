@@ -84,11 +84,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of one run; of a step that was run again the newest attempt counts."""
+    """One metric of one run; of a step that was run again the newest attempt counts.
+
+    `last` is the value of the last step: that of the last point is the mean of all its steps.
+    """
 
     run_id: str
     name: str
     points: list[Point]
+    last: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +262,15 @@ class History:
         rows = self._rows(
             "SELECT run_id, name, min(c.step) AS first_step, max(c.step) AS last_step, "
             "max(c.time) AS last_time, avg(c.value) AS mean, min(c.value) AS low, "
-            "max(c.value) AS high "
+            "max(c.value) AS high, argMax(c.value, c.step) AS last "
             f"FROM gangline.run_curves AS c {where.sql} "
             f"GROUP BY run_id, name, intDiv(c.step, {width}) ORDER BY run_id, name, last_step",
             where.parameters,
         )
         curves: dict[tuple[str, str], list[Point]] = {}
+        last: dict[tuple[str, str], float] = {}
         for row in rows:
+            last[row["run_id"], row["name"]] = row["last"]
             curves.setdefault((row["run_id"], row["name"]), []).append(
                 Point(
                     first_step=row["first_step"],
@@ -275,7 +281,7 @@ class History:
                     high=row["high"],
                 )
             )
-        return [Curve(run, name, found) for (run, name), found in curves.items()]
+        return [Curve(*key, found, last[key]) for key, found in curves.items()]
 
     def final_metrics(self, run_ids: Sequence[str]) -> list[FinalMetric]:
         """Each metric's value at its last step, by run and name."""

@@ -310,11 +310,12 @@ class PointAnswer(Answer):
 
 
 class CurveAnswer(Answer):
-    """One metric of one run."""
+    """One metric of one run; `last` is the value of its last step, where points are means."""
 
     run_id: str
     name: str
     points: list[PointAnswer]
+    last: float | None = None
 
 
 class Curves(Answer):

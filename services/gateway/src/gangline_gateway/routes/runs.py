@@ -123,8 +123,9 @@ def _curves(
 def _curve(curve: Curve) -> models.CurveAnswer:
     rows = [asdict(point) for point in curve.points]
     finite = [row for row in rows if len(present.finite({k: row[k] for k in _VALUES})) == 3]
+    last = present.finite({"last": curve.last})
     return models.CurveAnswer.model_validate(
-        {"run_id": curve.run_id, "name": curve.name, "points": finite}
+        {"run_id": curve.run_id, "name": curve.name, "points": finite} | last
     )
 
 
