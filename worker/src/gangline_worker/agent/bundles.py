@@ -9,6 +9,8 @@ from pathlib import Path
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.port import ObjectStore
 
+from .old_copies import note_use
+
 PACKED_LIMIT_BYTES = 512 * 1024 * 1024
 UNPACKED_LIMIT_BYTES = 2 * 1024**3
 FILES_LIMIT = 50_000
@@ -25,6 +27,7 @@ def fetch_bundle(store: ObjectStore, team: str, digest: str, folder: Path) -> Pa
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{team}-{digest}.tar.gz"
+    note_use(path)
     if path.exists() and _sha256(path) == digest:
         return path
     key = code_key(team, digest)

@@ -19,6 +19,7 @@ from gangline_schemas.isolation import Isolation
 
 from .config import AgentSettings
 from .isolation import Bounds, Isolator, KeptIsolation
+from .old_copies import delete_unused
 from .prepare import Folders
 from .rendezvous_ports import PortBlock
 from .sweep import kill_agent
@@ -72,6 +73,7 @@ def take_premises(settings: AgentSettings) -> Premises:
     sockets = _socket_folder(data)
     kill_agent(str(sockets))
     shutil.rmtree(data / "work", ignore_errors=True)
+    delete_unused(data, time.time(), idle=True)
     folders = _folders(settings, data, sockets)
     isolator = _isolator(settings, folders)
     wanted = settings.isolation

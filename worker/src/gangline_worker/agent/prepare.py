@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from .isolation_files import Owner, give
 from .log_lines import secret_texts
 from .model import GangKey, Prepared, PrepareFailed
 from .named_secrets import SecretMissing, read_secrets
+from .old_copies import delete_unused, note_use
 from .peer_client import PeerCopies, Round
 
 _STORE_ATTEMPTS = 3
@@ -149,6 +151,10 @@ class Preparer:
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
         self.clear(key)
         owner = self._owner(allocation.team)
+        copies = self._folders.data / "checkpoints"
+        starts_from = {allocation.resume.job_id} if allocation.resume is not None else set()
+        note_use(*(copies / job_id for job_id in {allocation.job_id, *starts_from}))
+        delete_unused(self._folders.data, time.time())
         work = self._work(key)
         work.mkdir(mode=0o700)
         for name in ("code", "home", "tmp"):

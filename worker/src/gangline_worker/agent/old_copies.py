@@ -1,0 +1,54 @@
+"""What is left on a node's disk of jobs that went elsewhere, or ended while no agent was here.
+
+A job's copies of checkpoints go when the node hears of its end. Who is not told of that, as its
+gang runs on other nodes by then, deletes what has not been used for long: the store has it all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+KEPT_S = 48 * 3600.0
+"""Twice as long as a job may go without a save."""
+
+
+def note_use(*paths: Path) -> None:
+    """These are wanted now: they count as new, if they are there."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.utime(path, follow_symlinks=False)
+
+
+def delete_unused(data: Path, now_s: float, *, idle: bool = False) -> None:
+    """Delete what of bundles and checkpoints below `data` was used before `now_s` - KEPT_S.
+
+    `idle`: no rank runs here, so folders that jobs would save to go as well. What cannot be
+    deleted stays.
+    """
+    before_s = now_s - KEPT_S
+    for bundle in _entries(data / "bundles"):
+        if _used_s(bundle) < before_s:
+            with contextlib.suppress(OSError):
+                bundle.unlink()
+    for job in _entries(data / "checkpoints"):
+        attempts = list(_entries(job))
+        if max(map(_used_s, (job, *attempts))) >= before_s:
+            continue
+        for gone in (job,) if idle else attempts:
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from folder.iterdir()
+
+
+def _used_s(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except OSError:  # it has just gone
+        return 0.0
