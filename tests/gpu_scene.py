@@ -13,6 +13,26 @@ from gangline_worker.agent.environment import driver_variables
 
 Test = TypeVar("Test", bound=Callable[..., object])
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+TRAINS = """
+    import sys, threading
+    print("warm", "torch" in sys.modules)
+    import torch
+    print("gpus", torch.cuda.device_count())
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(256, 256, device="cuda")
+    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
+    for step in range(3):
+        loss = layer(torch.randn(8, 256, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print("step", step, loss.item())
+    held = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    print("holds")
+    threading.Event().wait()
+"""
+"""Three steps, always the same, and then a GB that is held."""
 
 
 def needs_gpus(count: int) -> Callable[[Test], Test]:

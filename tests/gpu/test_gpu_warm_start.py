@@ -11,29 +11,10 @@ from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.standby import gpu_files
 from gangline_worker.agent.standby_host import StandbyPool
 from gangline_worker.agent.zygote_host import ZygoteHost
-from gpu_scene import needs_gpus, nvml_index, rank_variables
+from gpu_scene import TRAINS, needs_gpus, nvml_index, rank_variables
 from node_scene import until
 from warm_ranks import Ranks, write
 
-TRAINS = """
-    import sys, threading
-    print("warm", "torch" in sys.modules)
-    import torch
-    print("gpus", torch.cuda.device_count())
-    torch.manual_seed(1)
-    layer = torch.nn.Linear(256, 256, device="cuda")
-    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
-    for step in range(3):
-        loss = layer(torch.randn(8, 256, device="cuda")).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        print("step", step, loss.item())
-    held = torch.zeros(1 << 30, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    print("holds")
-    threading.Event().wait()
-"""
 ON_CPU = """
     import sys
     print("warm", "torch" in sys.modules)

@@ -1,0 +1,54 @@
+"""A node agent of a machine with GPUs, on a real bus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gangline_schemas.events.workers import GpuHealth, GpuStatus, WorkerHeartbeat
+from gangline_worker.agent.environment import driver_variables
+from gpu_scene import TRAINS, needs_gpus, nvml_index
+from node_scene import NodeScene
+from warm_ranks import write
+
+
+@needs_gpus(1)
+def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
+    tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    index = nvml_index(0)
+    write(tmp_path, {"train.py": TRAINS})
+    settings = {"GANGLINE_STANDBYS": "2", "GANGLINE_HEALTH_INTERVAL_S": "0.5"}
+    with NodeScene(tmp_path, kafka_bootstrap, **settings, **driver_variables()) as scene:
+        del scene._environment["GANGLINE_SLOTS"]
+        node = scene.start_agent(warm="standby")
+        [offered] = [gpu for gpu in node.gpus if gpu.index == index]
+        assert offered.model != "cpu"
+
+        def told() -> tuple[GpuStatus, GpuHealth] | None:
+            beats = scene.of(WorkerHeartbeat)
+            if not (beats and beats[-1].gpus and beats[-1].health):
+                return None
+            [status] = [gpu for gpu in beats[-1].gpus if gpu.index == index]
+            [health] = [gpu for gpu in beats[-1].health.gpus if gpu.index == index]
+            return status, health
+
+        def used_gb() -> float:
+            found = told()
+            return found[0].memory_used_gb or 0.0 if found is not None else 0.0
+
+        scene.wait(lambda: told() is not None, "no heartbeat tells of the GPU")
+        before_gb = used_gb()
+        for attempt in (1, 2):
+            command = ["python", str(tmp_path / "train.py")]
+            gang = scene.allocate(node, attempt=attempt, gpus=[index], command=command)
+            scene.wait(lambda a=attempt: "holds" in scene.lines(0, a), "it never held memory")
+            scene.wait(lambda: used_gb() - before_gb > 0.9, "no heartbeat tells of the memory")
+            scene.fail_as_hung(gang)
+            scene.exits(attempt)
+            scene.wait(lambda: used_gb() - before_gb < 0.3, "the memory is not given back")
+        first, second = (scene.lines(0, attempt)[:6] for attempt in (1, 2))
+        assert first == second
+        assert (*first[:2], first[5]) == ("warm True", "gpus 1", "holds")
+        found = told()
+        assert found is not None
+        assert found[1].temperature_c is not None
