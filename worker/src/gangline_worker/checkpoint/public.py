@@ -133,7 +133,7 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     for result in failed:
         warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
     saver.begin(step, tensors, {"skeleton": skeleton}, figures)
-    saver.wait_copied()
+    saver.let_go()
     return not failed
 
 

@@ -206,6 +206,16 @@ class AsyncSaver:
         job.blocked_s += waited
         return waited
 
+    def let_go(self) -> None:
+        """Keep no tensor once it is copied, for states that are made for one save.
+
+        They would hold a GPU's memory until the next save, which is planned anew instead.
+        """
+        self.wait_copied()
+        if self._plan is not None:
+            self._plan.sources.clear()
+            self._plan = None
+
     def wait(self) -> None:
         """Wait until nothing is being written."""
         if self._current is not None:
