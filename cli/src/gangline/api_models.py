@@ -164,6 +164,7 @@ class DryRun(Answer):
     job_id: str
     gpus: int
     notes: list[str] = Field(default_factory=list)
+    rejected: bool = False
     spec: dict[str, Any] = Field(default_factory=dict)
 
 

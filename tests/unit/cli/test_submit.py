@@ -62,6 +62,16 @@ def test_a_dry_run_starts_and_uploads_nothing(gangline: Runner, stub: Stub, file
     assert gangline("submit", str(file), "--dry-run", "--json").json["valid"] is True
 
 
+def test_a_dry_run_of_a_job_that_would_be_rejected_ends_with_2(
+    gangline: Runner, stub: Stub, file: Path
+) -> None:
+    note = "team nlpp is not configured: the job would be rejected"
+    plan = {"job_id": JOB, "gpus": 2, "notes": [note], "rejected": True}
+    stub.on("POST", JOBS, plan)
+    shown = gangline("submit", str(file), "--dry-run")
+    assert (shown.code, note in " ".join(shown.out.split())) == (2, True)
+
+
 def test_the_plan_says_what_is_in_the_way(gangline: Runner, stub: Stub, file: Path) -> None:
     stub.on("GET", "/v1/nodes", {"nodes": [NODE | {"status": "failed"}]})
     shown = gangline("submit", str(file), "--set", "resources.gpus=7", "--dry-run")

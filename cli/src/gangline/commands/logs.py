@@ -79,3 +79,4 @@ def restore(
     done = session.client.restore(job_id, step)
     goes_on = "goes on" if done.run_id == job_id else "is a new run that starts"
     session.out.show(done, f"{done.run_id} {goes_on} from step {done.step}")
+    session.out.note(f"follow it: gangline watch {done.run_id}")

@@ -54,6 +54,8 @@ def submit(  # noqa: PLR0917 -- options of a command line
     text = plan_text(job_file, plan, client.teams(), client.nodes(), outlook_of(session, job_file))
     if dry_run:
         out.show(plan, text)
+        if plan.rejected:
+            raise typer.Exit(int(ExitCode.USAGE))
         return
     out.note(text)
     if not yes and not out.json and sys.stdin.isatty():

@@ -178,6 +178,7 @@ class DryRun(Answer):
     job_id: str
     gpus: int
     notes: list[str] = Field(description="What would make the job wait or be rejected now.")
+    rejected: bool = Field(default=False, description="Whether it would be rejected now.")
     spec: JobSpec
 
 

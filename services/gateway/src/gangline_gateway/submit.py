@@ -52,13 +52,14 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
     """What the gateway can say of a job without submitting it. Raises a 403 problem."""
     may_change(caller, spec.team)
-    notes, _ = quota_notes(gate, spec)
+    notes, rejected = quota_notes(gate, spec)
     if spec.notify:
         notes = [*notes, _NOT_SENT]
     return DryRun(
         job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
         gpus=spec.resources.gpus,
         notes=notes,
+        rejected=rejected,
         spec=spec,
     )
 

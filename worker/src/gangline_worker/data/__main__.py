@@ -175,6 +175,8 @@ def _verify(options: argparse.Namespace) -> int:
                 f"{item.file}{'' if item.block is None else f' block {item.block}'}: {item.reason}"
             )
         _say(f"{manifest.name}: {f'{len(damage)} damaged' if damage else 'whole'}")
+    if damage:
+        _note("what to do: docs/runbooks/data.md; a sound copy of each file makes it whole again")
     return EXIT_DATA_SHARD if damage else 0
 
 
