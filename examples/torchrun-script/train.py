@@ -20,9 +20,11 @@ def main() -> None:
     options = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
 
     torch.manual_seed(0)
     features = torch.randn(1024, 8)
