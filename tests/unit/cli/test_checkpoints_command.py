@@ -116,12 +116,15 @@ def test_what_was_promoted_or_refused_is_shown_with_the_reason(
         checkpoint(40, promotion="asked"),
         checkpoint(30, **refused),
         checkpoint(20, promotion="promoted", kept=["promoted"]),
+        checkpoint(15, promotion="promoted", kept=["latest", "promoted"]),
+        checkpoint(12, promotion="promoted", kept=["latest", "pinned", "promoted"]),
         checkpoint(10, kept=["pinned"], pinned=True),
     ]})  # fmt: skip
     lines = gangline("checkpoints", JOB).out.splitlines()
     assert max(len(line) for line in lines) <= 80
-    assert [line.split()[3:5] for line in lines[:5]] == [
+    assert [line.split()[3:5] for line in lines[:7]] == [
         ["KEPT", "GATE"], ["latest", "asked"], ["latest", "no"], ["promoted", "yes"],
+        ["latest", "yes"], ["pinned+latest", "yes"],
         ["pinned", "-"],
     ]  # fmt: skip
     text = " ".join(" ".join(lines).split())

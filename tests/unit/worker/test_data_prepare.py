@@ -349,7 +349,9 @@ def test_verify_finds_damage(
     else:
         (out / name).unlink()
     assert main(["verify", str(out)]) == 66
-    assert message in capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    assert message in told.out.splitlines()
+    assert "docs/runbooks/data.md" in told.err
     assert main(["verify", str(out), "--json"]) == 66
     assert json.loads(capsys.readouterr().out)["damage"][-1]["file"] == name
 

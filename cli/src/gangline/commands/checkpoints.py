@@ -69,13 +69,19 @@ def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
         str(item.step),
         str(item.attempt),
         health,
-        "+".join(item.kept) or NONE,
+        "+".join(_kept(item)) or NONE,
         *([_PROMOTION.get(item.promotion, item.promotion) or NONE] if gate else []),
         render.size(item.size_bytes) if stored else NONE,
         _tier(item),
         *(_cost(cost) if stored else NONE for cost in costs),
         _age(item.committed_at, now),
     ]
+
+
+def _kept(item: Checkpoint) -> list[str]:
+    """Rules that keep it: the user's own first, and no word twice, since the column is short."""
+    told = [rule for rule in item.kept if rule != "promoted"] or item.kept  # GATE says that one too
+    return sorted(told, key=lambda rule: rule != "pinned")
 
 
 def _tier(item: Checkpoint) -> str:
