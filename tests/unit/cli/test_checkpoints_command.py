@@ -124,7 +124,7 @@ def test_what_was_promoted_or_refused_is_shown_with_the_reason(
     assert max(len(line) for line in lines) <= 80
     assert [line.split()[3:5] for line in lines[:7]] == [
         ["KEPT", "GATE"], ["latest", "asked"], ["latest", "no"], ["promoted", "yes"],
-        ["latest", "yes"], ["pinned+latest", "yes"],
+        ["latest", "yes"], ["pinned+l…", "yes"],
         ["pinned", "-"],
     ]  # fmt: skip
     text = " ".join(" ".join(lines).split())
