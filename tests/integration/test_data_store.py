@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import yaml
 from data_scene import small_sources, text_bytes
 from gangline_schemas.job import JobSpec
 from gangline_storage import StoreUnavailable
+from gangline_storage.retry import Retry
 from gangline_storage.s3 import S3Store
+from gangline_worker.data import opening
 from gangline_worker.data.blocks import DamagedBlock
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.manifest import Manifest
@@ -83,7 +86,7 @@ def test_it_is_read_through_the_cache_and_damage_in_the_store_is_found(
     assert fresh.source.refetched == 1  # it was asked for twice
 
 
-def test_a_job_reads_by_the_secrets_that_the_docs_name(
+def test_a_job_reads_by_the_secrets_that_the_docs_name_and_waits_for_a_store_that_is_away(
     s3_server: S3Server,
     snapshot: tuple[Path, Manifest, bytes],
     tmp_path: Path,
@@ -103,11 +106,17 @@ def test_a_job_reads_by_the_secrets_that_the_docs_name(
     for name in job.secrets:
         monkeypatch.setenv(name, keys[name])
     named = str(job.hyperparameters["data"])
-    url = named.replace("https://s3.example", s3_server.proxy.endpoint)
+    network = BreakingProxy(server.port)
+    url = named.replace("https://s3.example", network.endpoint)
     url = url.replace("bucket/corpus", f"{store.bucket}/{store.prefix}")
+    monkeypatch.setattr(opening, "Retry", partial(Retry, sleep=lambda _seconds: None))
+    network.lose_answers(20)
     data = open_samples(url, seq_len=16, seed=1, complain=str)
     assert data.digest() == snapshot[1].digest
+    network.lose_answers(20)
     assert data.batch(0, 2, 0, 1).inputs.shape == (2, 16)
+    assert network.lost == 40
+    network.close()
 
 
 def test_lost_answers_are_asked_for_again_and_a_server_that_is_away_is_told(

@@ -23,6 +23,7 @@ from gangline_schemas.checkpoint import RankManifest
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.rank_protocol import (
     Control,
+    Doing,
     FromRank,
     Hello,
     LeaveOutSamples,
@@ -176,7 +177,7 @@ def test_the_longest_wait_for_data_of_each_step_is_told_with_its_loss(
     agent: AgentEnd, tmp_path: Path
 ) -> None:
     env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k", SLOW_DATA_ENV: "1"}
-    settings = ("steps=5", "data_ahead=1")
+    settings = ("steps=2", "data_ahead=1")
     run = Gang(tmp_path / "run", 2, settings, extra_env=env).wait()
     assert run.codes == (0, 0), run.text
 
@@ -187,10 +188,13 @@ def test_the_longest_wait_for_data_of_each_step_is_told_with_its_loss(
             for first, name in ((True, "data_wait_s"), (False, "data_wait_s"), (True, "busy_s"))
         ]
 
-    said = agent.wait_for(lambda said: [len(found) for found in waits(said)] == [5, 5, 5])
+    said = agent.wait_for(lambda said: [len(found) for found in waits(said)] == [2, 2, 2])
     longest, slow, own = ([value or 0.0 for value in found.values()] for found in waits(said))
     assert max(longest) == max(slow) > SLOW_DATA_S / 5, "it is that of the other rank, to the bit"
     assert all(told >= waited for told, waited in zip(longest, slow, strict=True))
+    said_doing = [message.activity for message in agent.said if isinstance(message, Doing)]
+    assert said_doing.count("waiting") in {1, 2}, "by the rank that waits, in steps that wait long"
+    assert said_doing[-2:] == ["checkpointing", "checkpointing"]
     assert min(own) < SLOW_DATA_S / 5, "to wait for the other rank is no work"
 
 

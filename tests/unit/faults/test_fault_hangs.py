@@ -65,10 +65,11 @@ def test_slow_steps_are_waited_for_four_times_as_long() -> None:
         rank(0.2),
         rank(300.0, activity=EVALUATING),
         rank(300.0, activity=RankActivity.CHECKPOINTING),
+        rank(300.0, activity=RankActivity.WAITING),
         rank(300.0, p99_s=None),
         rank(300.0, activity=None),
     ],
-    ids=["steps", "evaluates", "saves", "has few steps", "says nothing"],
+    ids=["steps", "evaluates", "saves", "waits for data", "has few steps", "says nothing"],
 )
 def test_while_one_rank_has_a_reason_nobody_hangs(other: RankStatus) -> None:
     assert after(running(), rank(300.0), other) == []

@@ -34,6 +34,23 @@ def test_no_more_is_read_than_may_wait() -> None:
     assert read in ([0, 1, 2], [0, 1, 2, 3])
 
 
+def test_who_takes_batches_can_ask_whether_there_is_one() -> None:
+    go = threading.Event()
+
+    def read(position: int) -> int:
+        assert go.wait(10.0)
+        if position:
+            raise OSError("gone")
+        return position
+
+    with Prefetcher(read, start=0, stride=1, ahead=1) as batches:
+        assert not batches.ready(within_s=0.01)
+        go.set()
+        assert batches.ready(within_s=10.0)
+        assert batches.take(0) == 0
+        assert batches.ready(within_s=10.0), "an error is an answer too"
+
+
 def test_an_error_comes_to_who_waits_after_what_was_good() -> None:
     def reading(position: int) -> int:
         if position == 2:

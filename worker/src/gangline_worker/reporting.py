@@ -470,12 +470,15 @@ def should_skip(step: int, *values: float) -> bool:
 
 
 class doing:  # noqa: N801 -- used like a function, and with `with`
-    """Say what this program does: starting, training, checkpointing, compiling or evaluating.
+    """Say what this program does.
 
+    It is starting, training, checkpointing, compiling, evaluating, or waiting (for its data).
     ```python
     doing("training")                     # from now on; its steps are learned
     with doing("evaluating"):             # and back to what it was
         evaluate()
+    with doing("waiting"):                # for its data
+        batch = queue.get()
     ```
 
     A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 5 s,

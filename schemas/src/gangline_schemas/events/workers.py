@@ -231,6 +231,7 @@ class RankActivity(StrEnum):
     CHECKPOINTING = "checkpointing"
     COMPILING = "compiling"
     EVALUATING = "evaluating"
+    WAITING = "waiting"  # for its data
 
 
 class TroubleKind(StrEnum):

@@ -9,6 +9,8 @@ from pathlib import Path
 from gangline_schemas.data_use import named_by_content
 from gangline_storage import StoreUnavailable, open_store
 from gangline_storage.errors import StoreError
+from gangline_storage.retry import Retry
+from gangline_storage.s3_options import S3Options
 from gangline_worker.data.blocks import Complain
 from gangline_worker.data.cache import CacheFolder
 from gangline_worker.data.errors import DataError
@@ -23,6 +25,8 @@ from gangline_worker.data.tokens import TokenData, TokenReader
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
 DEFAULT_CACHE_GB = 50.0
+STORE_TRIES = 60
+"""A store that is away is waited for: four minutes, or nine if nothing answers at all."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ def _open_snapshot(source: str, settings: ReadSettings) -> Snapshot | None:
     snapshot = None
     if "://" in source:
         try:
-            snapshot = store_snapshot(open_store(source), settings.cache_folder())
+            store = open_store(source, options=S3Options(retry=Retry(attempts=STORE_TRIES)))
+            snapshot = store_snapshot(store, settings.cache_folder())
         except StoreUnavailable:
             raise
         except StoreError as error:

@@ -31,6 +31,11 @@ class Prefetcher(Generic[T]):
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True, name="data")
         self._thread.start()
 
+    def ready(self, within_s: float) -> bool:
+        """Whether `take` has an answer by then: a batch, or an error."""
+        with self._changed:
+            return self._changed.wait_for(self._has_answer, within_s)
+
     def take(self, position: int) -> T:
         """The batch at `position`, waited for if need be.
 
@@ -41,7 +46,7 @@ class Prefetcher(Generic[T]):
         with self._changed:
             if position != self._next:
                 raise ValueError(f"position {self._next} comes next, not {position}")
-            self._changed.wait_for(lambda: self._ready or self._error or self._closed)
+            self._changed.wait_for(self._has_answer)
             if self._ready:
                 batch = self._ready.popleft()
                 self._next += self._stride
@@ -50,6 +55,9 @@ class Prefetcher(Generic[T]):
             if self._error is not None:
                 raise self._error
             raise RuntimeError("the prefetcher is closed")
+
+    def _has_answer(self) -> bool:
+        return bool(self._ready) or self._error is not None or self._closed
 
     def close(self) -> None:
         """End the thread, after the batch that it reads now."""

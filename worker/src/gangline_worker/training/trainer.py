@@ -77,6 +77,8 @@ from gangline_worker.training.state import (
 )
 from gangline_worker.training.world import World, compute_dtype
 
+_SHORT_WAIT_S = 1.0
+"""A longer wait for data is told: it is none of the step's own time."""
 _BAD_WEIGHTS = "weights of this gang are not finite, and never will be again"
 
 
@@ -253,7 +255,12 @@ class Trainer:
 
     def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
         started = time.perf_counter()
-        batch, device = self._batches.take(self.position), self.world.device
+        batches, device = self._batches, self.world.device
+        if batches.ready(within_s=_SHORT_WAIT_S):
+            batch = batches.take(self.position)
+        else:
+            with doing("waiting"):  # a store that is away for a while is no hang
+                batch = batches.take(self.position)
         inputs = torch.from_numpy(batch.inputs).to(device)
         targets = torch.from_numpy(batch.targets).to(device)
         return inputs, targets, time.perf_counter() - started
