@@ -134,7 +134,7 @@ def test_a_sound_tree_has_no_problems(entries: list[dict[str, Any]]) -> None:
     [
         ({"weight": 0}, "weight", "greater than 0"),
         ({"gpu_hours_per_month": 0}, "gpu_hours_per_month", "greater than 0"),
-        ({"parent": "Lab!"}, "parent", "pattern"),
+        ({"parent": "Lab!"}, "parent", "a-z, 0-9 and"),
         ({"gpu_types": {"h100": -1}}, "gpu_types.0.gpu_limit", "greater than or equal to 0"),
         ({"gpu_types": ["h100", "H100"]}, "gpu_types", "names h100 twice"),
     ],
