@@ -280,7 +280,7 @@ def test_a_run_whose_last_save_failed_has_not_succeeded(
     (folder / f"step-{in_the_way_of:010d}").touch()
     run = Gang(tmp_path / "run", 1, ("steps=2", "checkpoint_every_steps=1")).wait()
     assert run.codes == (code,), run.text
-    assert f"checkpoint of step {in_the_way_of} failed: FileExistsError" in run.text
+    assert f"checkpoint of step {in_the_way_of} failed: " in run.text
     assert ("error: the checkpoint of step 2, the last, is not whole" in run.text) == (code != 0)
 
 
