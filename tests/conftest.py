@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["kafka_fixture", "platform_fixture"]
 
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_subreaper_for_ever() -> Iterator[None]:
+    """Who played an agent inherits no orphans later: none here would collect them.
+
+    The first process of a room ends only when all that ran in it has been collected.
+    """
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
