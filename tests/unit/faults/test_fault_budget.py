@@ -104,9 +104,20 @@ def test_a_step_or_a_checkpoint_beyond_the_last_begins_the_count_anew() -> None:
 
 def test_a_checkpoint_of_old_steps_is_no_progress() -> None:
     run = limited(FaultLimits(idle_max=2), MANY)
+    run.feed(committed(20, attempt=1))
     kill(run, 1, last_step=25)
     run.feed(committed(20, attempt=2))
     assert kill(run, 2, last_step=22).restarts_idle == 1
+
+
+def test_checkpoints_that_follow_each_other_are_progress_whatever_was_trained_before() -> None:
+    run = limited(FaultLimits(idle_max=2), MANY)
+    run.feed(committed(5, attempt=1))
+    kill(run, 1, last_step=1000)  # it got far, and saved none of that
+    for attempt in range(2, 8):
+        run.feed(committed(5 * attempt, attempt=attempt))
+        failed = kill(run, attempt, last_step=5 * attempt + 3)
+        assert (failed.action, failed.restarts_idle) == ("restart", 0)
 
 
 def test_of_who_tells_of_no_steps_short_attempts_count_as_idle() -> None:

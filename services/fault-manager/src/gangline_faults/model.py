@@ -95,9 +95,10 @@ class Blame:
 class JobHistory:
     """How often a job failed and how far it got: what its next restart is judged by.
 
-    `furthest_step` is of attempts that failed; `advanced`: a checkpoint beyond it was committed
-    since. `commits` count towards the next restart that comes back. `nan_rollbacks` restarts after
-    a loss that was not finite were from the checkpoint of `nan_step`; None: from the beginning.
+    `furthest_step` is of attempts that failed; `advanced`: since the last of them a checkpoint was
+    committed beyond the one before. `commits` count towards the next restart that comes back.
+    `nan_rollbacks` restarts after a loss that was not finite were from the checkpoint of
+    `nan_step`; None: from the beginning.
     """
 
     failures: int = 0

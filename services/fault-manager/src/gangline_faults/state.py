@@ -244,11 +244,13 @@ def _note_straggler(state: FaultState, event: WorkerStraggling) -> None:
 def _progress(state: FaultState, event: JobProgressed) -> None:
     old = state.histories.get(event.job_id, JobHistory())
     came_back = event.restarts_used < old.restarts_used
+    # Also below the furthest step of a failed attempt: the next one begins further on.
+    further = old.committed_step is None or event.step > old.committed_step
     state.histories[event.job_id] = replace(
         old,
         restarts_used=event.restarts_used,
         commits=old.commits + 1 if old.restarts_used and not came_back else 0,
-        advanced=old.advanced or old.furthest_step is None or event.step > old.furthest_step,
+        advanced=old.advanced or old.furthest_step is None or further,
         committed_attempt=event.attempt,
         committed_step=event.step,
         committed_at=event.committed_at,
