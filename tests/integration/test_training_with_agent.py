@@ -115,7 +115,7 @@ def test_no_save_begins_while_as_many_as_may_wait_lie_before_the_store(
     gang = gang_of(agent, tmp_path / "run", "steps=100000", "log_every_steps=1")
     gang.wait_for(r"step 2/")
     agent.ask(Control(checkpoint_request=1, behind=True))
-    gang.wait_for(r"no save at step \d+: earlier ones are on their way")
+    gang.wait_for(r"no save at step \d+: earlier ones are being written or stored")
     agent.ask(Control(checkpoint_request=1))
     said = agent.wait_for(lambda said: len(ready(said)) == 2)
     assert len({message.step for message in ready(said)}) == 1, "the wish was kept, and met once"

@@ -1,5 +1,6 @@
 """Digests, store URLs, the retry and how S3's errors are read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,25 @@ class TestRetry:
             assert longest / 2 <= wait <= longest
         assert [entry["reason"] for entry in logs] == [f"reason {n}" for n in range(5)]
         assert {entry["event"] for entry in logs} == {"store.retry"}
+
+    def test_no_try_begins_later_than_the_time_that_it_has(self) -> None:
+        now = [0.0]
+
+        def pause(seconds: float) -> None:
+            now[0] += seconds
+
+        retry = replace(Retry.within(60.0), clock=lambda: now[0], sleep=pause)
+        begun: list[float] = []
+
+        def hang(_attempt: int) -> None:
+            begun.append(now[0])
+            now[0] += 25.0
+            raise TransientError("no answer")
+
+        with pytest.raises(StoreUnavailable, match="failed 3 times"):
+            retry.run("put k", hang)
+        assert len(begun) == 3
+        assert begun[-1] <= 60.0
 
     def test_stops_at_success_and_at_other_errors(self) -> None:
         waits: list[float] = []

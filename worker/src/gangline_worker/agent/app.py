@@ -36,6 +36,8 @@ from gangline_schemas.events.workers import NodeInfo
 from gangline_service.lifecycle import Context, Restart
 from gangline_storage.open import open_store
 from gangline_storage.pace import Pace
+from gangline_storage.retry import Retry
+from gangline_storage.s3_options import S3Options
 
 from .checkpoints import Checkpoints
 from .config import AgentSettings
@@ -54,7 +56,6 @@ from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
-from .patience import patient_store
 from .peer_tier import open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
@@ -69,6 +70,7 @@ log = structlog.get_logger(__name__)
 TICK_S = 0.2
 _BUS_RETRY_S = 0.5
 _LAST_UPLOADS_S = 6.0  # of the time until it must be gone: for what ranks left, and to say so
+_UPLOADS_WAIT_S = 60.0  # for a store that is away, the parts that it has are not sent again
 _READER_S = 5.0
 _LAST_WORDS_S = 2.0
 _MIB = 1024 * 1024
@@ -290,7 +292,8 @@ class Agent:
         )
 
     def _parts(self, outgoing: Outgoing) -> Parts:
-        store = open_store(self._settings.store_url)
+        url = self._settings.store_url
+        store = open_store(url)
         limit = self._settings.upload_mb_per_s
         checkpoints = Checkpoints(
             self._folders.data / "checkpoints",
@@ -298,7 +301,7 @@ class Agent:
             node_id=self._node.node_id,
             link=self._settings.link_uploads,
             pace=Pace(limit * 1e6) if limit is not None else None,
-            uploads=patient_store(self._settings.store_url),
+            uploads=open_store(url, options=S3Options(retry=Retry.within(_UPLOADS_WAIT_S))),
         )
         peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
         preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)

@@ -64,7 +64,7 @@ class Checkpoints:
     """The checkpoints of all jobs on this node, below `folder`. May be used by many threads.
 
     `link`: uploads are hard links where the store allows it. `pace` bounds them all together.
-    `uploads` is the same store as uploads shall see it: see `patient_store`.
+    `uploads` is the same store for uploads: what was saved lies here, so it may be waited for.
     """
 
     def __init__(

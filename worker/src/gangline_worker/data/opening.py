@@ -25,8 +25,8 @@ from gangline_worker.data.tokens import TokenData, TokenReader
 CACHE_ENV = "GANGLINE_DATA_CACHE"
 SNAPSHOT_ENV = "GANGLINE_DATA_SNAPSHOT"  # the job's data_snapshot
 DEFAULT_CACHE_GB = 50.0
-STORE_TRIES = 60
-"""A store that is away is waited for: four minutes, or nine if nothing answers at all."""
+STORE_WAIT_S = 240.0
+"""For so long a store that is away is waited for, and to the end of the try that it is in then."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _open_snapshot(source: str, settings: ReadSettings) -> Snapshot | None:
     snapshot = None
     if "://" in source:
         try:
-            store = open_store(source, options=S3Options(retry=Retry(attempts=STORE_TRIES)))
+            store = open_store(source, options=S3Options(retry=Retry.within(STORE_WAIT_S)))
             snapshot = store_snapshot(store, settings.cache_folder())
         except StoreUnavailable:
             raise

@@ -219,7 +219,7 @@ class Trainer:
                 if last or not summary.saving:
                     self._save(result, summary)
                 elif self.schedule.put_off() and self.world.rank == 0:
-                    say(f"no save at step {self.step}: earlier ones are on their way to the store")
+                    say(f"no save at step {self.step}: earlier ones are being written or stored")
             if last:
                 self._finish()
             if summary.stop:
