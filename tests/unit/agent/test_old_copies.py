@@ -61,7 +61,7 @@ def test_what_was_not_used_for_long_goes_and_nothing_else(tmp_path: Path) -> Non
     assert all(kept.exists() for kept in (elsewhere, new, saves, starts, fresh))
 
 
-def test_each_gang_that_is_prepared_makes_room_and_keeps_what_is_its_own(tmp_path: Path) -> None:
+def test_room_is_made_but_not_of_what_a_gang_was_prepared_with(tmp_path: Path) -> None:
     long_ago_s = time.time() - KEPT_S - 3600
     old, own = (copies(tmp_path, name, long_ago_s) for name in ("another", "job"))
     stale = bundle(tmp_path, "stale", long_ago_s)
@@ -74,6 +74,7 @@ def test_each_gang_that_is_prepared_makes_room_and_keeps_what_is_its_own(tmp_pat
     key = GangKey(gang.job_id, gang.attempt)
     _, answer = preparer.prepare(key, gang, gang.nodes[0])
     assert answer == Prepared(key)
+    preparer.make_room()
     assert own.exists()
     assert not old.exists()
     assert not stale.exists()

@@ -330,7 +330,7 @@ class AgentCore:
             return []
         gang.requests_seen.add(event_id)
         gang.checkpoint_requests += 1
-        return self._tell(gang)
+        return gang.tell()
 
     def _on_job_changed(
         self, event: ResumePointChanged | CheckpointIntervalChanged, at: Moment
@@ -338,17 +338,9 @@ class AgentCore:
         out: list[Action] = []
         for gang in self.gangs:
             if gang.key.job_id == event.job_id:
-                out += self._tell(gang) if gang.follow(event) else []
+                out += gang.tell() if gang.follow(event) else []
                 out += self._report_held(gang, at)
         return out
-
-    @staticmethod
-    def _tell(gang: Gang) -> list[Action]:
-        return [
-            SendControl(rank.key, gang.control)
-            for rank in gang.ranks.values()
-            if rank.connected and rank.alive
-        ]
 
     def _take_stacks(self, gang: Gang, at: Moment) -> list[Action]:
         """Once, of the ranks that nothing has killed yet."""
@@ -468,9 +460,7 @@ class AgentCore:
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
         self._reports += 1
-        behind = gang.behind
-        out = hear(self._node, gang, rank, item.message, at, self._reports)
-        return out + self._tell(gang) if gang.behind != behind else out
+        return hear(self._node, gang, rank, item.message, at, self._reports)
 
     def _on_checked(self, item: ShardChecked) -> list[Action]:
         gang, rank = self._find(item.rank)
@@ -500,8 +490,7 @@ class AgentCore:
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
         behind = gang.behind
         rank.uploads.pop(step, None)
-        if gang.behind != behind:
-            out += self._tell(gang)
+        out += gang.tell() if gang.behind != behind else []
         return out + self._report_held(gang, at)
 
     def _on_exited(self, item: RankExited, at: Moment) -> list[Action]:

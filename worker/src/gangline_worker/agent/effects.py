@@ -216,6 +216,7 @@ class Effects:
             else:
                 self._grounds[action.gang] = ground
         self._inbox.put(outcome)
+        self._parts.preparer.make_room()
 
     def _open_store(self, action: OpenStore) -> None:
         ground = self._grounds[action.gang]

@@ -43,8 +43,10 @@ def hear(
         case ShardReady() as ready if ready.step not in rank.uploads:
             if refusal := _refusal(gang, rank, ready):
                 return [Note("shard.refused", gang.key, refusal)]
+            behind = gang.behind
             rank.uploads[ready.step] = ready
-            return [CheckShard(rank.key, ready)]
+            check = CheckShard(rank.key, ready)
+            return [check, *gang.tell()] if gang.behind != behind else [check]
     return []
 
 

@@ -532,3 +532,11 @@ class Gang:
             interval_s=self.interval_s,
             behind=self.behind,
         )
+
+    def tell(self) -> list[Action]:
+        """All its ranks that can hear it."""
+        return [
+            SendControl(rank.key, self.control)
+            for rank in self.ranks.values()
+            if rank.connected and rank.alive
+        ]

@@ -137,6 +137,10 @@ class Preparer:
         """Delete what was prepared for a gang, except its checkpoints."""
         shutil.rmtree(self._work(key), ignore_errors=True)
 
+    def make_room(self) -> None:
+        """Delete what nobody has used for long; what a gang was prepared with counts as used."""
+        delete_unused(self._folders.data, time.time())
+
     def stop(self) -> None:
         """Wait for no store any more."""
         self._stopping.set()
@@ -154,7 +158,6 @@ class Preparer:
         copies = self._folders.data / "checkpoints"
         starts_from = {allocation.resume.job_id} if allocation.resume is not None else set()
         note_use(*(copies / job_id for job_id in {allocation.job_id, *starts_from}))
-        delete_unused(self._folders.data, time.time())
         work = self._work(key)
         work.mkdir(mode=0o700)
         for name in ("code", "home", "tmp"):
