@@ -62,6 +62,20 @@ def take_step(state: State, by: int) -> None:
         tensor.add_(by)
 
 
+def save_between_steps(saver: AsyncSaver, directory: Path, step: int, state: State) -> None:
+    """The save holds what was there when it began, also while the GPU is busy with steps."""
+    take_step(state, step)
+    expected = {name: tensor.clone() for name, tensor in state.items()}
+    saver.begin(step, state, {}, {})
+    for _ in range(20):  # the next step's passes only read
+        for tensor in state.values():
+            tensor.square().sum()
+    saver.wait_copied()
+    for _ in range(3):
+        take_step(state, 100)
+    assert_holds(finished(saver, directory, step), expected)
+
+
 @needs_gpus(1)
 @pytest.mark.parametrize("in_cpu", [None, "half", "large"], ids=["all on it", "first", "second"])
 def test_a_save_beside_further_steps_holds_what_was_there(
@@ -73,15 +87,7 @@ def test_a_save_beside_further_steps_holds_what_was_there(
     saver.prepare(state)
     for step in range(1, 4):
         torch.cuda._sleep(BUSY_CYCLES)
-        take_step(state, step)
-        expected = {name: tensor.clone() for name, tensor in state.items()}
-        saver.begin(step, state, {}, {})
-        for _ in range(20):  # the next step's passes only read
-            state["large"].to("cuda").square().sum()
-        saver.wait_copied()
-        for _ in range(3):
-            take_step(state, 100)
-        assert_holds(finished(saver, tmp_path, step), expected)
+        save_between_steps(saver, tmp_path, step, state)
 
 
 @needs_gpus(1)
@@ -92,12 +98,7 @@ def test_a_step_on_a_stream_of_its_own_is_waited_for(tmp_path: Path, full_every:
     with torch.cuda.stream(torch.cuda.Stream()):
         for step in (1, 2):
             torch.cuda._sleep(BUSY_CYCLES)
-            take_step(state, step)
-            expected = {name: tensor.clone() for name, tensor in state.items()}
-            saver.begin(step, state, {}, {})
-            saver.wait_copied()
-            take_step(state, 100)
-            assert_holds(finished(saver, tmp_path, step), expected)
+            save_between_steps(saver, tmp_path, step, state)
 
 
 @needs_gpus(1)
@@ -147,12 +148,7 @@ def test_parts_on_several_gpus_are_all_waited_for(tmp_path: Path) -> None:
         for gpu in (0, 1):
             with torch.cuda.device(gpu):
                 torch.cuda._sleep(BUSY_CYCLES)
-        take_step(parts, step)
-        expected = {name: tensor.clone() for name, tensor in parts.items()}
-        saver.begin(step, parts, {}, {})
-        saver.wait_copied()
-        take_step(parts, 100)
-        assert_holds(finished(saver, tmp_path, step), expected)
+        save_between_steps(saver, tmp_path, step, parts)
 
 
 @needs_gpus(2)

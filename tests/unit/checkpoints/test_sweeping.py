@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from random import Random
 
-from gangline_checkpoints.sweeping import sweep
+from gangline_checkpoints.sweeping import keep_sweeping, sweep
 from gangline_storage import LocalStore
+from gangline_storage.errors import StoreUnavailable
 from gangline_storage.keys import TEMPORARY_PREFIX
-from gangsim.store import SimStore
 
 
 def test_only_what_is_old_goes(tmp_path: Path) -> None:
@@ -25,7 +24,26 @@ def test_only_what_is_old_goes(tmp_path: Path) -> None:
     assert store.get("teams/nlp/object") == b"whole"
 
 
-def test_a_store_that_is_away_is_asked_the_next_time() -> None:
-    store = SimStore(Random(1))
-    store.away = True
-    sweep(store, older_than_s=0)
+class FirstAway(LocalStore):
+    """A folder whose first sweep fails."""
+
+    asked = 0
+
+    def remove_partial(self, *, older_than_s: float) -> int:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreUnavailable("list uploads: 503")
+        return super().remove_partial(older_than_s=older_than_s)
+
+
+def test_a_store_that_is_away_is_asked_the_next_time(tmp_path: Path) -> None:
+    half = tmp_path / f"{TEMPORARY_PREFIX}1"
+    half.write_bytes(b"half")
+    there: list[tuple[float, bool]] = []
+
+    def wait(seconds: float) -> bool:
+        there.append((seconds, half.exists()))
+        return len(there) == 3
+
+    keep_sweeping(FirstAway(tmp_path), older_than_s=-1, wait=wait)
+    assert there == [(300, True), (21600, True), (21600, False)]

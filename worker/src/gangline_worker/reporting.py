@@ -473,6 +473,7 @@ class doing:  # noqa: N801 -- used like a function, and with `with`
     """Say what this program does.
 
     It is starting, training, checkpointing, compiling, evaluating, or waiting (for its data).
+
     ```python
     doing("training")                     # from now on; its steps are learned
     with doing("evaluating"):             # and back to what it was

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
+from functools import partial
 
 from gangline_bus.ports import Bus
-from gangline_checkpoints import sweeping
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.snapshot import codec
+from gangline_checkpoints.sweeping import keep_sweeping
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings
@@ -29,7 +31,9 @@ def main() -> None:
 
     def on_start(_bus: Bus, context: Context[ServiceSettings]) -> None:
         if partial_s:
-            sweeping.begin(store, older_than_s=partial_s, stopping=context.stopping)
+            wait = context.stopping.wait
+            sweeping = partial(keep_sweeping, store, older_than_s=partial_s, wait=wait)
+            threading.Thread(target=sweeping, name="sweep", daemon=True).start()
 
     run_decider(
         "checkpoint-service",

@@ -6,7 +6,7 @@ and lists them nowhere among the objects), in a folder a temporary file.
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 
 import structlog
 
@@ -29,13 +29,11 @@ def sweep(store: ObjectStore, *, older_than_s: float) -> None:
         log.info("partial uploads removed", count=removed)
 
 
-def begin(store: ObjectStore, *, older_than_s: float, stopping: threading.Event) -> None:
-    """Sweep every six hours, in a thread of its own that ends with the process."""
-
-    def run() -> None:
-        wait_s = _FIRST_S
-        while not stopping.wait(wait_s):
-            sweep(store, older_than_s=older_than_s)
-            wait_s = _PERIOD_S
-
-    threading.Thread(target=run, name="sweep", daemon=True).start()
+def keep_sweeping(
+    store: ObjectStore, *, older_than_s: float, wait: Callable[[float], bool]
+) -> None:
+    """Sweep every six hours. `wait(seconds)` says whether to end."""
+    wait_s = _FIRST_S
+    while not wait(wait_s):
+        sweep(store, older_than_s=older_than_s)
+        wait_s = _PERIOD_S

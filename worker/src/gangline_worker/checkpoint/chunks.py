@@ -20,6 +20,8 @@ WORTH_IT = 8
 """One part in so many must be unchanged: a reference keeps the whole file that it points to."""
 TABLES = 8
 
+CHANGED = "step {} was saved before, with another state; give each save a step of its own"
+
 Span = tuple[int, int]
 """Where a chunk begins and ends in the rank's bytes."""
 
@@ -122,7 +124,7 @@ class Tables:
         """
         table = self._tables.get(step)
         if table is not None and [chunk.xxh3 for chunk in table.chunks] != list(digests):
-            raise ValueError(f"step {step} was saved before, with another state")
+            raise ValueError(CHANGED.format(step))
         return table is not None
 
     def base(self) -> Table | None:

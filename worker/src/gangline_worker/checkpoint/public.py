@@ -102,11 +102,10 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     Returns as soon as the tensors are copied; files are written in the background, and one save
     waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
     which every rank must hold alike, each rank writes a part. Steps grow within a run; one that
-    was saved is not written again. Metrics that are not finite are left out, and
-    those beyond 1,000. Gives False, with a
-    warning, when the environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full
-    disk, a step that did not grow), or the loss or gradient that this rank told of last was not
-    finite.
+    was saved is not written again. Metrics that are not finite are left out, and those beyond
+    1,000. Gives False, with a warning, when the environment names no GANGLINE_CHECKPOINT_DIR, the
+    last save failed (a full disk, a step that did not grow), or the loss or gradient that this
+    rank told of last was not finite.
 
     Raises:
         TypeError: the state holds something else, the step is no integer, or a metric no number;

@@ -59,7 +59,6 @@ from gangline_worker.checkpoint.staging import move_together, staging
 COPIER_NICENESS = 5  # a quarter of a core that a step takes: about as long as the disk needs
 GROUP_BYTES = 4 << 20  # copied at least before they are hashed: the CPU's cache still has them
 RESERVE_BYTES = 64 << 20  # left free on the disk, for logs and spools of others
-_CHANGED = "step {} was saved before, with another state; give each save a step of its own"
 
 
 @dataclass(frozen=True)
@@ -319,7 +318,7 @@ class AsyncSaver:
         if filling is not None and again is not None:
             copying.result()
             if filling.hexdigest() != again.xxh3:
-                raise ValueError(_CHANGED.format(job.step))
+                raise ValueError(chunks.CHANGED.format(job.step))
             return
         if filling is None:
             copying.result()
@@ -402,7 +401,7 @@ class AsyncSaver:
                 "that are saved must grow: count them over all epochs"
             )
         if job.state != newest.state:
-            raise ValueError(_CHANGED.format(job.step))
+            raise ValueError(chunks.CHANGED.format(job.step))
         return newest
 
 
