@@ -85,7 +85,7 @@ def field_errors(
 ) -> tuple[FieldError, ...]:
     """Pydantic's errors as (dotted field, message) pairs without the offending values.
 
-    With the `model` that was read, a field that it does not have is told the nearest that it has.
+    With the `model` that was read, a field that it does not have is told the nearest one, or all.
     """
     found = []
     for item in error.errors(include_url=False, include_input=False):
@@ -111,13 +111,15 @@ def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
 
 
 def _nearest(model: type[BaseModel] | None, place: tuple[int | str, ...]) -> str:
-    """The field that was meant, if one of the same mapping is alike."""
+    """The field of the same mapping that was meant, or all that there are if none is alike."""
     *parents, name = place
     for part in parents:
         field = model.model_fields.get(str(part)) if model is not None else None
         model = _model_in(field.annotation) if field is not None else None
-    near = get_close_matches(str(name), model.model_fields if model is not None else (), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if model is None:
+        return ""
+    near = get_close_matches(str(name), model.model_fields, 1)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(model.model_fields)}"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

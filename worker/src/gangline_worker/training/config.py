@@ -129,6 +129,4 @@ def read_settings(
     except ValidationError as error:
         found = field_errors(error, model=TrainConfig)
         wrong = "; ".join(f"{e.field}: {e.message}" for e in found)
-        known = ", ".join(TrainConfig.model_fields)
-        hint = f" (known are {known})" if any(e.message.endswith("field") for e in found) else ""
-        raise ConfigError(f"bad training settings: {wrong}{hint}") from error
+        raise ConfigError(f"bad training settings: {wrong}") from error
