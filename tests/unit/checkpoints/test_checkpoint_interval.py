@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_scene import JOB, allocated, checkpoint_run, part, ref, released, restored
-from decider_run import DeciderRun
+from decider_run import START, DeciderRun
 from gangline_checkpoints.model import Verified
 from gangline_checkpoints.policy.interval import (
     CEILING_S,
@@ -18,6 +20,7 @@ from gangline_checkpoints.policy.interval import (
     OVERLAP,
     PRIOR,
     STORE_SHARE,
+    SUSPECTED_S,
     Failures,
     Save,
     advise,
@@ -27,6 +30,7 @@ from gangline_checkpoints.policy.interval import (
 )
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
+from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import ReleaseReason
 
 PUBLISHED = 1 / (7.9 * 1024)
@@ -130,6 +134,8 @@ def test_an_interval_is_never_short_nor_longer_than_the_store_needs(
     assert advice.interval_s <= max(CEILING_S, math.ceil(advice.busy_s / STORE_SHARE))
     more_often = advise(saves, world_size, rate * 10)
     assert more_often.interval_s <= advice.interval_s + 1
+    suspected = advise(saves, world_size, rate, suspected=True)
+    assert FLOOR_S <= suspected.interval_s <= advice.interval_s + 1
 
 
 def test_it_is_news_from_a_fifth_on() -> None:
@@ -208,6 +214,74 @@ def test_the_next_attempt_is_told_at_once_and_failures_make_it_shorter() -> None
     assert (job.failures.count, job.failures.gpu_hours) == (7.0, 7 * 48.0)
     assert run.state.failures == job.failures
     run.take_over()
+
+
+def sign(run: DeciderRun[CheckpointState], **changed: Any) -> list[IntervalAdvised]:
+    """A node of the gang tells of a sign; what is advised then."""
+    asked = CheckpointRequested(
+        job_id=JOB, attempt=1, reason="node n: hot", node_id="n", requested_at=run.now
+    )
+    found = run.feed(asked.model_copy(update=changed))
+    return [event for event in found if isinstance(event, IntervalAdvised)]
+
+
+def test_a_sign_of_a_failure_makes_it_shorter_for_an_hour() -> None:
+    run = running()
+    for step in (10, 20):
+        save(run, step)
+    [told] = sign(run)
+    assert told.suspected_at == run.now
+    assert told.interval_s == math.ceil(optimum_s(told.cost_s, SUSPECTED_S)) < CEILING_S
+    assert told.reason == (
+        "a save costs training 1.01 s, and a failure is expected every 60 min, as a node told of a "
+        "sign of one: least is lost at this interval"
+    )
+    run.now += timedelta(seconds=SUSPECTED_S - 1)
+    assert save(run, 30) == []
+    run.now += timedelta(seconds=1)
+    [after] = save(run, 40)
+    assert (after.interval_s, after.suspected_at) == (CEILING_S, None)
+    assert "sign" not in after.reason
+    assert save(run, 50) == []
+    run.take_over()
+
+
+def test_another_attempt_begins_without_the_sign() -> None:
+    run = running()
+    for step in (10, 20):
+        save(run, step)
+    sign(run)
+    run.feed(released())
+    [told] = [e for e in run.feed(allocated(2)) if isinstance(e, IntervalAdvised)]
+    assert told.suspected_at is None
+    assert save(run, 30, attempt=2) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"job_id": "another"},
+        {"attempt": 2},
+        {"node_id": None},  # somebody asked: no sign
+        {"requested_at": None},
+        {"requested_at": START - timedelta(seconds=SUSPECTED_S)},
+    ],
+)
+def test_what_is_no_sign_for_this_gang(changed: dict[str, Any]) -> None:
+    run = running()
+    for step in (10, 20):
+        save(run, step)
+    assert sign(run, **changed) == []
+    assert len(sign(run)) == 1
+
+
+def test_a_sign_before_enough_was_measured_or_after_the_end_advises_nothing() -> None:
+    run = running()
+    save(run, 10)
+    assert sign(run) == []
+    save(run, 20)
+    run.feed(released())
+    assert sign(run) == []
 
 
 def test_another_world_size_is_measured_anew() -> None:

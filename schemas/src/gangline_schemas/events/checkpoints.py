@@ -176,6 +176,9 @@ class IntervalAdvised(Event):
     lost_s: float = Field(ge=0, description="Work that a failure is expected to cost.")
     reason: str = Field(description="One sentence for people.")
     risk: str = Field(default="", description="What is put at risk by saving less often.")
+    suspected_at: Timestamp | None = Field(
+        default=None, description="When a node of this attempt told of a sign of a failure."
+    )
 
 
 class PromotionRequested(Event):

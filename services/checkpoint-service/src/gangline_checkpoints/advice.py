@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gangline_bus.decision import Decision
+from gangline_checkpoints.model import Job
 from gangline_checkpoints.policy.interval import (
     CEILING_S,
     ENOUGH_SAVES,
     SAVES,
     STORE_SHARE,
+    SUSPECTED_S,
     Advice,
     Failures,
     Save,
@@ -23,6 +26,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     IntervalAdvised,
 )
+from gangline_schemas.events.faults import CheckpointRequested
 
 
 def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
@@ -45,16 +49,47 @@ def of_save(
     saves = (*job.saves, save)[-SAVES:]
     if len(saves) < ENOUGH_SAVES:
         return []
-    ran_s = (now - job.allocated_at).total_seconds() if job.allocated_at is not None else 0.0
-    running = Failures(0.0, max(0.0, ran_s) * point.world_size / 3600)
-    rate = failure_rate(state.failures, job.failures.plus(running))
-    found = advise(saves, point.world_size, rate)
+    suspected_at = job.suspected_at if _recent(job.suspected_at, now) else None
+    found = _while_it_runs(state, job, saves, now, suspected=suspected_at is not None)
     if job.advised_s is not None and not differs(job.advised_s, found.interval_s):
         return []
-    return [_told(job_id, point.attempt, found, job.failures)]
+    return [_told(job_id, point.attempt, found, job.failures, suspected_at)]
 
 
-def _told(job_id: str, attempt: int, found: Advice, seen: Failures) -> Decision:
+def of_sign(state: CheckpointState, asked: CheckpointRequested, now: datetime) -> list[Decision]:
+    """A node told of a sign of a failure: its gangs had best save more often for a while.
+
+    [] when it is over by now, and when too few saves were measured.
+    """
+    job = state.jobs.get(asked.job_id)
+    if job is None or not job.live or job.attempt != asked.attempt or asked.node_id is None:
+        return []
+    if len(job.saves) < ENOUGH_SAVES or not _recent(asked.requested_at, now):
+        return []
+    found = _while_it_runs(state, job, job.saves, now, suspected=True)
+    return [_told(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)]
+
+
+def _while_it_runs(
+    state: CheckpointState, job: Job, saves: Sequence[Save], now: datetime, *, suspected: bool
+) -> Advice:
+    ran_s = (now - job.allocated_at).total_seconds() if job.allocated_at is not None else 0.0
+    running = Failures(0.0, max(0.0, ran_s) * job.world_size / 3600)
+    rate = failure_rate(state.failures, job.failures.plus(running))
+    return advise(saves, job.world_size, rate, suspected=suspected)
+
+
+def _recent(suspected_at: datetime | None, now: datetime) -> bool:
+    return suspected_at is not None and (now - suspected_at).total_seconds() < SUSPECTED_S
+
+
+def _told(
+    job_id: str,
+    attempt: int,
+    found: Advice,
+    seen: Failures,
+    suspected_at: datetime | None = None,
+) -> Decision:
     event = IntervalAdvised(
         job_id=job_id,
         attempt=attempt,
@@ -65,16 +100,17 @@ def _told(job_id: str, attempt: int, found: Advice, seen: Failures) -> Decision:
         mtbf_s=round(found.mtbf_s, 3),
         failures=seen.count,
         lost_s=round(found.lost_s, 6),
-        reason=_reason(found),
+        reason=_reason(found, suspected=suspected_at is not None),
         risk=_risk(found),
+        suspected_at=suspected_at,
     )
     return Decision(job_id, event)
 
 
-def _reason(found: Advice) -> str:
+def _reason(found: Advice, *, suspected: bool) -> str:
     facts = (
         f"a save costs training {_time(found.cost_s)}, and a failure is expected every "
-        f"{_time(found.mtbf_s)}"
+        f"{_time(found.mtbf_s)}{', as a node told of a sign of one' if suspected else ''}"
     )
     match found.limited_by:
         case "optimum":

@@ -10,7 +10,8 @@
 6. job.resume.changed: what is older may go by the retention, what is newer not yet. By a user's
    restore: that checkpoint is kept for the next attempt.
 7. A commit, and an attempt of a job that has saved before: the interval that follows from the
-   costs and failures so far is advised, when it is news.
+   costs and failures so far is advised, when it is news. checkpoint.requested, as a node told of
+   a sign of a failure: a shorter one, for an hour.
 8. job.resume.changed and a good end, where the job wants checkpoints promoted: a run shall validate
    the one that the scheduler knows. The end of that run: promoted, or refused with its reason.
 9. checkpoint.pin.admitted: kept until it is unpinned.
@@ -29,13 +30,23 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, EffectDone, Input, Tick
-from gangline_checkpoints import attempts, invariants, outcomes, parts, pins, promotions, scrubs
+from gangline_checkpoints import (
+    advice,
+    attempts,
+    invariants,
+    outcomes,
+    parts,
+    pins,
+    promotions,
+    scrubs,
+)
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.scrubbing import Scrubbing
 from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
+from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -57,7 +68,7 @@ class CheckpointDecider:
 
     name: str = "checkpoint-service"
     log: Topic = Topic.CHECKPOINTS
-    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA)
+    inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA, Topic.FAULTS)
     signals: tuple[Topic, ...] = ()
     scrubbing: Scrubbing = field(default_factory=Scrubbing)
 
@@ -102,6 +113,8 @@ def _decide_event(
             return parts.decide(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
+        case CheckpointRequested():
+            return advice.of_sign(state, event, now)
         case PinAdmitted():
             return pins.change(state, event)
         case JobRejected():

@@ -76,6 +76,7 @@ class Job:
     - `on_nodes`: of this attempt's steps, the ranks whose parts lie on their nodes' disks; bounded.
     - `saves` are the costs of the newest saves at this world size, `failures` what became of its
       ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
+      `suspected_at`: when the sign was told that makes it shorter.
     - `spec` is there if checkpoints are to be promoted, `unasked` counts the commits since one was
       asked to be validated last, and `asked` is that one.
     - `validates` is the checkpoint that this run validates, until it is decided.
@@ -103,6 +104,7 @@ class Job:
     saves: tuple[Save, ...] = ()
     failures: Failures = field(default_factory=Failures)
     advised_s: float | None = None
+    suspected_at: datetime | None = None
     spec: JobSpec | None = None
     succeeded: bool = False
     unasked: int = 0

@@ -164,7 +164,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     if event.world_size != job.world_size:
         job.saves = ()
     job.attempt, job.world_size = event.attempt, event.world_size
-    job.allocated_at, job.advised_s = event.allocated_at, None
+    job.allocated_at, job.advised_s, job.suspected_at = event.allocated_at, None, None
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.spec, job.validates = event.spec, event.validates
     job.full_every = event.full_every
@@ -258,7 +258,7 @@ def _change_job(
         case ResumeNoted():
             job.known = _place(event.checkpoint)
         case IntervalAdvised():
-            job.advised_s = event.interval_s
+            job.advised_s, job.suspected_at = event.interval_s, event.suspected_at
         case CheckpointPinChanged():
             job.kept = job.kept_with(StepId(event.attempt, event.step), pinned=event.pinned)
 

@@ -567,7 +567,7 @@ class Live:
 
     @_on.register
     def _(self, event: IntervalAdvised, at: datetime) -> None:
-        facts = {name: value for name, value in event.data().items() if name != "job_id"}
+        facts = event.model_dump(exclude={"job_id", "suspected_at"})
         self._advice.put(event.job_id, Advice(**facts, advised_at=at))
 
     @_on.register

@@ -7,6 +7,8 @@ Machine Learning Research Clusters", 2024); what was seen here outweighs it soon
 has the cluster's as its prior, worth `OWN_WEIGHT` failures: a job that fails more often than
 others saves more often.
 
+A sign of a failure to come, told by a node, makes it expected within the hour.
+
 **The cost** of a save is what training loses by it: the time for which it stands still, and
 `OVERLAP` of the write, for the steps that run beside it.
 
@@ -29,6 +31,8 @@ FLOOR_S = 60.0
 OVERLAP = 0.1
 STORE_SHARE = 0.5
 """A job's saves keep the store busy for at most this share of the time."""
+SUSPECTED_S = 3600.0
+"""For so long after a sign of it a failure is expected, and it is expected within that time."""
 CHANGE = 0.2
 OWN_WEIGHT = 2.0
 SAVES = 8
@@ -94,11 +98,18 @@ def optimum_s(cost_s: float, mtbf_s: float) -> float:
     return math.sqrt(2 * cost_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
-def advise(saves: Sequence[Save], world_size: int, per_gpu_hour: float) -> Advice:
-    """What follows from one or more saves of a gang and its failure rate."""
+def advise(
+    saves: Sequence[Save], world_size: int, per_gpu_hour: float, *, suspected: bool = False
+) -> Advice:
+    """What follows from one or more saves of a gang and its failure rate.
+
+    `suspected`: one of its nodes told of a sign of a failure.
+    """
     cost_s = median_low(save.blocked_s + OVERLAP * save.write_s for save in saves)
     busy_s = median_low(save.write_s + save.verify_s for save in saves)
     mtbf_s = 3600.0 / (per_gpu_hour * world_size)
+    if suspected:
+        mtbf_s = min(mtbf_s, SUSPECTED_S)
     interval_s, limited_by = _limited(optimum_s(cost_s, mtbf_s), busy_s / STORE_SHARE)
     rounded_s = float(math.ceil(interval_s))
     return Advice(rounded_s, limited_by, cost_s, busy_s, mtbf_s, rounded_s / 2 + busy_s)
