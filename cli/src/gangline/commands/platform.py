@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gangline.errors import CliError
+from gangline.errors import CliError, ExitCode
 from gangline.local.artifacts import ArtifactError, progress_line
 from gangline.local.java import java_path
 from gangline.local.platform import Client, Platform, PlatformSettings, default_data_dir
@@ -36,8 +36,12 @@ DataDir = Annotated[
 
 def up(
     data_dir: DataDir = None,
-    nodes: Annotated[int, typer.Option(min=0, help="Node agents to start.")] = 2,
-    slots: Annotated[int, typer.Option(min=1, help="CPU slots (or GPUs) per node.")] = 2,
+    *,
+    nodes: Annotated[int | None, typer.Option(min=0, help="Node agents to start [2].")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="CPU slots per node [2].")] = None,
+    gpus: Annotated[
+        bool, typer.Option("--gpus", help="One node that offers this machine's GPUs instead.")
+    ] = False,
     teams: Annotated[Path | None, typer.Option(help="YAML or TOML file of teams.")] = None,
     kafka: Annotated[str | None, typer.Option(help="HOST:PORT of your own Kafka.")] = None,
     clickhouse: Annotated[str | None, typer.Option(help="URL of your own ClickHouse.")] = None,
@@ -48,10 +52,12 @@ def up(
     standby: Annotated[bool, typer.Option(help="Run a second scheduler as standby.")] = False,
 ) -> None:
     """Run the whole platform here until Ctrl-C: Kafka, services, ClickHouse, node agents."""
+    if gpus:
+        _may_offer_gpus(nodes, slots)
     settings = PlatformSettings(
         data_dir=data_dir or default_data_dir(),
-        nodes=nodes,
-        slots=slots,
+        nodes=1 if gpus else 2 if nodes is None else nodes,
+        slots=None if gpus else slots or 2,
         teams_file=teams or _default_teams(data_dir or default_data_dir()),
         kafka=kafka,
         clickhouse=clickhouse,
@@ -94,6 +100,14 @@ def doctor(data_dir: DataDir = None) -> None:
     Console(width=80).print(table)
     if failed:
         raise CliError(f"{failed} of {len(checks)} checks failed")
+
+
+def _may_offer_gpus(nodes: int | None, slots: int | None) -> None:
+    if nodes is not None or slots is not None:
+        message = "--gpus is one node with all GPUs: leave out --nodes and --slots"
+        raise CliError(message, code=ExitCode.USAGE)
+    if not _has_nvidia_driver():
+        raise CliError("--gpus: no NVIDIA driver is here", "without it nodes offer CPU slots")
 
 
 def _default_teams(data_dir: Path) -> Path:
@@ -151,8 +165,13 @@ def _torch() -> str:
 
 
 def _gpus() -> str:
-    found = shutil.which("nvidia-smi")
-    return "NVIDIA driver present" if found else "none; nodes offer CPU slots"
+    if _has_nvidia_driver():
+        return "NVIDIA driver present; gangline up --gpus offers them"
+    return "none; nodes offer CPU slots"
+
+
+def _has_nvidia_driver() -> bool:
+    return shutil.which("nvidia-smi") is not None
 
 
 def _disk(folder: Path) -> str:

@@ -53,7 +53,8 @@ class PlatformSettings:
 
     data_dir: Path
     nodes: int = 2
-    slots: int = 2
+    slots: int | None = 2
+    """Of each node; None: it offers the machine's GPUs."""
     kafka: str | None = None
     clickhouse: str | None = None
     store: str | None = None
@@ -146,7 +147,7 @@ class Platform:
             node = f"node-{index}"
             own = {
                 "GANGLINE_NODE_ID": node,
-                "GANGLINE_SLOTS": str(self.settings.slots),
+                "GANGLINE_SLOTS": "" if self.settings.slots is None else str(self.settings.slots),
                 "GANGLINE_RACK": f"rack-{index // 8}",
                 "GANGLINE_DATA_DIR": str(self.data_dir / "nodes" / node),
                 "GANGLINE_SECRETS_DIR": str(self.data_dir / "secrets"),
