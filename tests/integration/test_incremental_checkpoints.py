@@ -154,7 +154,7 @@ class Job:
         self, folder: Path, rank: int = 0, world: int = 1, **repair: Callable[..., bool]
     ) -> dict[str, torch.Tensor]:
         found = {name: torch.full_like(tensor, 9) for name, tensor in self.tensors.items()}
-        Checkpoint(folder, **repair).fill(holdings(found, rank, world))
+        Checkpoint(folder, **repair).fill(holdings(found, rank, world), rank)
         return found
 
     def is_now(self, found: dict[str, torch.Tensor]) -> bool:

@@ -39,6 +39,8 @@ ITEM_BYTES: Mapping[str, int] = {
     "bool": 1,
 }
 """What an element of each dtype takes; tensors of others are in no checkpoint."""
+EACH_COPY_BYTES = 64 * 1024
+"""Of a block that several ranks hold alike, each writes it whole up to this size; a part above."""
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 """A larger one is not read, so its checkpoint is never committed."""
 
@@ -88,6 +90,9 @@ class RankManifest(Model):
         description="What is not a tensor: lr schedule, data position, RNG (hex), config hash.",
     )
     metrics: dict[str, float] = Field(default_factory=dict)
+    alone: bool = Field(
+        default=False, description="All that the rank held is in its own bytes, so needs no others."
+    )
 
     @model_validator(mode="after")
     def _chunks_are_format_2(self) -> Self:

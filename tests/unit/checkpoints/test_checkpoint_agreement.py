@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from checkpoint_scene import part
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
-from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
+from gangline_schemas.checkpoint import EACH_COPY_BYTES, RankManifest, TensorSlice, shard_name
 from gangline_schemas.events.workers import ObjectDigest
 
 
@@ -21,6 +21,7 @@ def piece(
     whole: tuple[int, ...] = (4, 4),
     dtype: str = "float32",
     offset: int = 0,
+    item_bytes: int = 4,
 ) -> TensorSlice:
     return TensorSlice(
         name="w",
@@ -29,7 +30,7 @@ def piece(
         start=start,
         shape=shape,
         byte_offset=offset,
-        size_bytes=math.prod(shape) * 4,
+        size_bytes=math.prod(shape) * item_bytes,
     )
 
 
@@ -40,10 +41,16 @@ def manifest(*tensors: TensorSlice, rank: int = 0, size_bytes: int = 1024) -> Ra
     )
 
 
+LARGE = piece((0, 0), (2, 4), item_bytes=EACH_COPY_BYTES // 8 + 1)
+"""More than what each rank that holds it writes."""
+
+
 @pytest.mark.parametrize(
     "pieces",
     [
         [piece((0, 0), (2, 4)), piece((2, 0), (2, 4))],
+        [piece((0, 0), (2, 4)), piece((0, 0), (2, 4)), piece((2, 0), (2, 4))],
+        [piece((), (), ())] * 3,
         [piece((0, 0), (4, 1)), piece((0, 1), (4, 3))],
         [piece((0, 0), (2, 2)), piece((0, 2), (2, 2)), piece((2, 0), (2, 4))],
         [piece((0, 0), (4, 4)), piece((4, 0), (0, 4))],
@@ -60,18 +67,24 @@ def test_an_exact_cover_is_fine(pieces: list[TensorSlice]) -> None:
         ([piece((0, 0), (2, 4))], "hold 8 of 16"),
         ([piece((0, 0), (3, 4)), piece((2, 0), (2, 4))], "hold 20 of 16"),
         ([piece((0, 0), (2, 4)), piece((1, 0), (2, 4))], "overlap"),
-        ([piece((0, 0), (2, 4)), piece((0, 0), (2, 4))], "overlap"),
+        ([LARGE, LARGE], "overlap"),
         ([piece((0, 0), (2, 4)), piece((3, 0), (2, 4))], "past its edge"),
         ([piece((0, 0), (2, 4)), piece((2, 0), (2, 4), (5, 4))], "disagree"),
         ([piece((0, 0), (2, 4)), piece((2, 0), (2, 4), dtype="int32")], "disagree"),
         ([piece((0,), (16,))], "dimensions"),
-        ([piece((), (), ()), piece((), (), ())], "hold 2 of 1"),
     ],
 )
 def test_anything_else_is_named(pieces: list[TensorSlice], says: str) -> None:
     problem = coverage_problem([manifest(item) for item in pieces])
     assert problem is not None
     assert says in problem
+
+
+@pytest.mark.parametrize("pieces", [[piece((), (), ())] * 2, [piece((0, 0), (2, 4))] * 2])
+def test_a_rank_names_no_slice_twice(pieces: list[TensorSlice]) -> None:
+    """It would be two places for one tensor; copies lie with several ranks."""
+    assert coverage_problem([manifest(*pieces)]) is not None
+    assert coverage_problem([manifest(pieces[0]), manifest(*pieces)]) is not None
 
 
 @given(st.data())

@@ -89,8 +89,8 @@ def test_weights_go_out_and_come_back(
 
 
 def test_a_damaged_checkpoint_is_not_exported(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    flip(checkpoint.folder / "rank-00001.bin")
-    with pytest.raises(CorruptCheckpoint, match="rank-00001"):
+    flip(checkpoint.folder / "rank-00000.bin")
+    with pytest.raises(CorruptCheckpoint, match="rank-00000"):
         export_weights(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out" / INDEX_FILE).exists()
 
@@ -238,6 +238,6 @@ def test_a_sharded_model_takes_its_own_part(
 
     from_file, from_checkpoint = empty(), empty()
     load_weights(out, {"embedding.weight": from_file})
-    checkpoint.fill(holdings({"model.embedding.weight": from_checkpoint}, rank, 2))
+    checkpoint.fill(holdings({"model.embedding.weight": from_checkpoint}, rank, 2), rank)
     assert torch.equal(from_file.to_local(), mine)
     assert torch.equal(from_checkpoint.to_local(), mine), "three ranks saved it, cut otherwise"

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 import xxhash
 
-from gangline_schemas.checkpoint import MAX_MANIFEST_BYTES
+from gangline_schemas.checkpoint import EACH_COPY_BYTES, MAX_MANIFEST_BYTES
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
@@ -82,8 +82,50 @@ def test_what_replicas_saved_any_rank_can_load(tmp_path: Path, saved: int, loade
             read_verified(tmp_path / digest.key, digest)
     for rank in range(loaded):
         filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
-        Checkpoint(folder).fill(holdings(filled, rank, loaded))
+        Checkpoint(folder).fill(holdings(filled, rank, loaded), rank)
         assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_needs_its_own_files_alone_where_all_that_it_held_is_in_them(
+    tmp_path: Path, rank: int
+) -> None:
+    """Else each node of a gang would get every other one's files to go on."""
+    for saved in range(3):
+        saver = saver_of(tmp_path, [], saved, 3)
+        saver.begin(20, state() | {"mine": torch.tensor([float(saved)])}, {"rank": saved}, {})
+        saver.wait()
+    folder = tmp_path / "attempt-0001" / "step-0000000020"
+    assert commit_local(folder, 3)
+    for other in {0, 1, 2} - {rank}:
+        for path in folder.glob(f"rank-0000{other}.*"):
+            path.unlink()
+    checkpoint = Checkpoint(folder)
+    wanted = state() | {"mine": torch.zeros(1)}
+    filled = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+    checkpoint.fill(holdings(filled, rank, 3), rank)
+    assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
+    assert filled["mine"].item() == rank
+    manifest = checkpoint.manifest_for(rank)
+    assert (manifest.alone, manifest.state) == (True, {"rank": rank})
+    assert checkpoint.tensors({"a"}, rank).keys() == {"a"}
+
+
+def test_what_is_cut_among_ranks_is_read_from_all(tmp_path: Path) -> None:
+    large = torch.randn(EACH_COPY_BYTES // 4 + 1)
+    for rank in range(3):
+        saver = saver_of(tmp_path, [], rank, 3)
+        saver.begin(20, state() | {"large": large}, {}, {})
+        saver.wait()
+    folder = tmp_path / "attempt-0001" / "step-0000000020"
+    assert commit_local(folder, 3)
+    checkpoint = Checkpoint(folder)
+    filled = {"large": torch.zeros_like(large)}
+    checkpoint.fill(holdings(filled, 1, 3), 1)
+    assert torch.equal(filled["large"], large)
+    assert not any(manifest.alone for manifest in checkpoint.manifests)
+    sizes = [digest.size_bytes for digest in checkpoint.record.shards]
+    assert sum(sizes) < large.nbytes * 1.1
 
 
 def test_the_copy_is_of_the_step_that_began_it(tmp_path: Path) -> None:
@@ -97,10 +139,10 @@ def test_the_copy_is_of_the_step_that_began_it(tmp_path: Path) -> None:
     first, second = (tmp_path / "attempt-0001" / f"step-{step:010d}" for step in (1, 2))
     filled = {name: torch.ones_like(tensor) for name, tensor in tensors.items()}
     assert commit_local(first, 1)
-    Checkpoint(first).fill(holdings(filled, 0, 1))
+    Checkpoint(first).fill(holdings(filled, 0, 1), 0)
     assert torch.equal(filled["a"], state()["a"])
     assert commit_local(second, 1)
-    Checkpoint(second).fill(holdings(filled, 0, 1))
+    Checkpoint(second).fill(holdings(filled, 0, 1), 0)
     assert not filled["a"].any()
 
 
@@ -229,9 +271,9 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     assert commit_local(folder, 1)
     wider = {"a": torch.zeros(6, 3)}
     with pytest.raises(WrongCheckpoint, match=r"a is float32 \(5, 3\) in the checkpoint"):
-        Checkpoint(folder).fill(holdings(wider, 0, 1))
+        Checkpoint(folder).fill(holdings(wider, 0, 1), 0)
     with pytest.raises(WrongCheckpoint, match="0 of the 2 elements of other"):
-        Checkpoint(folder).fill(holdings({"other": torch.zeros(2)}, 0, 1))
+        Checkpoint(folder).fill(holdings({"other": torch.zeros(2)}, 0, 1), 0)
 
 
 def test_a_file_is_read_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
@@ -283,7 +325,7 @@ def test_a_damaged_file_is_read_from_another_copy(tmp_path: Path, file: str, how
         return True
 
     filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
-    Checkpoint(folder, replace).fill(holdings(filled, 0, 1))
+    Checkpoint(folder, replace).fill(holdings(filled, 0, 1), 0)
     assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
     assert [found.path.name for found in told] == [file], "each damage is told once"
 
@@ -294,7 +336,7 @@ def test_another_copy_that_is_damaged_too_is_refused(tmp_path: Path) -> None:
     filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
     for answer in (True, False):
         with pytest.raises(CorruptCheckpoint, match="xxh3"):
-            Checkpoint(folder, lambda _, answer=answer: answer).fill(holdings(filled, 0, 1))
+            Checkpoint(folder, lambda _, answer=answer: answer).fill(holdings(filled, 0, 1), 0)
 
 
 def test_pieces_of_a_file_are_read_to_where_they_belong(tmp_path: Path) -> None:
@@ -499,7 +541,7 @@ def test_other_tensors_are_planned_for_anew(tmp_path: Path) -> None:
         folder = tmp_path / "attempt-0001" / f"step-{step:010d}"
         assert commit_local(folder, 1)
         filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
-        Checkpoint(folder).fill(holdings(filled, 0, 1))
+        Checkpoint(folder).fill(holdings(filled, 0, 1), 0)
         assert torch.equal(filled["a"], state(seed)["a"])
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gangline_schemas.checkpoint import EACH_COPY_BYTES
+from gangline_worker.checkpoint import layout
 from gangline_worker.checkpoint.layout import (
     ALIGNMENT_BYTES,
     Block,
@@ -31,7 +35,8 @@ def test_chunks_cover_all_rows_once(rows: int, parts: int) -> None:
     )
 
 
-@given(shape=SHAPES, replicas=st.integers(1, 9))
+@patch.object(layout, "EACH_COPY_BYTES", -1)
+@given(shape=SHAPES.filter(bool), replicas=st.integers(1, 9))
 def test_replicas_write_each_element_once(shape: tuple[int, ...], replicas: int) -> None:
     parts = [owned(whole(shape), replica, replicas) for replica in range(replicas)]
     written = [part for part in parts if part.size_bytes]
@@ -40,7 +45,8 @@ def test_replicas_write_each_element_once(shape: tuple[int, ...], replicas: int)
         assert sum(overlap(one, other) is not None for other in written) == 1
 
 
-@given(shape=SHAPES, saved=st.integers(1, 6), loaded=st.integers(1, 6))
+@patch.object(layout, "EACH_COPY_BYTES", -1)
+@given(shape=SHAPES.filter(bool), saved=st.integers(1, 6), loaded=st.integers(1, 6))
 def test_every_element_is_found_once_at_another_world_size(
     shape: tuple[int, ...], saved: int, loaded: int
 ) -> None:
@@ -51,6 +57,14 @@ def test_every_element_is_found_once_at_another_world_size(
             continue
         found = [overlap(source, target) for source in sources if source.size_bytes]
         assert sum(common.elements for common in found if common) == math.prod(target.shape)
+
+
+@pytest.mark.parametrize("rows", [0, 1, EACH_COPY_BYTES // 4])
+def test_a_small_block_is_written_by_each_replica(rows: int) -> None:
+    for block in (whole((rows,)), whole(())):
+        assert [owned(block, replica, 3) for replica in range(3)] == [block] * 3
+    larger = whole((EACH_COPY_BYTES // 4 + 1,))
+    assert all(owned(larger, replica, 3) != larger for replica in range(3))
 
 
 def test_an_overlap_names_both_ranges() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gangline_schemas.checkpoint import ITEM_BYTES, TensorSlice
+from gangline_schemas.checkpoint import EACH_COPY_BYTES, ITEM_BYTES, TensorSlice
 
 ALIGNMENT_BYTES = 64  # of each slice in its file, so that it can be viewed as its dtype in place
 
@@ -38,12 +38,10 @@ def owned(block: Block, replica: int, replicas: int) -> Block:
     """The part of a block that one of its replicas writes; the parts together are the block.
 
     Rows are dealt out by `chunk`, so replicated training writes what sharded training writes.
-    A scalar is written by replica 0; the others get an empty block.
+    A small one is written whole by each, so that none reads another's file for it.
     """
-    if replicas == 1:
+    if replicas == 1 or block.size_bytes <= EACH_COPY_BYTES:
         return block
-    if not block.shape:
-        return block if replica == 0 else Block(block.name, block.dtype, (), (), (0,))
     offset, count = chunk(block.shape[0], replica, replicas)
     return Block(
         block.name,

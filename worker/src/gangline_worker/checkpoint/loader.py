@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,6 +58,7 @@ class Checkpoint:
         """
         self.folder = folder
         self._repair = repair
+        self._manifests: dict[int, RankManifest] = {}
         path = folder / COMMIT_FILE
 
         def read() -> CommitRecord:
@@ -74,62 +75,81 @@ class Checkpoint:
         """How many steps are in it."""
         return self.record.step
 
-    @cached_property
+    @property
     def manifests(self) -> tuple[RankManifest, ...]:
         """All ranks' manifests, verified.
 
         Raises:
             CorruptCheckpoint: one is not what was committed.
         """
-        return tuple(self._read_manifest(digest) for digest in self.record.manifests)
+        return tuple(map(self._manifest, range(self.record.world_size)))
 
     def manifest_for(self, rank: int) -> RankManifest:
         """The manifest whose state a rank goes on from: its own, or that of rank 0."""
-        return self.manifests[rank if rank < len(self.manifests) else 0]
+        return self._manifest(rank if rank < self.record.world_size else 0)
 
-    def tensors(self) -> dict[str, TensorSlice]:
-        """One slice of each tensor in it: its dtype and whole shape, by name."""
-        return {piece.name: piece for manifest in self.manifests for piece in manifest.tensors}
+    def tensors(
+        self, names: Collection[str] | None = None, rank: int = 0
+    ) -> dict[str, TensorSlice]:
+        """One slice of each tensor in it, or of those named: its dtype and whole shape, by name.
+
+        The manifests are read from that of `rank` on, until all that are named are found.
+        """
+        found: dict[str, TensorSlice] = {}
+        for index in self._from(rank):
+            if names is not None and found.keys() >= set(names):
+                break
+            pieces = self._manifest(index).tensors
+            found |= {p.name: p for p in pieces if names is None or p.name in names}
+        return found
 
     @torch.no_grad()
-    def fill(self, wanted: Mapping[str, Held]) -> None:
-        """Copy what each `Held` names into its data. Files that hold none of it are not read.
+    def fill(self, wanted: Mapping[str, Held], rank: int) -> None:
+        """Copy what each `Held` names into its data, from the files of `rank` on.
 
-        What lies in a file as it lies in memory is read right into it, so after an error the data
-        holds anything.
+        Files are read until there is all, and those that hold none of it are not. What lies in a
+        file as it lies in memory is read right into it, so after an error the data holds anything.
 
         Raises:
             CorruptCheckpoint: a file that was read is not what was committed.
             WrongCheckpoint: a tensor is missing or has another shape or dtype.
         """
-        elements = dict.fromkeys(wanted, 0)
-        for manifest, digest in zip(self.manifests, self.record.shards, strict=True):
+        missing = {name: math.prod(target.block.shape) for name, target in wanted.items()}
+        seen: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
+        for index in self._from(rank):
+            if not any(missing.values()):
+                return
+            manifest = self._manifest(index)
             found = [
                 _Piece(piece, target, common)
                 for piece in manifest.tensors
                 if (target := wanted.get(piece.name)) is not None
                 and _fits(piece, target)
+                and missing[piece.name]
+                and (piece.name, piece.start, piece.shape) not in seen
                 and (common := overlap(piece, target.block)) is not None
             ]
             if not found:
                 continue
-            self._read_shard(manifest, digest, found)
+            self._read_shard(manifest, self.record.shards[index], found)
             for piece in found:
-                elements[piece.lies.name] += piece.common.elements
-        for name, target in wanted.items():
-            if elements[name] != math.prod(target.block.shape):
+                missing[piece.lies.name] -= piece.common.elements
+                seen.add((piece.lies.name, piece.lies.start, piece.lies.shape))
+        for name, elements in missing.items():
+            if elements:
+                whole = math.prod(wanted[name].block.shape)
                 raise WrongCheckpoint(
-                    f"{self.folder} holds {elements[name]} of the {math.prod(target.block.shape)} "
-                    f"elements of {name} that this rank needs; it is of another model"
+                    f"{self.folder} holds {whole - elements} of the {whole} elements of {name} "
+                    "that this rank needs; it is of another model"
                 )
 
-    def read_whole(self, pieces: Iterable[TensorSlice]) -> dict[str, Tensor]:
+    def read_whole(self, pieces: Iterable[TensorSlice], rank: int = 0) -> dict[str, Tensor]:
         """The tensors of which these are slices, whole, in CPU memory. Raises as `fill` does."""
         whole = {
             piece.name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
             for piece in pieces
         }
-        self.fill(holdings(whole, 0, 1))
+        self.fill(holdings(whole, 0, 1), rank)
         return whole
 
     def _again(self, read: Callable[[], R]) -> R:
@@ -141,10 +161,18 @@ class Checkpoint:
                 raise
             return read()
 
-    def _read_manifest(self, digest: ObjectDigest) -> RankManifest:
-        path = self._path(digest)
-        raw = self._again(lambda: read_verified(path, digest))
-        return _decode(RankManifest, path, bytes(raw))
+    def _from(self, rank: int) -> Iterator[int]:
+        """The ranks whose files these are, that one first."""
+        count = self.record.world_size
+        return chain((rank,) if rank < count else (), (r for r in range(count) if r != rank))
+
+    def _manifest(self, rank: int) -> RankManifest:
+        if rank not in self._manifests:
+            digest = self.record.manifests[rank]
+            path = self._path(digest)
+            raw = self._again(lambda: read_verified(path, digest))
+            self._manifests[rank] = _decode(RankManifest, path, bytes(raw))
+        return self._manifests[rank]
 
     def _read_shard(
         self, manifest: RankManifest, digest: ObjectDigest, pieces: list[_Piece]

@@ -27,8 +27,6 @@ class Held:
         part = owned(self.block, self.replica, self.replicas)
         if part == self.block:
             return part, self.data
-        if not self.block.shape:
-            return part, self.data.new_empty(0)
         first = part.start[0] - self.block.start[0]
         return part, self.data[first : first + part.shape[0]]
 

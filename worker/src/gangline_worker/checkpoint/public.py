@@ -22,7 +22,7 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
-from gangline_worker.checkpoint.tree import flatten, rebuild
+from gangline_worker.checkpoint.tree import flatten, rebuild, tensor_names
 from gangline_worker.reporting import METRICS_LIMIT, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
@@ -100,12 +100,12 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     """Save a nested dict of tensors, numbers and strings; every rank must call it at one step.
 
     Returns as soon as the tensors are copied; files are written in the background, and one save
-    waits for the one before. Sharded tensors (DTensor) are saved as shards; of plain tensors,
-    which every rank must hold alike, each rank writes a part. Steps grow within a run; one that
-    was saved is not written again. Metrics that are not finite are left out, and those beyond
-    1,000. Gives False, with a warning, when the environment names no GANGLINE_CHECKPOINT_DIR, the
-    last save failed (a full disk, a step that did not grow), or the loss or gradient that this
-    rank told of last was not finite.
+    waits for the one before. Sharded tensors (DTensor) are saved as shards; plain tensors every
+    rank must hold alike: each writes a part, and small ones (64 KiB) whole. Steps grow within a
+    run; one that was saved is not written again. Metrics that are not finite are left out, and
+    those beyond 1,000. Gives False, with a warning, when the environment names no
+    GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk, a step that did not grow), or the
+    loss or gradient that this rank told of last was not finite.
 
     Raises:
         TypeError: the state holds something else, the step is no integer, or a metric no number;
@@ -171,12 +171,10 @@ def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
     checkpoint = Checkpoint(Path(folder), another_copy)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     skeleton = checkpoint.manifest_for(rank).state.get("skeleton")
+    tensors: dict[str, torch.Tensor] = {}
     if into is not None:
         tensors, _ = flatten(into)
-        checkpoint.fill(holdings(tensors, rank, world_size))
-    else:
-        tensors = {}
-    missing = checkpoint.read_whole(
-        piece for name, piece in checkpoint.tensors().items() if name not in tensors
-    )
+        checkpoint.fill(holdings(tensors, rank, world_size), rank)
+    others = tensor_names(skeleton) - tensors.keys()
+    missing = checkpoint.read_whole(checkpoint.tensors(others, rank).values(), rank)
     return Restored(checkpoint.step, rebuild(skeleton, {**missing, **tensors}))

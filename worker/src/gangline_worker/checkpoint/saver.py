@@ -96,6 +96,7 @@ class _Plan:
     key: Fingerprint
     slices: tuple[TensorSlice, ...]
     size_bytes: int
+    alone: bool  # nothing that this rank held lies with another
     sources: list[torch.Tensor]
     staged: list[torch.Tensor]
     groups: tuple[tuple[slice, int], ...]
@@ -232,7 +233,9 @@ class AsyncSaver:
         if self._plan is not None and self._plan.key == key:
             return self._plan
         me = self._identity
-        parts = [held.owned() for held in holdings(tensors, me.rank, me.world_size).values()]
+        held = holdings(tensors, me.rank, me.world_size).values()
+        parts = [one.owned() for one in held]
+        alone = all(one.block == block for one, (block, _) in zip(held, parts, strict=True))
         slices, size = lay_out(block for block, _ in parts)
         sources = [data for block, data in parts if block.size_bytes]
         pinned = bool(on_gpus(sources))
@@ -248,7 +251,7 @@ class AsyncSaver:
         cut = self._tables.wanted
         spans = chunks.cut(slices, size) if cut else ()
         gaps = [self._staging[a:b] for a, b in chunks.padding(slices)] if cut else []
-        self._plan = _Plan(key, slices, size, sources, staged, groups, spans, gaps)
+        self._plan = _Plan(key, slices, size, alone, sources, staged, groups, spans, gaps)
         return self._plan
 
     def _save(self, job: _Job, copying: Future[None]) -> None:
@@ -384,6 +387,7 @@ class AsyncSaver:
             chunks=None if found is None else found.table.chunks,
             state=dict(job.state),
             metrics=dict(job.metrics),
+            alone=job.plan.alone,
         )
 
     def _is_again(self, job: _Job) -> _Announced | None:

@@ -67,6 +67,15 @@ def rebuild(skeleton: JsonValue, tensors: Mapping[str, torch.Tensor]) -> Any:
     return _from_dict(skeleton, tensors) if isinstance(skeleton, dict) else skeleton
 
 
+def tensor_names(skeleton: JsonValue) -> set[str]:
+    """The tensors that `rebuild` needs."""
+    if isinstance(skeleton, dict):
+        if _TENSOR in skeleton:
+            return set() if _EMPTY in skeleton else {str(skeleton[_TENSOR])}
+        return set().union(*map(tensor_names, skeleton.values()))
+    return set().union(*map(tensor_names, skeleton)) if isinstance(skeleton, list) else set()
+
+
 def _from_dict(skeleton: dict[str, JsonValue], tensors: Mapping[str, torch.Tensor]) -> Any:
     if _TENSOR in skeleton:
         return _tensor(str(skeleton[_TENSOR]), skeleton.get(_EMPTY), tensors)

@@ -420,7 +420,7 @@ class Trainer:
 
     def _load(self, checkpoint: Checkpoint) -> None:
         world = self.world
-        checkpoint.fill(holdings(self._tensors, world.rank, world.size))
+        checkpoint.fill(holdings(self._tensors, world.rank, world.size), world.rank)
         try:
             state = TrainState.model_validate(checkpoint.manifest_for(world.rank).state)
         except ValidationError as error:

@@ -6,8 +6,16 @@ import math
 from collections.abc import Sequence
 
 from gangline_checkpoints.policy.chunks import layout_problem
-from gangline_schemas.checkpoint import ITEM_BYTES, RankManifest, TensorSlice, shard_name
+from gangline_schemas.checkpoint import (
+    EACH_COPY_BYTES,
+    ITEM_BYTES,
+    RankManifest,
+    TensorSlice,
+    shard_name,
+)
 from gangline_schemas.events.workers import CheckpointShardWritten
+
+_Small = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
@@ -25,11 +33,23 @@ def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) ->
 
 
 def coverage_problem(manifests: Sequence[RankManifest]) -> str | None:
-    """What keeps the slices of all ranks from covering each tensor exactly once, or None."""
+    """What keeps the slices of all ranks from covering each tensor exactly once, or None.
+
+    A small slice may lie with several ranks.
+    """
     by_name: dict[str, list[TensorSlice]] = {}
+    copies: set[_Small] = set()
     for manifest in manifests:
+        own: set[_Small] = set()
         for piece in manifest.tensors:
+            if piece.size_bytes <= EACH_COPY_BYTES:
+                small = _small(piece)
+                if small in copies and small not in own:
+                    own.add(small)
+                    continue
+                own.add(small)
             by_name.setdefault(piece.name, []).append(piece)
+        copies |= own
     for name, pieces in sorted(by_name.items()):
         problem = _tensor_problem(pieces)
         if problem is not None:
@@ -71,6 +91,11 @@ def _tensor_problem(pieces: Sequence[TensorSlice]) -> str | None:
         return f"the slices hold {elements} of {math.prod(whole)} elements"
     # All within bounds and as many elements as the tensor: exact unless two slices overlap.
     return "two slices overlap" if _overlapping(filled) else None
+
+
+def _small(piece: TensorSlice) -> _Small:
+    """Equal for copies of one slice."""
+    return piece.name, piece.dtype, piece.global_shape, piece.start, piece.shape
 
 
 def _overlapping(pieces: Sequence[TensorSlice]) -> bool:
