@@ -92,7 +92,8 @@ def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: No
     assert [line for line in said if line.startswith("restored")] == ["restored True"] * 6
     assert any(line.startswith("refused corrupt checkpoint") for line in said), said
     notes = [line for line in said if line.startswith("gangline: ")]
-    assert sum("a sound copy of the store lies there now" in line for line in notes) == 5
+    assert sum("a sound copy of the store lies there now" in line for line in notes) == 3
     assert sum("no other copy was found" in line for line in notes) == 1
     log = (scene.folder / "agent.log").read_text()
-    assert log.count("checkpoint.copy_damaged") == 6
+    assert log.count("checkpoint.copy_damaged") == 4
+    assert log.count("checkpoint.file_wanted") == 2, "what is not there was mostly not brought"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
+from gangline_schemas.checkpoint import CommitRecord, RankManifest, commit_key, job_prefix
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -153,6 +153,56 @@ def test_a_committed_checkpoint_is_fetched_whole_to_another_node(
     assert (folder / "rank-00001.bin").read_bytes() == b"bin of 1 at 5"
 
 
+def write_real(node: Checkpoints, rank: int, *, alone: bool) -> CheckpointShardWritten:
+    """A part with a manifest that says whether the rank needs others'."""
+    ready = write(node, rank)
+    manifest = RankManifest(
+        job_id="job",
+        attempt=1,
+        step=ready.step,
+        rank=rank,
+        world_size=2,
+        shard=ready.shard,
+        tensors=(),
+        alone=alone,
+    ).encode()
+    (node.folder("job") / ready.manifest.key).write_bytes(manifest)
+    told = ObjectDigest(
+        key=ready.manifest.key, size_bytes=len(manifest), xxh3=digest_bytes(manifest)
+    )
+    return node.upload(rank_key(rank), ALLOCATION, ready.model_copy(update={"manifest": told}))
+
+
+@pytest.mark.parametrize(
+    ("alone", "ranks", "missing"),
+    [
+        ((True, True), range(1, 2), {"rank-00000.bin", "rank-00000.json"}),
+        ((True, True), range(2), set()),
+        ((True, True), None, set()),
+        ((True, False), range(1), {"rank-00001.bin", "rank-00001.json"}),
+        ((True, False), range(2), set()),
+        ((True, False), range(1, 2), set()),
+    ],
+)
+def test_of_a_checkpoint_its_ranks_files_are_brought_if_they_need_no_others(
+    node: Checkpoints,
+    store: LocalStore,
+    tmp_path: Path,
+    alone: tuple[bool, bool],
+    ranks: range | None,
+    missing: set[str],
+):
+    parts = [write_real(node, rank, alone=needs) for rank, needs in enumerate(alone)]
+    ref = commit(store, parts)
+    other = Checkpoints(tmp_path / "other", store, node_id="m", link=False)
+    folder = other.fetch(ref, "nlp", ranks=ranks)
+    files = {f"rank-0000{rank}.{kind}" for rank in (0, 1) for kind in ("bin", "json")}
+    assert {path.name for path in folder.iterdir()} == files - missing | {"COMMIT.json"}
+    for name in missing:
+        assert other.refetch(ref, "nlp", name) == ("the store", False)
+        assert (folder / name).read_bytes() == store.get(f"{ref.commit_key[:-11]}{name}")
+
+
 def test_sound_local_copies_are_used_and_damaged_ones_replaced(
     node: Checkpoints, store: LocalStore
 ):
@@ -263,10 +313,18 @@ def test_a_rank_is_told_whether_there_is_a_sound_copy(node: Checkpoints, store: 
 
 def test_a_rank_that_asks_on_and_on_gets_no_more(node: Checkpoints):
     repairs = Repairs(node, lambda _rank, _text: None)
-    assert [repairs.admit(rank_key(0)) for _ in range(17)] == [True] * 16 + [False]
-    assert repairs.admit(rank_key(1))
+    asked = [repairs.admit(rank_key(0), ALLOCATION) for _ in range(17)]
+    assert asked == [True] * 16 + [False]
+    assert repairs.admit(rank_key(1), ALLOCATION)
     repairs.forget(GangKey("job", 1))
-    assert repairs.admit(rank_key(0))
+    assert repairs.admit(rank_key(0), ALLOCATION)
+
+
+def test_a_rank_may_ask_for_each_file_that_was_not_brought(node: Checkpoints, store: LocalStore):
+    resumed = ALLOCATION.model_copy(update={"resume": commit(store, uploaded(node))})
+    repairs = Repairs(node, lambda _rank, _text: None)
+    asked = [repairs.admit(rank_key(0), resumed) for _ in range(21)]
+    assert asked == [True] * (16 + 2 * 2) + [False], "two ranks with a shard and a manifest each"
 
 
 def test_a_checkpoint_of_another_team_is_refused(node: Checkpoints, store: LocalStore):

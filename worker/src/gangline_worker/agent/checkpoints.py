@@ -1,8 +1,9 @@
 """Checkpoints between this node's disk and the object store.
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
-Down: a committed checkpoint, once per node for all its ranks, every object verified. What lies here
-is used where its digest is right; else a copy of another node, and last the store's.
+Down: a committed checkpoint, once per node for all its ranks, every object verified; or what these
+ranks wrote, where they need no more. What lies here is used where its digest is right; else a copy
+of another node, and last the store's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from pathlib import Path
 import structlog
 
 from gangline_schemas.checkpoint import (
+    MAX_MANIFEST_BYTES,
     CommitRecord,
+    RankManifest,
     checkpoint_prefix,
     job_prefix,
     manifest_name,
@@ -40,7 +43,7 @@ from .fetched import Fetched, Tier
 from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
 from .peer_client import Round
-from .referred import Referred, objects, place_of
+from .referred import Referred, objects, objects_of, place_of
 
 log = structlog.get_logger(__name__)
 
@@ -187,10 +190,13 @@ class Checkpoints:
         team: str,
         owner: Owner | None = None,
         peers: Round | None = None,
+        ranks: range | None = None,
     ) -> Path:
-        """The folder of a committed checkpoint, complete and verified on this node's disk.
+        """The folder of a committed checkpoint, verified on this node's disk.
 
-        It is the owner's. Raises CheckpointDamaged, OSError and StoreError.
+        It is the owner's. All of it, or of its `ranks` alone where these held nothing that lies
+        with others; `refetch` brings the rest if it is wanted all the same. Raises
+        CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
         fetched = Fetched()
@@ -199,8 +205,20 @@ class Checkpoints:
             with acting_as(owner):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             record = self._record(ref.commit_key, folder, owner)
-            wanted = self._wanted(objects(record), prefix, folder, owner, fetched)
-            self._bring(wanted, owner, peers, fetched)
+
+            def bring(found: Sequence[ObjectDigest]) -> None:
+                wanted = self._wanted(found, prefix, folder, owner, fetched)
+                self._bring(wanted, owner, peers, fetched)
+
+            found = objects(record)
+            if ranks is not None:
+                manifests = record.manifests[ranks.start : ranks.stop]
+                bring(manifests)
+                places = [place_of(digest.key, prefix, folder) for digest in manifests]
+                if all(place is not None and _is_alone(place, owner) for place in places):
+                    found = objects_of(record, ranks)
+                found = tuple(digest for digest in found if digest not in manifests)
+            bring(found)
         log.info(
             "checkpoint.fetched",
             job=ref.job_id,
@@ -218,11 +236,11 @@ class Checkpoints:
         file: str,
         owner: Owner | None = None,
         peers: Round | None = None,
-    ) -> str:
-        """Bring one file of a checkpoint again that a rank found damaged after `fetch`.
+    ) -> tuple[str, bool]:
+        """Bring one file of a checkpoint that a rank found damaged, or not here, after `fetch`.
 
-        Whose copy it is now. Raises CheckpointDamaged (the store has no sound one either),
-        WrongPath, OSError and StoreError.
+        Whose copy it is now, and whether there was one before. Raises CheckpointDamaged (the store
+        has no sound one either), WrongPath, OSError and StoreError.
         """
         with self._fetching:
             prefix, folder = self._place(ref, team, owner)
@@ -234,9 +252,7 @@ class Checkpoints:
             fetched = Fetched()
             wanted = self._wanted(found, prefix, folder, owner, fetched)
             brought = self._bring(wanted, owner, peers, fetched)
-            if brought:
-                return brought[0]
-            return "this node" if found else "the store"
+            return brought[0] if brought else ("this node" if found else "the store", True)
 
     def _place(self, ref: CheckpointRef, team: str, owner: Owner | None) -> tuple[str, Path]:
         """The prefix of a checkpoint's keys and its folder here."""
@@ -318,8 +334,8 @@ class Checkpoints:
         owner: Owner | None,
         peers: Round | None,
         fetched: Fetched,
-    ) -> list[str]:
-        """Bring objects from peers, or from the store; whose copies they are now."""
+    ) -> list[tuple[str, bool]]:
+        """Bring objects from peers or the store: whose copies they are now, and if one was here."""
         order = [item.digest for item in wanted.values()]
         if peers is not None and order:
             order = peers.find(order)
@@ -337,7 +353,7 @@ class Checkpoints:
             if was_here:
                 damage = f"this node's {item.damage}"
                 log.warning("checkpoint.copy_replaced", key=digest.key, damage=damage, by=origin)
-            origins.append(origin)
+            origins.append((origin, was_here))
         return origins
 
     @staticmethod
@@ -414,6 +430,16 @@ def _damage(path: Path, digest: ObjectDigest, owner: Owner | None) -> str | None
     except FileNotFoundError:
         return "is missing"
     return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"
+
+
+def _is_alone(manifest: Path, owner: Owner | None) -> bool:
+    """Whether a rank's bytes are all that it held; one that cannot be read tells nothing."""
+    try:
+        with opened_as(owner, manifest) as file:
+            raw = file.read_bytes() if isinstance(file, Path) else file.read(MAX_MANIFEST_BYTES)
+            return RankManifest.decode(raw).alone
+    except (OSError, ValueError):
+        return False
 
 
 def _decode(key: str, raw: bytes) -> CommitRecord:

@@ -290,7 +290,7 @@ class Effects:
         self._inbox.put_when_room(item)
 
     def _repair(self, rank: RankKey, ground: GangGround | None, asked: CopyDamaged) -> None:
-        if ground is not None and self._repairs.admit(rank):
+        if ground is not None and self._repairs.admit(rank, ground.allocation):
             self._submit(
                 self._pool,
                 lambda: self._ranks.send(rank, self._repairs.answer(rank, ground, asked)),

@@ -167,11 +167,15 @@ class Preparer:
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
             unpack(packed, work / "code")
         give(work, owner)
+        ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
         resume = None
         if allocation.resume is not None:
             peers = self._peers.round(allocation) if self._peers is not None else None
-            resume = self._checkpoints.fetch(allocation.resume, allocation.team, owner, peers)
-        ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
+            again = allocation.resume.job_id == allocation.job_id
+            same = again and allocation.resume.world_size == allocation.world_size
+            resume = self._checkpoints.fetch(
+                allocation.resume, allocation.team, owner, peers, ranks if same else None
+            )
         return GangGround(
             allocation,
             assignment,

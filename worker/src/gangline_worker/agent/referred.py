@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gangline_schemas.checkpoint import CommitRecord
+from gangline_schemas.checkpoint import CommitRecord, manifest_name, shard_name
 from gangline_schemas.events.workers import ObjectDigest
 
 _STEP = re.compile(r"step-\d{10,}")
@@ -15,6 +15,12 @@ _STEP = re.compile(r"step-\d{10,}")
 def objects(record: CommitRecord) -> tuple[ObjectDigest, ...]:
     """All that is read to start from a checkpoint."""
     return (*record.manifests, *record.shards, *(record.referred or ()))
+
+
+def objects_of(record: CommitRecord, ranks: range) -> tuple[ObjectDigest, ...]:
+    """What of that these ranks wrote."""
+    names = {name(rank) for rank in ranks for name in (shard_name, manifest_name)}
+    return tuple(digest for digest in objects(record) if digest.key.rpartition("/")[2] in names)
 
 
 def place_of(key: str, prefix: str, folder: Path) -> Path | None:

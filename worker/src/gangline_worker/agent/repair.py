@@ -1,7 +1,8 @@
-"""Other copies for ranks that found a file of their checkpoint damaged while they loaded it.
+"""Other copies for ranks that found a file of their checkpoint damaged, or not here, as they load.
 
-The agent verified each file before the rank began; what changed since is fetched again, from
-another node or the store, and the rank reads on. Where the store has no sound copy either, the rank
+The agent verified each file that it brought before the rank began; what changed since is fetched
+again, from another node or the store, and the rank reads on. So is what was not brought, as a rank
+mostly reads its own files alone. Where the store has no sound copy either, the rank
 ends with its exit code for a damaged checkpoint, and the next attempt's preparation names the
 object to the checkpoint service.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
+from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
 
@@ -22,7 +24,7 @@ from .prepare import GangGround
 
 log = structlog.get_logger(__name__)
 
-_ASKED_LIMIT = 16  # a rank: one that asks on and on gets no more
+_ASKED_LIMIT = 16  # a rank, beyond once for each file: one that asks on and on gets no more
 
 
 class Repairs:
@@ -33,10 +35,11 @@ class Repairs:
         self._note = note
         self._asked: Counter[RankKey] = Counter()
 
-    def admit(self, rank: RankKey) -> bool:
+    def admit(self, rank: RankKey, allocation: GangAllocated) -> bool:
         """Whether the rank may ask once more; call it before `answer`, in one thread."""
+        resume, of_each = allocation.resume, 1 + allocation.spec.checkpoint.full_every
         self._asked[rank] += 1
-        return self._asked[rank] <= _ASKED_LIMIT
+        return self._asked[rank] <= _ASKED_LIMIT + (resume.world_size if resume else 0) * of_each
 
     def forget(self, gang: GangKey) -> None:
         """The gang is over."""
@@ -45,26 +48,25 @@ class Repairs:
 
     def answer(self, rank: RankKey, ground: GangGround, asked: CopyDamaged) -> CopyReplaced:
         """Replace the file and say how it went; the store is waited for as by all its calls."""
-        sound = False
         resume = ground.allocation.resume
-        if resume is not None:
-            try:
-                team = ground.allocation.team
-                origin = self._checkpoints.refetch(
-                    resume, team, asked.file, ground.owner, ground.ask_peers()
-                )
-            except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
-                outcome = f"no other copy was found: {error}"
-            else:
-                sound, outcome = True, f"a sound copy of {origin} lies there now"
-            log.warning(
-                "checkpoint.copy_damaged",
-                job=rank.gang.job_id,
-                attempt=rank.gang.attempt,
-                rank=rank.rank,
-                file=asked.file,
-                damage=asked.reason,
-                outcome=outcome,
+        if resume is None:
+            return CopyReplaced(file=asked.file, sound=False)
+        sound, was_here = False, True
+        try:
+            team = ground.allocation.team
+            origin, was_here = self._checkpoints.refetch(
+                resume, team, asked.file, ground.owner, ground.ask_peers()
             )
+        except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
+            outcome = f"no other copy was found: {error}"
+        else:
+            sound, outcome = True, f"a sound copy of {origin} lies there now"
+        found = log.bind(
+            job=rank.gang.job_id, attempt=rank.gang.attempt, rank=rank.rank, file=asked.file
+        )
+        if was_here:
+            found.warning("checkpoint.copy_damaged", damage=asked.reason, outcome=outcome)
             self._note(rank, f"{asked.file} of the checkpoint was damaged here; {outcome}")
+        else:
+            found.info("checkpoint.file_wanted", outcome=outcome)
         return CopyReplaced(file=asked.file, sound=sound)
