@@ -109,6 +109,12 @@ class PeerNode:
         peers = self.copies.round(allocation)
         return self.checkpoints.fetch(allocation.resume, allocation.team, None, peers)
 
+    def refetch(self, allocation: GangAllocated, file: str) -> tuple[str, bool]:
+        """As when a rank found it damaged."""
+        assert allocation.resume is not None
+        peers = self.copies.round(allocation)
+        return self.checkpoints.refetch(allocation.resume, allocation.team, file, None, peers)
+
     def stop(self) -> None:
         """Who connects is turned away, and wakes the server up: it need not be waited for."""
         stopping = threading.Thread(target=self.tier.stop)

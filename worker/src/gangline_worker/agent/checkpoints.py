@@ -1,9 +1,9 @@
 """Checkpoints between this node's disk and the object store.
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
-Down: a committed checkpoint, once per node for all its ranks, every object verified; or what these
-ranks wrote, where they need no more. What lies here is used where its digest is right; else a copy
-of another node, and last the store's.
+Down: a committed checkpoint, once per node for all its ranks, or what these ranks wrote, where they
+need no more. What lies here is used; what does not, or is damaged, comes from another node or the
+store, and is verified.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ log = structlog.get_logger(__name__)
 
 _METRICS_LIMIT = 1000
 _COMMIT_FILE = "COMMIT.json"
+_MANIFEST = ".json"
 
 
 class CheckpointDamaged(Exception):
@@ -192,10 +193,11 @@ class Checkpoints:
         peers: Round | None = None,
         ranks: range | None = None,
     ) -> Path:
-        """The folder of a committed checkpoint, verified on this node's disk.
+        """The folder of a committed checkpoint on this node's disk.
 
-        It is the owner's. All of it, or of its `ranks` alone where these held nothing that lies
-        with others; `refetch` brings the rest if it is wanted all the same. Raises
+        It is the owner's. What comes from elsewhere is verified here, and of what lies here the
+        size; the ranks verify all. Gives all of it, or that of its `ranks` where these held nothing
+        that lies with others; `refetch` brings the rest if it is wanted all the same. Raises
         CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
@@ -250,7 +252,7 @@ class Checkpoints:
             if not found and file != _COMMIT_FILE:
                 raise WrongPath(f"{file[:200]} is no file of this checkpoint")
             fetched = Fetched()
-            wanted = self._wanted(found, prefix, folder, owner, fetched)
+            wanted = self._wanted(found, prefix, folder, owner, fetched, read=True)
             brought = self._bring(wanted, owner, peers, fetched)
             return brought[0] if brought else ("this node" if found else "the store", True)
 
@@ -312,8 +314,14 @@ class Checkpoints:
         folder: Path,
         owner: Owner | None,
         fetched: Fetched,
+        *,
+        read: bool = False,
     ) -> dict[str, _Wanted]:
-        """What of these objects is not here as it was committed, by key."""
+        """What of these objects is not here as it was committed, by key.
+
+        Of a shard the size alone is looked at, unless it is to be `read`: the ranks read them side
+        by side and verify each byte, and ask for another copy of what is damaged.
+        """
         found = {}
         for digest in digests:
             path = place_of(digest.key, prefix, folder)
@@ -322,7 +330,8 @@ class Checkpoints:
             with acting_as(owner):
                 path.parent.mkdir(mode=0o700, exist_ok=True)
             self._note(folder, [path.parent])
-            if (damage := _damage(path, digest, owner)) is None:
+            every = read or digest.key.endswith(_MANIFEST)
+            if (damage := _damage(path, digest, owner, read=every)) is None:
                 fetched.add(Tier.LOCAL, digest.size_bytes)
             else:
                 found[digest.key] = _Wanted(digest, path, damage)
@@ -419,14 +428,16 @@ def _plain_file(root: Path, inner: str) -> Path:
     return path
 
 
-def _damage(path: Path, digest: ObjectDigest, owner: Owner | None) -> str | None:
-    """What is wrong with a file, None when it is what its digest says."""
+def _damage(
+    path: Path, digest: ObjectDigest, owner: Owner | None, *, read: bool = True
+) -> str | None:
+    """What is wrong with a file, None when it is what its digest says, or has its size."""
     try:
         with opened_as(owner, path) as file:
             size_bytes = file.stat().st_size
             if size_bytes != digest.size_bytes:
                 return f"holds {size_bytes:,} bytes, {digest.size_bytes:,} were committed"
-            found = digest_file(file)
+            found = digest_file(file) if read else digest.xxh3
     except FileNotFoundError:
         return "is missing"
     return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"
