@@ -152,7 +152,9 @@ def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(scene: Pee
         second, second.nodes[0], places, tokens={}, secrets={}, peers=scene.nodes["a"].copies
     )
     notes: list[str] = []
-    repairs = Repairs(scene.nodes["a"].checkpoints, lambda _, text: notes.append(text))
+    repairs = Repairs(
+        scene.nodes["a"].checkpoints, lambda _, text: notes.append(text), lambda _: None
+    )
     asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
     answer = repairs.answer(RankKey(GangKey("job", 2), 0), ground, asked)
     assert answer == CopyReplaced(file="rank-00001.bin", sound=True)

@@ -22,7 +22,7 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from gangline_worker.agent.environment import Places
-from gangline_worker.agent.model import GangKey, RankKey
+from gangline_worker.agent.model import GangKey, NoSoundCopy, RankKey
 from gangline_worker.agent.prepare import GangGround
 from gangline_worker.agent.repair import Repairs
 
@@ -301,7 +301,8 @@ def test_a_rank_is_told_whether_there_is_a_sound_copy(node: Checkpoints, store: 
     places = Places(folder, folder, folder, folder, folder)
     ground = GangGround(resumed, resumed.nodes[0], places, tokens={}, secrets={})
     notes: list[str] = []
-    repairs = Repairs(node, lambda _, text: notes.append(text))
+    lost: list[NoSoundCopy] = []
+    repairs = Repairs(node, lambda _, text: notes.append(text), lost.append)
     asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
     break_file(folder / asked.file, "flip")
     assert repairs.answer(rank_key(1), ground, asked) == CopyReplaced(file=asked.file, sound=True)
@@ -311,13 +312,14 @@ def test_a_rank_is_told_whether_there_is_a_sound_copy(node: Checkpoints, store: 
     assert not repairs.answer(rank_key(1), ground, asked).sound
     assert "a sound copy of the store lies there now" in notes[0]
     assert "is missing" in notes[1]
+    assert lost == [NoSoundCopy(rank_key(1), parts[1].shards[0].key)]
     first = ALLOCATION.model_copy(update={"resume": None})
     afresh = GangGround(first, first.nodes[0], places, tokens={}, secrets={})
     assert not repairs.answer(rank_key(1), afresh, asked).sound
 
 
 def test_a_rank_that_asks_on_and_on_gets_no_more(node: Checkpoints):
-    repairs = Repairs(node, lambda _rank, _text: None)
+    repairs = Repairs(node, lambda _rank, _text: None, lambda _: None)
     asked = [repairs.admit(rank_key(0), ALLOCATION) for _ in range(17)]
     assert asked == [True] * 16 + [False]
     assert repairs.admit(rank_key(1), ALLOCATION)
@@ -327,7 +329,7 @@ def test_a_rank_that_asks_on_and_on_gets_no_more(node: Checkpoints):
 
 def test_a_rank_may_ask_for_each_file_that_was_not_brought(node: Checkpoints, store: LocalStore):
     resumed = ALLOCATION.model_copy(update={"resume": commit(store, uploaded(node))})
-    repairs = Repairs(node, lambda _rank, _text: None)
+    repairs = Repairs(node, lambda _rank, _text: None, lambda _: None)
     asked = [repairs.admit(rank_key(0), resumed) for _ in range(21)]
     assert asked == [True] * (16 + 2 * 2) + [False], "two ranks with a shard and a manifest each"
 

@@ -51,6 +51,7 @@ from gangline_worker.agent.model import (
     CloseGang,
     GangKey,
     KillRank,
+    NoSoundCopy,
     Note,
     OpenStore,
     Prepare,
@@ -128,6 +129,17 @@ def test_exits_say_what_the_agent_knows(node: Node):
     assert failed.out_of_memory
     assert failed.message == "no memory"
     assert node.do(RankExited(ranks[1], code=0)) == []
+
+
+@pytest.mark.parametrize(("code", "named"), [(65, "teams/nlp/x.bin"), (0, None)])
+def test_a_failure_names_the_object_of_which_its_rank_found_no_sound_copy(
+    code: int, named: str | None
+) -> None:
+    node = Node()
+    rank, other = node.running()
+    assert node.do(NoSoundCopy(rank, "teams/nlp/x.bin")) == []
+    exits = published(node.do(RankExited(rank, code=code), RankExited(other, code=1)), WorkerExited)
+    assert [event.damaged_object for event in exits] == [named, None]
 
 
 def test_the_store_stays_open_until_the_gang_is_released(node: Node):

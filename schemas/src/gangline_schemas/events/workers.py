@@ -126,7 +126,7 @@ class WorkerExited(Event):
     last_step: int | None = None
     damaged_object: str | None = Field(
         default=None,
-        description="It never ran: the object at this key is not what its checkpoint committed.",
+        description="It could not start: the object at this key is not what was committed.",
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),

@@ -47,6 +47,7 @@ from .model import (
     Leave,
     Moment,
     NodeChecked,
+    NoSoundCopy,
     Note,
     OpenStore,
     Phase,
@@ -197,6 +198,8 @@ class AgentCore:
                 return self._on_spawn_failed(item)
             case RankExited():
                 return self._on_exited(item, at)
+            case NoSoundCopy():
+                return self._on_no_copy(item)
             case RankMessage():
                 return self._on_message(item, at)
             case ShardChecked():
@@ -462,6 +465,12 @@ class AgentCore:
         self._reports += 1
         return hear(self._node, gang, rank, item.message, at, self._reports)
 
+    def _on_no_copy(self, item: NoSoundCopy) -> list[Action]:
+        _, rank = self._find(item.rank)
+        if rank is not None:
+            rank.damaged_object = item.key
+        return []
+
     def _on_checked(self, item: ShardChecked) -> list[Action]:
         gang, rank = self._find(item.rank)
         step = item.ready.step
@@ -508,6 +517,7 @@ class AgentCore:
                 "signal": item.signal,
                 "out_of_memory": item.out_of_memory and reason is ExitReason.FAILED,
                 "message": item.last_words[-MESSAGE_LIMIT:],
+                "damaged_object": rank.damaged_object if reason is ExitReason.FAILED else None,
             }
         )
         if reason not in _ORDERLY or gang.over:

@@ -99,7 +99,7 @@ class Effects:
         self._ranks = RankServer(self.launcher.owns, self._said)
         self._grounds: dict[GangKey, GangGround] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
-        self._repairs = Repairs(parts.checkpoints, self._note)
+        self._repairs = Repairs(parts.checkpoints, self._note, self._inbox.put)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
         self._checks = ThreadPoolExecutor(2, thread_name_prefix="check")  # for which no store waits
         self._uploads = ThreadPoolExecutor(4, thread_name_prefix="upload")

@@ -155,6 +155,14 @@ class RankExited:
 
 
 @dataclass(frozen=True, slots=True)
+class NoSoundCopy:
+    """A rank's checkpoint is damaged at this key, here and in the store."""
+
+    rank: RankKey
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class RankMessage:
     """What a rank said; its identity was checked."""
 
@@ -225,6 +233,7 @@ Input = (
     | RankSpawned
     | SpawnFailed
     | RankExited
+    | NoSoundCopy
     | RankMessage
     | ShardChecked
     | Uploaded
@@ -400,6 +409,7 @@ class Rank:
     held_until_s: float = 0.0
     pace: Pace = field(default_factory=Pace)
     trouble: Trouble | None = None
+    damaged_object: str | None = None  # the key of what it could not read of its checkpoint
     damaged: int = 0  # blocks of data that it said to be
     left_out: tuple[SampleRange, ...] = ()  # what it said that the next attempt goes without
 

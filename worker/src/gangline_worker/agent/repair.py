@@ -3,8 +3,7 @@
 The agent verified each file that it brought before the rank began; what changed since is fetched
 again, from another node or the store, and the rank reads on. So is what was not brought, as a rank
 mostly reads its own files alone. Where the store has no sound copy either, the rank
-ends with its exit code for a damaged checkpoint, and the next attempt's preparation names the
-object to the checkpoint service.
+ends with its exit code for a damaged checkpoint, and the agent names the object with its end.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
-from .model import GangKey, RankKey
+from .model import GangKey, NoSoundCopy, RankKey
 from .prepare import GangGround
 
 log = structlog.get_logger(__name__)
@@ -28,11 +27,21 @@ _ASKED_LIMIT = 16  # a rank, beyond once for each file: one that asks on and on 
 
 
 class Repairs:
-    """Answers `CopyDamaged`. `note(rank, text)` puts a line among the rank's own."""
+    """Answers `CopyDamaged`.
 
-    def __init__(self, checkpoints: Checkpoints, note: Callable[[RankKey, str], None]) -> None:
+    `note(rank, text)` puts a line among the rank's own, `lost` is told which object of the store is
+    damaged as well.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        note: Callable[[RankKey, str], None],
+        lost: Callable[[NoSoundCopy], None],
+    ) -> None:
         self._checkpoints = checkpoints
         self._note = note
+        self._lost = lost
         self._asked: Counter[RankKey] = Counter()
 
     def admit(self, rank: RankKey, allocation: GangAllocated) -> bool:
@@ -59,6 +68,8 @@ class Repairs:
             )
         except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
             outcome = f"no other copy was found: {error}"
+            if isinstance(error, CheckpointDamaged) and error.key is not None:
+                self._lost(NoSoundCopy(rank, error.key))
         else:
             sound, outcome = True, f"a sound copy of {origin} lies there now"
         found = log.bind(
