@@ -22,8 +22,8 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from gangline_worker.agent.environment import Places
-from gangline_worker.agent.model import GangKey, NoSoundCopy, RankKey
-from gangline_worker.agent.prepare import GangGround
+from gangline_worker.agent.model import GangKey, NoSoundCopy, Prepared, RankKey
+from gangline_worker.agent.prepare import Folders, GangGround, Preparer
 from gangline_worker.agent.repair import Repairs
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
@@ -201,6 +201,35 @@ def test_of_a_checkpoint_its_ranks_files_are_brought_if_they_need_no_others(
     for name in missing:
         assert other.refetch(ref, "nlp", name) == ("the store", False)
         assert (folder / name).read_bytes() == store.get(f"{ref.commit_key[:-11]}{name}")
+
+
+@pytest.mark.parametrize(
+    ("changed", "files"),
+    [
+        ({}, 2),
+        ({"world_size": 1}, 4),  # another size: its ranks hold other parts
+        ({"job_id": "another"}, 4),  # another job: perhaps of another strategy
+    ],
+)
+def test_a_gang_like_the_one_that_saved_is_prepared_with_its_ranks_files(
+    node: Checkpoints, store: LocalStore, tmp_path: Path, changed: dict[str, object], files: int
+):
+    ref = commit(store, [write_real(node, rank, alone=True) for rank in (0, 1)])
+    second = ALLOCATION.nodes[0].model_copy(update={"gpus": (0,), "first_rank": 1})
+    again = {"attempt": 2, "resume": ref, "nodes": (second,)} | changed
+    resumed = ALLOCATION.model_copy(update=again)
+    data = tmp_path / "other"
+    other = Checkpoints(data / "checkpoints", store, node_id="m", link=False)
+    folders = Folders(data, tmp_path / "sockets", tmp_path / "secrets")
+    (data / "work").mkdir(parents=True)
+    preparer = Preparer(folders, store, other, lambda _: None)
+    key = GangKey(resumed.job_id, resumed.attempt)
+    ground, answer = preparer.prepare(key, resumed, second)
+    assert answer == Prepared(key)
+    assert ground is not None
+    assert ground.places.resume is not None
+    assert len(list(ground.places.resume.glob("rank-*"))) == files
+    assert (ground.places.resume / "rank-00001.bin").exists()
 
 
 def test_local_copies_are_used_and_those_of_another_size_replaced(
