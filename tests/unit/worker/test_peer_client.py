@@ -36,11 +36,16 @@ class Ring(Gangs):
 
 
 @pytest.fixture(autouse=True)
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Who is called silent says nothing until the test is over; others hold the one file."""
+def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Who is called silent says nothing until the test is over; others hold the one file.
+
+    Gives the names of those that were asked what they hold.
+    """
     over = threading.Event()
+    asked: list[str] = []
 
     def held(_round: Round, peer: Peer) -> tuple[str, ...]:
+        asked.append(peer.node_id)
         if peer.node_id.startswith("silent"):
             over.wait()
         return (NAME,)
@@ -51,7 +56,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(Round, "_held", held)
     monkeypatch.setattr(Round, "_answer", answer)
-    yield
+    yield asked
     over.set()
 
 
@@ -64,3 +69,13 @@ def test_who_is_silent_keeps_nobody_from_being_asked(silent: int, tmp_path: Path
     assert asked.find([DIGEST]) == [DIGEST]
     assert asked.bring(DIGEST, got.extend) == "sound"
     assert got == [DATA]
+
+
+def test_a_peer_is_asked_once_however_often_files_are_looked_for(
+    heard: list[str], tmp_path: Path
+) -> None:
+    ring = Ring("silent", "sound", "other")
+    asked = PeerCopies("own", Secret(LocalStore(tmp_path)), ring, timeout_s=0.2).round(gang(2, OWN))
+    for _ in range(2):
+        assert asked.find([DIGEST]) == [DIGEST]
+    assert sorted(heard) == ["other", "silent", "sound"]

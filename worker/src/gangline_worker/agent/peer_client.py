@@ -66,11 +66,15 @@ class Round:
         self._copies = copies
         self._allocation = allocation
         self._holders: dict[str, list[Peer]] = {}
+        self._heard: set[Peer] = set()
         self._dropped: set[Peer] = set()
         self._failures = 0
 
     def find(self, wanted: Sequence[ObjectDigest]) -> list[ObjectDigest]:
-        """Ask who holds these; they come in the order in which to `bring` them."""
+        """Ask who holds these; they come in the order in which to `bring` them.
+
+        A peer is asked once, also by a further call.
+        """
         gangs, own = self._copies.gangs, self._copies.node_id
         self._ask(gangs.beside(self._allocation, own))
         if any(name_of(digest) not in self._holders for digest in wanted):
@@ -100,7 +104,8 @@ class Round:
         return None
 
     def _ask(self, peers: Sequence[Peer]) -> None:
-        """What each of them holds; who has not said it in time is not waited for."""
+        """What each of them holds, once; who has not said it in time is not waited for."""
+        peers = [peer for peer in peers if peer not in self._heard | self._dropped]
         if not peers:
             return
         pool = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="peer-list")
@@ -115,6 +120,7 @@ class Round:
             elif isinstance(error := answer.exception(), PeerFailed):
                 self._drop(peer, error)
             else:
+                self._heard.add(peer)
                 for name in answer.result():
                     self._holders.setdefault(name, []).append(peer)
 
