@@ -105,7 +105,8 @@ class Round:
 
     def _ask(self, peers: Sequence[Peer]) -> None:
         """What each of them holds, once; who has not said it in time is not waited for."""
-        peers = [peer for peer in peers if peer not in self._heard | self._dropped]
+        known = self._heard | self._dropped
+        peers = [peer for peer in peers if peer not in known]
         if not peers:
             return
         pool = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="peer-list")
