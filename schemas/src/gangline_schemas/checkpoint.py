@@ -44,6 +44,9 @@ EACH_COPY_BYTES = 64 * 1024
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 """A larger one is not read, so its checkpoint is never committed."""
 
+SliceKey = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Name, dtype, global shape, start and shape of a slice."""
+
 
 class TensorSlice(Model):
     """A block of one tensor: `shape` elements from `start` of a tensor of `global_shape`.
@@ -59,6 +62,11 @@ class TensorSlice(Model):
     shape: tuple[int, ...]
     byte_offset: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
+
+    @property
+    def key(self) -> SliceKey:
+        """Equal for copies of one slice, wherever they lie."""
+        return self.name, self.dtype, self.global_shape, self.start, self.shape
 
 
 class Chunk(Model):

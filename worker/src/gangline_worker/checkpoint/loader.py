@@ -17,6 +17,7 @@ from gangline_schemas.base import Model
 from gangline_schemas.checkpoint import (
     CommitRecord,
     RankManifest,
+    SliceKey,
     TensorSlice,
     shard_name,
     step_folder,
@@ -115,7 +116,7 @@ class Checkpoint:
             WrongCheckpoint: a tensor is missing or has another shape or dtype.
         """
         missing = {name: math.prod(target.block.shape) for name, target in wanted.items()}
-        seen: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
+        seen: set[SliceKey] = set()
         for index in self._from(rank):
             if not any(missing.values()):
                 return
@@ -126,7 +127,7 @@ class Checkpoint:
                 if (target := wanted.get(piece.name)) is not None
                 and _fits(piece, target)
                 and missing[piece.name]
-                and (piece.name, piece.start, piece.shape) not in seen
+                and piece.key not in seen
                 and (common := overlap(piece, target.block)) is not None
             ]
             if not found:
@@ -134,7 +135,7 @@ class Checkpoint:
             self._read_shard(manifest, self.record.shards[index], found)
             for piece in found:
                 missing[piece.lies.name] -= piece.common.elements
-                seen.add((piece.lies.name, piece.lies.start, piece.lies.shape))
+                seen.add(piece.lies.key)
         for name, elements in missing.items():
             if elements:
                 whole = math.prod(wanted[name].block.shape)

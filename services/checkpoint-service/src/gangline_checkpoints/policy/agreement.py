@@ -10,12 +10,11 @@ from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     ITEM_BYTES,
     RankManifest,
+    SliceKey,
     TensorSlice,
     shard_name,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten
-
-_Small = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
@@ -38,16 +37,16 @@ def coverage_problem(manifests: Sequence[RankManifest]) -> str | None:
     A small slice may lie with several ranks.
     """
     by_name: dict[str, list[TensorSlice]] = {}
-    copies: set[_Small] = set()
+    copies: set[SliceKey] = set()
     for manifest in manifests:
-        own: set[_Small] = set()
+        own: set[SliceKey] = set()
         for piece in manifest.tensors:
             if piece.size_bytes <= EACH_COPY_BYTES:
-                small = _small(piece)
-                if small in copies and small not in own:
-                    own.add(small)
+                key = piece.key
+                known = key in copies and key not in own
+                own.add(key)
+                if known:
                     continue
-                own.add(small)
             by_name.setdefault(piece.name, []).append(piece)
         copies |= own
     for name, pieces in sorted(by_name.items()):
@@ -91,11 +90,6 @@ def _tensor_problem(pieces: Sequence[TensorSlice]) -> str | None:
         return f"the slices hold {elements} of {math.prod(whole)} elements"
     # All within bounds and as many elements as the tensor: exact unless two slices overlap.
     return "two slices overlap" if _overlapping(filled) else None
-
-
-def _small(piece: TensorSlice) -> _Small:
-    """Equal for copies of one slice."""
-    return piece.name, piece.dtype, piece.global_shape, piece.start, piece.shape
 
 
 def _overlapping(pieces: Sequence[TensorSlice]) -> bool:
