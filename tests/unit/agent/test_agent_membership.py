@@ -161,7 +161,7 @@ def test_what_a_reading_must_say() -> None:
     )
 
 
-@pytest.mark.parametrize(("lease_s", "timeout_s"), [("60", "60"), ("1", "60"), ("", "1.2")])
+@pytest.mark.parametrize(("lease_s", "timeout_s"), [("48.1", "60"), ("1", "60"), ("", "1.2")])
 def test_a_lease_that_does_not_end_before_others_take_over_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -175,9 +175,9 @@ def test_a_lease_that_does_not_end_before_others_take_over_is_refused(
     with pytest.raises(SystemExit):
         AgentSettings.load()
     assert "leave lease_s out for 0.75 of the timeout" in capsys.readouterr().err
-    monkeypatch.setenv("GANGLINE_LEASE_S", "59.9")
+    monkeypatch.setenv("GANGLINE_LEASE_S", "48")
     monkeypatch.setenv("GANGLINE_HEARTBEAT_TIMEOUT_S", "60")
-    assert AgentSettings.load().lease == 59.9
+    assert AgentSettings.load().lease == 48
 
 
 def test_ranks_of_an_agent_that_stands_still_are_killed_before_others_take_over(

@@ -95,6 +95,29 @@ def test_after_a_mass_silence_every_node_gets_a_new_clock() -> None:
     assert [type(event) for event in live_through(run, 60, "n1")] == [NodeSuspected, NodeFailed]
 
 
+def test_a_silence_of_all_is_not_counted_against_a_node_that_was_silent_before() -> None:
+    """It may have been heard of by the bus, and its lease renewed, since we hear nobody."""
+    run = cluster("n1", "n2", "n3")
+    live_through(run, 10, "n1", "n2", "n3")
+    (suspected,) = live_through(run, 35, "n2", "n3")
+    assert isinstance(suspected, NodeSuspected)
+    assert live_through(run, 20) == []
+    # nor once others are heard again: n1's heartbeats may be the next to be read
+    assert live_through(run, 5, "n2") == []
+    (failed,) = live_through(run, 20, "n2", "n3")
+    # 35 s, unheard_s (10 s) of the silence of all, and the 15 since
+    assert failed == NodeFailed(node_id="n1", incarnation="a", reason="silent", silent_s=60)
+
+
+def test_a_silent_node_fails_however_often_nobody_is_heard_for_a_while() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 10, "n1", "n2")
+    found = [
+        event for _ in range(9) for event in live_through(run, 5, "n2") + live_through(run, 15)
+    ]
+    assert [type(event) for event in found] == [NodeSuspected, NodeFailed]
+
+
 def test_a_single_silent_node_fails() -> None:
     run = cluster("n1")
     found = live_through(run, 70)

@@ -144,7 +144,8 @@ class Listening:
     """Soft: what was heard since this process took over. Lost with it, and in no hash.
 
     `since` is when the present stretch of uninterrupted listening began; None before the first
-    Tick after a takeover.
+    Tick after a takeover. `gaps` are the latest times in it when nobody was heard: their ends, and
+    for how many seconds the clocks stood still (policy/silence.py).
     """
 
     since: datetime | None = None
@@ -152,5 +153,6 @@ class Listening:
     last_signal: datetime | None = None
     seen: dict[str, datetime] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
+    gaps: tuple[tuple[datetime, float], ...] = ()
     gangs: dict[str, HeardGang] = field(default_factory=dict)
     health: dict[str, HeardHealth] = field(default_factory=dict)

@@ -4,20 +4,26 @@
    the moment this process began to listen (a takeover starts every clock anew).
 2. When this process stood still (a long gap between Ticks) or nobody at all was heard for half the
    timeout, the fault is more likely ours or the bus's: every clock starts anew once it is over.
-3. Mass silence: with two or more live nodes and none of them heard for half the timeout, nobody
-   is suspected or failed.
+3. Mass silence: with two or more live nodes, clocks stand still from `unheard_s` after the last
+   heartbeat of anybody until the next one. So none of them is suspected or failed for it, not even
+   one that was silent before all were: what it said since then could not be heard.
+
+Why rule 3 is safe: a node that fails by it was not acknowledged for the timeout less `unheard_s`.
+Its lease is shorter (agent/config.py), so it had stopped its ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gangline_faults.model import Health, Listening, Node
 from gangline_faults.policy.timing import Timing
 
 MASS_NODES = 2
+GAPS = 6
+"""Before each of them a clock ran for `unheard_s`, a sixth of the timeout: of more none matters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,35 +36,30 @@ class Silences:
 
 
 def silent_s(listening: Listening, node_id: str, now: datetime) -> float:
-    """Seconds since the node was heard, or since it could have been."""
+    """Seconds since the node was heard, or could have been, without those when nobody was."""
     known = (
         listening.seen.get(node_id),
         listening.watched.get(node_id),
         listening.since,
     )
     latest = max((moment for moment in known if moment is not None), default=now)
-    return max(0.0, (now - latest).total_seconds())
+    stood_s = sum(gap_s for end, gap_s in listening.gaps if end > latest)
+    return max(0.0, (now - latest).total_seconds() - stood_s)
 
 
 def find_silences(
     nodes: Mapping[str, Node], listening: Listening, now: datetime, timing: Timing
 ) -> Silences:
     """Whom to suspect, fail or welcome back at this moment."""
-    live = {
-        node_id: silent_s(listening, node_id, now)
-        for node_id, node in sorted(nodes.items())
-        if node.health.live
-    }
+    live_ids = sorted(node_id for node_id, node in nodes.items() if node.health.live)
+    until = now if len(live_ids) < MASS_NODES else _until(listening, now, timing)
+    live = {node_id: silent_s(listening, node_id, until) for node_id in live_ids}
     recovered = tuple(
         node_id
         for node_id, node in sorted(nodes.items())
         if node.health in {Health.SUSPECTED, Health.FAILED}
         and _heard_lately(listening, node_id, now, timing)
     )
-    # A node that was only watched lately proves nothing: it joins by another topic.
-    heard = any(_heard_lately(listening, node_id, now, timing) for node_id in live)
-    if len(live) >= MASS_NODES and not heard:
-        return Silences({}, {}, recovered)
     failed = {node_id: gap for node_id, gap in live.items() if gap >= timing.heartbeat_timeout_s}
     suspected = {
         node_id: gap
@@ -79,17 +80,29 @@ def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
         listening.last_signal = None
         listening.seen = {}
         listening.watched = {}
+        listening.gaps = ()
         listening.gangs = {}
     listening.last_tick = now
 
 
 def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Timing) -> None:
-    """Note that a node was heard; after a silence of all, every other clock starts anew."""
+    """Note that a node was heard; of a time when nobody was, no clock tells."""
     last = listening.last_signal or listening.since
-    if last is not None and (now - last).total_seconds() >= timing.suspect_s:
+    gap_s = 0.0 if last is None else (now - last).total_seconds()
+    if gap_s >= timing.suspect_s:
         listening.since = now
+        listening.gaps = ()
+    elif gap_s > timing.unheard_s:
+        gaps = (*listening.gaps, (now, gap_s - timing.unheard_s))
+        listening.gaps = gaps[-GAPS:]
     listening.last_signal = now
     listening.seen[node_id] = now
+
+
+def _until(listening: Listening, now: datetime, timing: Timing) -> datetime:
+    """When the clocks stopped, or now. Nodes that join prove nothing: they do by another topic."""
+    last = listening.last_signal or listening.since or now
+    return min(now, last + timedelta(seconds=timing.unheard_s))
 
 
 def _heard_lately(listening: Listening, node_id: str, now: datetime, timing: Timing) -> bool:

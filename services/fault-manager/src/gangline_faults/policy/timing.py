@@ -37,6 +37,11 @@ class Timing:
         return self.heartbeat_timeout_s / 2
 
     @property
+    def unheard_s(self) -> float:
+        """When nobody was heard for so long, silence tells nothing of nodes."""
+        return self.heartbeat_timeout_s / 6
+
+    @property
     def deaf_s(self) -> float:
         """A longer gap between two Ticks restarts every clock."""
         return self.suspect_s if self.deaf_after_s is None else self.deaf_after_s
