@@ -265,6 +265,7 @@ def test_another_attempt_begins_without_the_sign() -> None:
         {"node_id": None},  # somebody asked: no sign
         {"requested_at": None},
         {"requested_at": START - timedelta(seconds=SUSPECTED_S)},
+        {"requested_at": START + timedelta(seconds=SUSPECTED_S)},  # of a clock that is ahead
     ],
 )
 def test_what_is_no_sign_for_this_gang(changed: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _while_it_runs(
 
 
 def _recent(suspected_at: datetime | None, now: datetime) -> bool:
-    return suspected_at is not None and (now - suspected_at).total_seconds() < SUSPECTED_S
+    return suspected_at is not None and abs((now - suspected_at).total_seconds()) < SUSPECTED_S
 
 
 def _told(
