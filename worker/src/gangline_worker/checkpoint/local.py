@@ -88,6 +88,7 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
     return Held(Block(name, dtype, shape, tuple(start), tuple(local)), data, replica, replicas)
 
 
+@torch.no_grad()  # else each local part costs a node of autograd's graph
 def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
     """What this rank holds of each tensor, by name."""
     return {name: held(name, tensor, rank, world_size) for name, tensor in tensors.items()}
