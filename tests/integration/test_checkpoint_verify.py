@@ -32,7 +32,7 @@ from gangline_schemas.events.checkpoints import (
     ObjectsDeleted,
     ScrubBegun,
 )
-from gangline_storage import LocalStore, StoreUnavailable, digest_object
+from gangline_storage import LocalStore, StoreError, StoreUnavailable, digest_object
 from gangline_storage.pace import Pace
 
 STEP = f"{PREFIX}/attempt-0001/step-0000000020"
@@ -168,19 +168,25 @@ class AwayStore(LocalStore):
     """A local store that does not answer the first `away` reads."""
 
     away = 3
+    error: StoreError = StoreUnavailable("no answer")
 
     def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
         if self.away:
             self.away -= 1
-            raise StoreUnavailable("no answer")
+            raise self.error
         return super().stream(key, chunk_bytes)
 
 
-def test_a_store_that_is_away_delays_the_commit_and_loses_nothing(scene: Scene) -> None:
-    scene.perform = StorePerformer(
-        AwayStore(scene.store.root), clock=lambda: START, pause=scene.pauses.append
-    )
-    assert isinstance(scene.verify(), Away)
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("no answer"), StoreError("get k: S3 refused access")]
+)
+def test_a_store_that_is_away_delays_the_commit_and_loses_nothing(
+    scene: Scene, error: StoreError
+) -> None:
+    store = AwayStore(scene.store.root)
+    store.error = error
+    scene.perform = StorePerformer(store, clock=lambda: START, pause=scene.pauses.append)
+    assert scene.verify() == Away(str(error))
     scene.settle()
     assert len(scene.run.events(CheckpointCommitted)) == 1
     assert scene.pauses == [0.5, 1.0]  # the later tries wait before they begin

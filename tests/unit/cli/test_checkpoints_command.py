@@ -64,6 +64,15 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     assert "at risk" not in text
 
 
+def test_why_one_is_not_in_the_store_yet_is_said(gangline: Runner, stub: Stub) -> None:
+    reason = "get k: S3 refused access to bucket 'b' (403); check the credentials"
+    waits = checkpoint(50, status="saved", tiers=["nodes"], kept=[], reason=reason)
+    stub.on("GET", PATH, {"checkpoints": [checkpoint(60, status="saved"), waits, checkpoint(40)]})
+    shown = " ".join(gangline("checkpoints", JOB).out.split())
+    assert f"step 50 of attempt 1 waits for the store: {reason}" in shown
+    assert shown.count("waits for the store") == 1
+
+
 def test_what_an_incremental_one_wrote_is_said_beside_what_it_holds(
     gangline: Runner, stub: Stub
 ) -> None:

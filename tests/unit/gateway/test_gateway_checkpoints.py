@@ -16,7 +16,9 @@ from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
     CheckpointPinChanged,
     CheckpointPromoted,
+    CheckpointSaved,
     CheckpointScrubbed,
+    EffectDeferred,
     IntervalAdvised,
     PromotionRefused,
     PromotionRequested,
@@ -128,6 +130,20 @@ def test_what_was_read_again_and_what_was_found_wrong() -> None:
         "committed", NOW + timedelta(seconds=3), ["latest", "best"],
     )  # fmt: skip
     assert bad.scrubbed_at is None
+
+
+def test_a_save_says_what_it_waits_for_until_it_counts() -> None:
+    refused = "get k: S3 refused access"
+    point = {"job_id": "a", "attempt": 1, "step": 10}
+    events = [
+        CheckpointSaved(**point, world_size=2),
+        EffectDeferred(**point, effect="verify", tries=1, reason=refused),
+        EffectDeferred(**point, effect="delete", tries=1, reason="of another wait"),
+    ]
+    [waits] = present.checkpoints(details(fold(*events)))
+    assert (waits.status, waits.reason) == ("saved", refused)
+    [counts] = present.checkpoints(details(fold(*events, committed(10, 5.0))))
+    assert (counts.status, counts.reason) == ("committed", "")
 
 
 def test_the_interval_is_the_specs_until_an_attempt_has_another() -> None:

@@ -58,7 +58,13 @@ def checkpoints(
     gate = any(item.promotion for item in found.checkpoints)
     columns = (*_COLUMNS[:4], _GATE, *_COLUMNS[4:]) if gate else _COLUMNS
     table = render.table(columns, [_row(item, now, gate=gate) for item in found.checkpoints])
-    notes = [*_damage(found), *_refusals(found), *_written(found), *_scrubs(found, now)]
+    notes = [
+        *_waits(found),
+        *_damage(found),
+        *_refusals(found),
+        *_written(found),
+        *_scrubs(found, now),
+    ]
     session.out.show(found, "\n".join([table, *notes, *_interval(found)]))
 
 
@@ -99,6 +105,16 @@ def _cost(seconds: float) -> str:
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _waits(found: CheckpointList) -> list[str]:
+    return [
+        render.wrap(
+            f"step {item.step} of attempt {item.attempt} waits for the store: {item.reason}"
+        )
+        for item in found.checkpoints
+        if item.status == "saved" and item.reason
+    ]
 
 
 def _damage(found: CheckpointList) -> list[str]:

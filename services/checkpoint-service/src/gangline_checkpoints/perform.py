@@ -49,8 +49,7 @@ from gangline_storage import (
     InvalidKey,
     NotFound,
     ObjectStore,
-    StoreFull,
-    StoreUnavailable,
+    StoreError,
 )
 from gangline_storage.pace import Pace
 
@@ -58,7 +57,7 @@ log = structlog.get_logger(__name__)
 
 _NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 30.0
 
 
 class _Mismatch(Exception):
@@ -73,8 +72,9 @@ class StorePerformer:
     """Performs the effects of `CheckpointDecider`; safe to call from several threads.
 
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
-    later try pauses before it begins, so that a long outage writes few events. What is read again
-    is read at `pace`, one checkpoint at a time.
+    later try pauses before it begins, so that a long outage writes few events. So it is with a
+    store that refuses access or cannot read a file: an operator mends it, and the checkpoints of
+    other jobs do not wait for that. What is read again is read at `pace`, one checkpoint at a time.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StorePerformer:
         self._known = KnownChunks()
 
     def __call__(self, key: str, effect: object) -> Outcome:
-        """The outcome of one effect. Raises StoreError for what no later try can heal."""
+        """The outcome of one effect."""
         if not isinstance(effect, Verify | Delete | Scrub):
             raise TypeError(f"{key}: {type(effect).__name__} is no effect of this service")
         tries = 0 if isinstance(effect, Scrub) else effect.tries
@@ -101,11 +101,12 @@ class StorePerformer:
             self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * tries))
         try:
             outcome = self._perform(effect)
-        except (StoreUnavailable, StoreFull) as error:
-            outcome = Away(str(error)[:500])
         except InvalidKey as error:
             # A checkpoint.path that no store can hold: nothing was ever written there.
             outcome = Refused(str(error)[:500]) if isinstance(effect, Verify) else Removed(0)
+        except StoreError as error:
+            log.warning("store not used", key=key, reason=str(error))
+            outcome = Away(str(error)[:500])
         log.info("effect performed", key=key, outcome=type(outcome).__name__)
         return outcome
 

@@ -49,6 +49,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointPromoted,
     CheckpointSaved,
     CheckpointScrubbed,
+    EffectDeferred,
     IntervalAdvised,
     PromotionRefused,
     PromotionRequested,
@@ -514,6 +515,11 @@ class Live:
         self._change_row(event, lambda row: replace(row, status="corrupted", reason=reason))
 
     @_on.register
+    def _(self, event: EffectDeferred, at: datetime) -> None:
+        if event.effect == "verify":
+            self._change_row(event, lambda row: replace(row, reason=event.reason))
+
+    @_on.register
     def _(self, event: CheckpointDeleted, at: datetime) -> None:
         def deleted(row: Checkpoint) -> Checkpoint:
             if row.status == "corrupted":  # that is what is to be known of it
@@ -552,6 +558,7 @@ class Live:
         | CheckpointDeleted
         | CheckpointScrubbed
         | CheckpointPinChanged
+        | EffectDeferred
         | PromotionRequested
         | CheckpointPromoted
         | PromotionRefused,

@@ -80,7 +80,9 @@ class CheckpointAnswer(Answer):
     size_bytes: int = Field(description="Of the objects that were written for it.")
     write_s: float
     blocked_s: float
-    reason: str = Field(default="", description="Why it is corrupted or deleted.")
+    reason: str = Field(
+        default="", description="Why it is corrupted or deleted, or only saved: the store is away."
+    )
     whole_bytes: int | None = Field(
         default=None, description="What a whole one would take, if some of it lies in earlier ones."
     )
