@@ -29,6 +29,8 @@ PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"] if panel["type"
 VARIABLES = {item["name"]: item["query"] for item in DASHBOARD["templating"]["list"]}
 METRICS = ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "mfu")
 RUN, TEAM = "llama-sft-7k2p", "nlp"
+SLOW = "the store is slow: a failure is expected to cost 41 min of work"
+SLOW_PANEL = "Saves held back by a slow store"
 
 
 def example(event_type: str, **changes: Any) -> Event:
@@ -68,6 +70,7 @@ def send_story(tracker: TrackerProcess) -> None:
     for name, changes in (
         ("gang.failed", {}),
         ("checkpoint.committed", {}),
+        ("checkpoint.interval.advised", {"limited_by": "storage", "risk": SLOW}),
         ("usage.charged", {"allocated_at": moment, "released_at": moment}),
         ("worker.heartbeat", {"sent_at": moment}),
     ):
@@ -151,8 +154,19 @@ def test_variables_offer_what_there_is(tracker: TrackerProcess, name: str) -> No
 
 
 def test_a_viewer_of_another_team_sees_no_run(tracker: TrackerProcess) -> None:
-    for title in ("Chosen runs", "Loss", "Logs", "Checkpoints", "Failures"):
+    for title in ("Chosen runs", "Loss", "Logs", "Checkpoints", "Failures", SLOW_PANEL):
         assert ask(tracker, PANELS[title]["targets"][0]["rawSql"], who="vision")["data"] == []
+
+
+def test_a_slow_store_is_shown_until_saves_are_not_held_back_any_more(
+    tracker: TrackerProcess,
+) -> None:
+    sql = PANELS[SLOW_PANEL]["targets"][0]["rawSql"]
+    [row] = ask(tracker, sql)["data"]
+    assert (row["job_id"], row["risk"]) == (RUN, SLOW)
+    tracker.send(example("checkpoint.interval.advised"), RUN)
+    tracker.settled()
+    wait_until("the newer advice", lambda: not ask(tracker, sql)["data"])
 
 
 def test_panels_use_the_provisioned_data_source_and_their_own_ground() -> None:
