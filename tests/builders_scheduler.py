@@ -128,8 +128,9 @@ class Cluster(Drive[State]):
         reason: ExitReason = ExitReason.FINISHED,
         ranks: Sequence[int] | None = None,
         attempt: int | None = None,
+        damaged: str | None = None,
     ) -> list[Event]:
-        """Ranks of the live attempt (all of them) are gone."""
+        """Ranks of the live attempt (all of them) are gone; of which object, if it is damaged."""
         number = self.job(job_id).attempt if attempt is None else attempt
         return [
             event
@@ -142,6 +143,7 @@ class Cluster(Drive[State]):
                     node_id="n1",
                     incarnation="i1",
                     reason=reason,
+                    damaged_object=damaged,
                 )
             )
         ]

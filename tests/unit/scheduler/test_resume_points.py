@@ -72,6 +72,36 @@ def test_falls_back_when_the_newest_is_corrupted_or_deleted(cluster: Cluster) ->
     assert next_step(cluster) is None
 
 
+BROKEN = {"reason": ExitReason.LAUNCH_FAILED, "damaged": "a/1/20/rank-00000.bin"}
+
+
+def test_what_a_rank_found_damaged_is_not_begun_from_before_the_service_says_so_too(
+    cluster: Cluster,
+) -> None:
+    for step in (10, 20):
+        cluster.commit("a", step)
+    cluster.fail("a")
+    cluster.exit("a", **BROKEN)
+
+    assert next_step(cluster) == 10
+    corrupt(cluster, 20)
+    assert cluster.exit("a", **BROKEN) == []
+    assert next_step(cluster) == 10
+
+
+def test_of_what_an_older_attempt_found_and_of_another_run_the_service_has_the_word(
+    cluster: Cluster,
+) -> None:
+    cluster.commit("a", 20)
+    cluster.submit("b", resume_from="a")
+    cluster.exit("b", **BROKEN)
+    assert cluster.job("b").resume == point("a", 20)
+
+    cluster.fail("a")
+    cluster.exit("a", **BROKEN, attempt=1)
+    assert next_step(cluster) == 20
+
+
 def test_a_restore_stops_the_gang_and_starts_from_that_step(cluster: Cluster) -> None:
     for step in (10, 20):
         cluster.commit("a", step)

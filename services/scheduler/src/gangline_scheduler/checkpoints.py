@@ -17,6 +17,7 @@ from gangline_schemas.events.scheduling import (
     GangSaved,
     ResumePointChanged,
 )
+from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobState
 
 
@@ -60,7 +61,23 @@ def advised(plan: Plan, event: IntervalAdvised) -> None:
         )
 
 
-def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted) -> None:
+def damaged(plan: Plan, report: WorkerExited) -> None:
+    """A rank of the live gang could not start, as an object of its checkpoint is damaged.
+
+    The checkpoint service will say so too, maybe after the fault manager's verdict: what of the
+    job's own checkpoints the object belongs to counts no more at once, so that the next attempt
+    does not begin from it. Of another run's the service's word is waited for.
+    """
+    job = plan.state.jobs.get(report.job_id)
+    if job is None or job.gang is None or job.gang.attempt != report.attempt:
+        return
+    folder = (report.damaged_object or "").rpartition("/")[0]
+    for point in job.checkpoints:
+        if point.commit_key.rpartition("/")[0] == folder:
+            lost(plan, point)
+
+
+def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef) -> None:
     """Never start from it again; fall back to the newest one that is left.
 
     A job that is to begin from another run's checkpoint takes that run's newest, or fails once it
@@ -113,13 +130,16 @@ def _committed_late(plan: Plan, event: CheckpointCommitted) -> None:
         plan.add(event.job_id, ResumePointChanged(job_id=event.job_id, checkpoint=point))
 
 
-def _matching(job: Job, event: CheckpointDeleted | CheckpointCorrupted) -> CheckpointRef | None:
+def _matching(
+    job: Job, event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef
+) -> CheckpointRef | None:
     base = () if job.base is None else (job.base,)
     return _named((*job.checkpoints, *base), event)
 
 
 def _named(
-    points: tuple[CheckpointRef, ...], event: CheckpointDeleted | CheckpointCorrupted
+    points: tuple[CheckpointRef, ...],
+    event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef,
 ) -> CheckpointRef | None:
     for point in points:
         if (point.job_id, point.attempt, point.step) == (event.job_id, event.attempt, event.step):

@@ -199,6 +199,7 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
         case WorkerStarted():
             jobs.started(plan, event)
         case WorkerExited():
+            checkpoints.damaged(plan, event)
             jobs.exited(plan, event)
         case JobAdmitted():
             jobs.admit(plan, event)
