@@ -61,8 +61,8 @@ def advised(plan: Plan, event: IntervalAdvised) -> None:
         )
 
 
-def damaged(plan: Plan, report: WorkerExited) -> None:
-    """A rank of the live gang could not start, as an object of its checkpoint is damaged.
+def damaged(plan: Plan, report: WorkerExited, key: str) -> None:
+    """A rank of the live gang could not start, as the object `key` of its checkpoint is damaged.
 
     The checkpoint service will say so too, maybe after the fault manager's verdict: what of the
     job's own checkpoints the object belongs to counts no more at once, so that the next attempt
@@ -71,9 +71,8 @@ def damaged(plan: Plan, report: WorkerExited) -> None:
     job = plan.state.jobs.get(report.job_id)
     if job is None or job.gang is None or job.gang.attempt != report.attempt:
         return
-    folder = (report.damaged_object or "").rpartition("/")[0]
     for point in job.checkpoints:
-        if point.commit_key.rpartition("/")[0] == folder:
+        if point.commit_key.rpartition("/")[0] == key.rpartition("/")[0]:
             lost(plan, point)
 
 

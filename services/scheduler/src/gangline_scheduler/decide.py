@@ -199,7 +199,8 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
         case WorkerStarted():
             jobs.started(plan, event)
         case WorkerExited():
-            checkpoints.damaged(plan, event)
+            if event.damaged_object is not None:
+                checkpoints.damaged(plan, event, event.damaged_object)
             jobs.exited(plan, event)
         case JobAdmitted():
             jobs.admit(plan, event)
