@@ -11,6 +11,7 @@ from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointSaved,
+    EffectDeferred,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 
@@ -19,11 +20,10 @@ ON_NODES = 2
 """So many of a job's newest checkpoints its agents keep on their disks."""
 
 Rows = tuple[Checkpoint, ...]
+OnItsWay = CheckpointSaved | CheckpointCommitted | CheckpointAbandoned | EffectDeferred
 
 
-def after(
-    rows: Rows, event: CheckpointSaved | CheckpointCommitted | CheckpointAbandoned, at: datetime
-) -> Rows:
+def after(rows: Rows, event: OnItsWay, at: datetime) -> Rows:
     """The rows after an event of the job."""
     match event:
         case CheckpointSaved():
@@ -33,6 +33,8 @@ def after(
         case CheckpointAbandoned():
             gone = (event.attempt, event.step)
             return tuple(row for row in rows if row.status != "saved" or _place(row) != gone)
+        case EffectDeferred():
+            return _deferred(rows, event)
 
 
 def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
@@ -72,6 +74,15 @@ def _committed(rows: Rows, event: CheckpointCommitted, at: datetime) -> Rows:
         on_nodes=any(old.on_nodes for old in rows if _place(old) == place),
     )  # fmt: skip
     return (*_without(rows, place), row)[-ROWS_KEPT:]
+
+
+def _deferred(rows: Rows, event: EffectDeferred) -> Rows:
+    """A save that waits to be verified says what for; what is stored does not change by a wait."""
+    place = (event.attempt, event.step) if event.effect == "verify" else None
+    return tuple(
+        replace(row, reason=event.reason) if row.status == "saved" and _place(row) == place else row
+        for row in rows
+    )
 
 
 def _without(rows: Iterable[Checkpoint], place: tuple[int, int]) -> Iterable[Checkpoint]:

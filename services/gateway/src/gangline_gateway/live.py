@@ -501,9 +501,8 @@ class Live:
     @_on.register(CheckpointSaved)
     @_on.register(CheckpointCommitted)
     @_on.register(CheckpointAbandoned)
-    def _(
-        self, event: CheckpointSaved | CheckpointCommitted | CheckpointAbandoned, at: datetime
-    ) -> None:
+    @_on.register(EffectDeferred)
+    def _(self, event: checkpoint_rows.OnItsWay, at: datetime) -> None:
         known = self._checkpoints.get(event.job_id, ())
         rows = checkpoint_rows.after(known, event, at)
         if rows != known:
@@ -513,11 +512,6 @@ class Live:
     def _(self, event: CheckpointCorrupted, at: datetime) -> None:
         reason = f"{event.key}: {event.reason}"
         self._change_row(event, lambda row: replace(row, status="corrupted", reason=reason))
-
-    @_on.register
-    def _(self, event: EffectDeferred, at: datetime) -> None:
-        if event.effect == "verify":
-            self._change_row(event, lambda row: replace(row, reason=event.reason))
 
     @_on.register
     def _(self, event: CheckpointDeleted, at: datetime) -> None:
@@ -558,7 +552,6 @@ class Live:
         | CheckpointDeleted
         | CheckpointScrubbed
         | CheckpointPinChanged
-        | EffectDeferred
         | PromotionRequested
         | CheckpointPromoted
         | PromotionRefused,
