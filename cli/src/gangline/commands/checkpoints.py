@@ -26,6 +26,7 @@ _COLUMNS = (
     Column("AGE", right=True),
 )
 _GATE = Column("GATE")
+_BECAUSE = {"saved": "waits for the store", "corrupted": "is corrupted"}
 _PROMOTION = {"promoted": "yes", "refused": "no"}
 
 
@@ -58,13 +59,7 @@ def checkpoints(
     gate = any(item.promotion for item in found.checkpoints)
     columns = (*_COLUMNS[:4], _GATE, *_COLUMNS[4:]) if gate else _COLUMNS
     table = render.table(columns, [_row(item, now, gate=gate) for item in found.checkpoints])
-    notes = [
-        *_waits(found),
-        *_damage(found),
-        *_refusals(found),
-        *_written(found),
-        *_scrubs(found, now),
-    ]
+    notes = [*_reasons(found), *_refusals(found), *_written(found), *_scrubs(found, now)]
     session.out.show(found, "\n".join([table, *notes, *_interval(found)]))
 
 
@@ -107,21 +102,11 @@ def _cost(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
-def _waits(found: CheckpointList) -> list[str]:
+def _reasons(found: CheckpointList) -> list[str]:
     return [
-        render.wrap(
-            f"step {item.step} of attempt {item.attempt} waits for the store: {item.reason}"
-        )
+        render.wrap(f"step {item.step} of attempt {item.attempt} {what}: {item.reason}")
         for item in found.checkpoints
-        if item.status == "saved" and item.reason
-    ]
-
-
-def _damage(found: CheckpointList) -> list[str]:
-    return [
-        render.wrap(f"step {item.step} of attempt {item.attempt} is corrupted: {item.reason}")
-        for item in found.checkpoints
-        if item.status == "corrupted"
+        if item.reason and (what := _BECAUSE.get(item.status)) is not None
     ]
 
 
