@@ -20,6 +20,9 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import WorkerExited
 from gangline_schemas.job import JobState
 
+Lost = CheckpointDeleted | CheckpointCorrupted | CheckpointRef
+"""Each names the checkpoint that is lost by job, attempt and step."""
+
 
 def committed(plan: Plan, event: CheckpointCommitted) -> None:
     """Take a checkpoint of the newest attempt, or of the one before, that leads further.
@@ -76,7 +79,7 @@ def damaged(plan: Plan, report: WorkerExited, key: str) -> None:
             lost(plan, point)
 
 
-def lost(plan: Plan, event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef) -> None:
+def lost(plan: Plan, event: Lost) -> None:
     """Never start from it again; fall back to the newest one that is left.
 
     A job that is to begin from another run's checkpoint takes that run's newest, or fails once it
@@ -129,17 +132,12 @@ def _committed_late(plan: Plan, event: CheckpointCommitted) -> None:
         plan.add(event.job_id, ResumePointChanged(job_id=event.job_id, checkpoint=point))
 
 
-def _matching(
-    job: Job, event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef
-) -> CheckpointRef | None:
+def _matching(job: Job, event: Lost) -> CheckpointRef | None:
     base = () if job.base is None else (job.base,)
     return _named((*job.checkpoints, *base), event)
 
 
-def _named(
-    points: tuple[CheckpointRef, ...],
-    event: CheckpointDeleted | CheckpointCorrupted | CheckpointRef,
-) -> CheckpointRef | None:
+def _named(points: tuple[CheckpointRef, ...], event: Lost) -> CheckpointRef | None:
     for point in points:
         if (point.job_id, point.attempt, point.step) == (event.job_id, event.attempt, event.step):
             return point
