@@ -80,11 +80,7 @@ def test_what_is_cut_among_ranks_is_read_from_all(tmp_path: Path) -> None:
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
-    saver = saver_of(tmp_path, [])
-    saver.begin(1, state(), {}, {})
-    saver.wait()
-    folder = tmp_path / "attempt-0001" / "step-0000000001"
-    assert commit_local(folder, 1)
+    folder = saved_alone(tmp_path)
     wider = {"a": torch.zeros(6, 3)}
     with pytest.raises(WrongCheckpoint, match=r"a is float32 \(5, 3\) in the checkpoint"):
         Checkpoint(folder).fill(holdings(wider, 0, 1), 0)
