@@ -8,8 +8,9 @@
    heartbeat of anybody until the next one. So none of them is suspected or failed for it, not even
    one that was silent before all were: what it said since then could not be heard.
 
-Why rule 3 is safe: a node that fails by it was not acknowledged for the timeout less `unheard_s`.
-Its lease is shorter (agent/config.py), so it had stopped its ranks.
+Why rule 3 is safe: what the bus acknowledged is read once anybody is heard again, so a node that
+fails by it was not acknowledged for the timeout less `unheard_s`. Its lease is shorter
+(agent/config.py), so it had stopped its ranks.
 """
 
 from __future__ import annotations
