@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from gangline.commands import (
     approvals,
@@ -113,10 +116,16 @@ reports.command("weekly")(asks_platform(report.weekly))
 app.add_typer(reports, name="report", rich_help_panel="Cluster")
 
 
+@cache
+def commands() -> TyperGroup:
+    """All that can be typed; built once in a process."""
+    return cast("TyperGroup", get_command(app))  # a group: there are many
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a CliError is one line with the way out, never a traceback."""
     try:
-        app(args=arguments, prog_name="gangline")
+        commands()(args=arguments, prog_name="gangline")
     except CliError as error:
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:

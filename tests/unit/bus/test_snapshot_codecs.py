@@ -29,6 +29,10 @@ from gangsim.parts import Parts
 from gangsim.world import World
 from golden.scenario import START, Scenario
 
+CODECS: dict[str, SnapshotCodec[Any]] = {
+    "scheduler": scheduler_snapshot.codec(Scheduler().initial),
+    "quota": quota_snapshot.codec(),
+}
 HEADER = SnapshotHeader(
     format=1, code="c", service="s", shard=0, next_seq=1, writer_epoch=1, offset=0, last="l"
 )
@@ -46,10 +50,7 @@ def test_scheduler_and_quota_decide_on_alike(seed: int) -> None:
     for events in range(60, 600, 60):
         lived.run(events)
         restored.run(events)
-        for name, codec in (
-            ("scheduler", scheduler_snapshot.codec(Scheduler().initial)),
-            ("quota", quota_snapshot.codec()),
-        ):
+        for name, codec in CODECS.items():
             restored.states[name] = through_bytes(codec, restored.states[name])
         prints = [
             (scheduler_fingerprint(it.states["scheduler"]), quota_fingerprint(it.states["quota"]))

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from gangline.main import app
+from gangline.main import commands
 
 ROOT = Path(__file__).parents[3]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -20,7 +19,7 @@ _OPTION = re.compile(r"(?<![\w-])(--?[a-z][a-z0-9-]*)")
 def wrong(typed: str) -> str | None:
     """What of a command line there is not."""
     typed = typed.split("#", maxsplit=1)[0]
-    command: Any = get_command(app)
+    command: Any = commands()
     known = options_of(command)
     for word in typed.split():
         below = getattr(command, "commands", None)

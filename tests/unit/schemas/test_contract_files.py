@@ -54,8 +54,11 @@ def test_every_type_has_one_topic() -> None:
     assert topic_of("worker.heartbeat") is Topic.HEARTBEATS
 
 
+OLD = {"job.submitted": generate.json_schemas()["job.submitted"]}
+
+
 def _change(**changes: Any) -> dict[str, Any]:
-    schema = copy.deepcopy(generate.json_schemas()["job.submitted"])
+    schema = copy.deepcopy(OLD["job.submitted"])
     job = schema["$defs"]["JobSpec"]
     for path, value in changes.items():
         if value is None:
@@ -65,9 +68,6 @@ def _change(**changes: Any) -> dict[str, Any]:
         else:
             job["properties"][path] = {**job["properties"].get(path, {}), **value}
     return {"job.submitted": schema}
-
-
-OLD = {"job.submitted": generate.json_schemas()["job.submitted"]}
 
 
 @pytest.mark.parametrize(
