@@ -183,7 +183,8 @@ class Bench:
         shard = folder / f"rank-{self.world.rank:05d}.bin"
 
         def restore(fresh: dict[str, Any]) -> None:
-            Checkpoint(folder).fill(holdings(fresh, self.world.rank, RANKS), self.world.rank)
+            checkpoint = Checkpoint(folder, rank=self.world.rank, world_size=RANKS)
+            checkpoint.fill(holdings(fresh, self.world.rank, RANKS))
 
         plain_read(shard, self.torch.ones(shard.stat().st_size, dtype=self.torch.uint8))
         for name, cached in (("restore", True), ("restore_disk", False)):

@@ -40,7 +40,7 @@ def finished(saver: AsyncSaver, directory: Path, step: int) -> Checkpoint:
 
 def assert_holds(checkpoint: Checkpoint, expected: State) -> None:
     filled = {name: torch.zeros_like(tensor) for name, tensor in expected.items()}
-    checkpoint.fill(holdings(filled, 0, 1), 0)
+    checkpoint.fill(holdings(filled, 0, 1))
     for name, tensor in expected.items():
         found, wanted = (one.contiguous().view(torch.uint8) for one in (filled[name], tensor))
         assert torch.equal(found, wanted), name
@@ -109,7 +109,7 @@ def test_a_restore_takes_no_more_of_the_gpu_than_one_tensor(tmp_path: Path) -> N
     filled = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    checkpoint.fill(holdings(filled, 0, 1), 0)
+    checkpoint.fill(holdings(filled, 0, 1))
     largest = max(tensor.nbytes for tensor in state.values())
     assert torch.cuda.max_memory_allocated() - before <= largest
     assert torch.equal(filled["large"], state["large"])

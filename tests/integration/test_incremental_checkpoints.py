@@ -154,7 +154,8 @@ class Job:
         self, folder: Path, rank: int = 0, world: int = 1, **repair: Callable[..., bool]
     ) -> dict[str, torch.Tensor]:
         found = {name: torch.full_like(tensor, 9) for name, tensor in self.tensors.items()}
-        Checkpoint(folder, **repair).fill(holdings(found, rank, world), rank)
+        checkpoint = Checkpoint(folder, **repair, rank=rank, world_size=world)
+        checkpoint.fill(holdings(found, rank, world))
         return found
 
     def is_now(self, found: dict[str, torch.Tensor]) -> bool:

@@ -62,7 +62,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
         name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
         for name, piece in checkpoint.tensors().items()
     }
-    checkpoint.fill({name: held(name, tensor, 0, 1) for name, tensor in found.items()}, 0)
+    checkpoint.fill({name: held(name, tensor, 0, 1) for name, tensor in found.items()})
     return found
 
 

@@ -238,6 +238,6 @@ def test_a_sharded_model_takes_its_own_part(
 
     from_file, from_checkpoint = empty(), empty()
     load_weights(out, {"embedding.weight": from_file})
-    checkpoint.fill(holdings({"model.embedding.weight": from_checkpoint}, rank, 2), rank)
+    checkpoint.fill(holdings({"model.embedding.weight": from_checkpoint}, rank, 2))
     assert torch.equal(from_file.to_local(), mine)
     assert torch.equal(from_checkpoint.to_local(), mine), "three ranks saved it, cut otherwise"

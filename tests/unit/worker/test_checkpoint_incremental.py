@@ -114,7 +114,7 @@ def commit(folder: Path, world: int) -> None:
 
 def loaded(folder: Path, like: State) -> State:
     found = {name: torch.full_like(tensor, 9) for name, tensor in like.items()}
-    Checkpoint(folder).fill(holdings(found, 0, 1), 0)
+    Checkpoint(folder).fill(holdings(found, 0, 1))
     return found
 
 
@@ -243,7 +243,7 @@ def test_damage_to_any_file_that_holds_its_chunks_is_found_and_named(
         return True
 
     filled = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    Checkpoint(rank.path(20).parent, repaired).fill(holdings(filled, 0, 1), 0)
+    Checkpoint(rank.path(20).parent, repaired).fill(holdings(filled, 0, 1))
     assert equal(filled, tensors)
 
 
@@ -282,7 +282,7 @@ def test_replicas_each_refer_to_their_own_files(tmp_path: Path) -> None:
     assert [manifest_of(folder, rank).refers for rank in (0, 1)] == [(10,), (10,)]
     for rank in range(3):  # at another world size
         found = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-        Checkpoint(folder).fill(holdings(found, rank, 3), rank)
+        Checkpoint(folder, rank=rank, world_size=3).fill(holdings(found, rank, 3))
         assert equal(found, tensors)
 
 

@@ -43,10 +43,10 @@ def test_the_copy_is_of_the_step_that_began_it(tmp_path: Path) -> None:
     first, second = (tmp_path / "attempt-0001" / f"step-{step:010d}" for step in (1, 2))
     filled = {name: torch.ones_like(tensor) for name, tensor in tensors.items()}
     assert commit_local(first, 1)
-    Checkpoint(first).fill(holdings(filled, 0, 1), 0)
+    Checkpoint(first).fill(holdings(filled, 0, 1))
     assert torch.equal(filled["a"], state()["a"])
     assert commit_local(second, 1)
-    Checkpoint(second).fill(holdings(filled, 0, 1), 0)
+    Checkpoint(second).fill(holdings(filled, 0, 1))
     assert not filled["a"].any()
 
 
@@ -354,7 +354,7 @@ def test_other_tensors_are_planned_for_anew(tmp_path: Path) -> None:
         folder = tmp_path / "attempt-0001" / f"step-{step:010d}"
         assert commit_local(folder, 1)
         filled = {name: torch.zeros_like(tensor) for name, tensor in state().items()}
-        Checkpoint(folder).fill(holdings(filled, 0, 1), 0)
+        Checkpoint(folder).fill(holdings(filled, 0, 1))
         assert torch.equal(filled["a"], state(seed)["a"])
 
 

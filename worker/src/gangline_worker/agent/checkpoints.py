@@ -1,9 +1,9 @@
 """Checkpoints between this node's disk and the object store.
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
-Down: a committed checkpoint, once per node for all its ranks, or what these ranks wrote, where they
-need no more. What lies here is used; what does not, or is damaged, comes from another node or the
-store, and is verified.
+Down: a committed checkpoint, once per node for all its ranks, or the part of it that these most
+likely need, and what else they ask for. What lies here is used; what does not, or is damaged, comes
+from another node or the store, and is verified.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ log = structlog.get_logger(__name__)
 _METRICS_LIMIT = 1000
 _COMMIT_FILE = "COMMIT.json"
 _MANIFEST = ".json"
+_RECORDS = 16  # that are remembered, for what ranks ask for
 
 
 class CheckpointDamaged(Exception):
@@ -90,6 +91,7 @@ class Checkpoints:
         self._link = link
         self._pace = pace
         self._fetching = threading.Lock()
+        self._records: dict[str, CommitRecord] = {}  # by key, the newest last
         self._busy: Counter[Path] = Counter()
         self._referred = Referred()
         self._busy_lock = threading.Lock()
@@ -196,9 +198,9 @@ class Checkpoints:
         """The folder of a committed checkpoint on this node's disk.
 
         It is the owner's. What comes from elsewhere is verified here, and of what lies here the
-        size; the ranks verify all. Gives all of it, or that of its `ranks` where these held nothing
-        that lies with others; `refetch` brings the rest if it is wanted all the same. Raises
-        CheckpointDamaged, OSError and StoreError.
+        size; the ranks verify all. Gives all of it, or what these `ranks` of it saved, where they
+        held nothing that lies with others; `refetch` brings the rest if it is wanted all the same.
+        Raises CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
         fetched = Fetched()
@@ -246,7 +248,9 @@ class Checkpoints:
         """
         with self._fetching:
             prefix, folder = self._place(ref, team, owner)
-            record = self._record(ref.commit_key, folder, owner)
+            record = self._records.get(ref.commit_key)
+            if record is None or file == _COMMIT_FILE:
+                record = self._record(ref.commit_key, folder, owner)
             keys = {f"{prefix}/{file}", f"{prefix.rpartition('/')[0]}/{file}"}
             found = [digest for digest in objects(record) if digest.key in keys]
             if not found and file != _COMMIT_FILE:
@@ -270,6 +274,9 @@ class Checkpoints:
         record = _decode(key, raw)
         with acting_as(owner):
             replace_file(folder / _COMMIT_FILE, [raw])
+        self._records[key] = record
+        while len(self._records) > _RECORDS:
+            del self._records[next(iter(self._records))]
         return record
 
     def _fetch(self, key: str, path: Path, owner: Owner | None) -> None:

@@ -13,6 +13,7 @@ from secrets import token_urlsafe
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
+from gangline_worker.checkpoint.nearest import whose
 
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
@@ -44,7 +45,8 @@ class KeptGround:
 class GangGround:
     """What was prepared for one gang on this node. `secrets` never leave this process.
 
-    `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too.
+    `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too, asked
+    one by one (`Round` is for one thread).
     """
 
     allocation: GangAllocated
@@ -53,11 +55,7 @@ class GangGround:
     tokens: Mapping[int, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
     owner: Owner | None = None
-    peers: PeerCopies | None = None
-
-    def ask_peers(self) -> Round | None:
-        """A new look at what other nodes have of the checkpoint; None where none is asked."""
-        return self.peers.round(self.allocation) if self.peers is not None else None
+    peers: Round | None = None
 
     @property
     def redacted(self) -> frozenset[str]:
@@ -130,7 +128,7 @@ class Preparer:
             kept.tokens,
             kept.secrets,
             kept.owner,
-            self._peers,
+            self._round(allocation),
         )
 
     def clear(self, key: GangKey) -> None:
@@ -168,14 +166,12 @@ class Preparer:
             unpack(packed, work / "code")
         give(work, owner)
         ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
-        resume = None
-        if allocation.resume is not None:
-            peers = self._peers.round(allocation) if self._peers is not None else None
-            again = allocation.resume.job_id == allocation.job_id
-            same = again and allocation.resume.world_size == allocation.world_size
-            resume = self._checkpoints.fetch(
-                allocation.resume, allocation.team, owner, peers, ranks if same else None
-            )
+        resume, peers = None, self._round(allocation)
+        if (ref := allocation.resume) is not None:
+            likely = None  # another job: perhaps of another strategy
+            if ref.job_id == allocation.job_id:
+                likely = whose(ranks, allocation.world_size, ref.world_size)
+            resume = self._checkpoints.fetch(ref, allocation.team, owner, peers, likely)
         return GangGround(
             allocation,
             assignment,
@@ -191,5 +187,9 @@ class Preparer:
             tokens={rank: token_urlsafe(24) for rank in ranks},
             secrets=secrets,
             owner=owner,
-            peers=self._peers,
+            peers=peers,
         )
+
+    def _round(self, allocation: GangAllocated) -> Round | None:
+        """A new look at what other nodes have of the checkpoint; None where none is asked."""
+        return self._peers.round(allocation) if self._peers is not None else None

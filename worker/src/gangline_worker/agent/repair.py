@@ -2,7 +2,7 @@
 
 The agent verified each file that it brought before the rank began; what changed since is fetched
 again, from another node or the store, and the rank reads on. So is what was not brought, as a rank
-mostly reads its own files alone. Where the store has no sound copy either, the rank
+mostly reads the files nearest to it alone. Where the store has no sound copy either, the rank
 ends with its exit code for a damaged checkpoint, and the agent names the object with its end.
 """
 
@@ -64,7 +64,7 @@ class Repairs:
         try:
             team = ground.allocation.team
             origin, was_here = self._checkpoints.refetch(
-                resume, team, asked.file, ground.owner, ground.ask_peers()
+                resume, team, asked.file, ground.owner, ground.peers
             )
         except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
             outcome = f"no other copy was found: {error}"

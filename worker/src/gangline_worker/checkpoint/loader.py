@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +26,7 @@ from gangline_worker.checkpoint.chunked import read_chunks
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
 from gangline_worker.checkpoint.layout import Overlap, overlap
 from gangline_worker.checkpoint.local import Held, holdings
+from gangline_worker.checkpoint.nearest import nearest
 
 COMMIT_FILE = "COMMIT.json"
 
@@ -47,18 +47,25 @@ class Checkpoint:
     """One committed checkpoint in a local folder. Digests come from its commit record alone."""
 
     def __init__(
-        self, folder: Path, repair: Callable[[CorruptCheckpoint], bool] = no_repair
+        self,
+        folder: Path,
+        repair: Callable[[CorruptCheckpoint], bool] = no_repair,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        """Read the commit record.
+        """Read the commit record, as a rank of a gang of this size.
 
-        `repair` is told of a file that is not what was committed; when it gives True, the file
-        was replaced by another copy and is read once more.
+        `repair` is told of a file that is not what was committed, or not here; when it gives True,
+        a sound copy lies there and is read.
 
         Raises:
             CorruptCheckpoint: there is none, or it cannot be understood.
         """
         self.folder = folder
         self._repair = repair
+        self._rank = rank
+        self._world_size = world_size
         self._manifests: dict[int, RankManifest] = {}
         path = folder / COMMIT_FILE
 
@@ -85,19 +92,18 @@ class Checkpoint:
         """
         return tuple(map(self._manifest, range(self.record.world_size)))
 
-    def manifest_for(self, rank: int) -> RankManifest:
-        """The manifest whose state a rank goes on from: its own, or that of rank 0."""
-        return self._manifest(rank if rank < self.record.world_size else 0)
+    @property
+    def own_manifest(self) -> RankManifest:
+        """The manifest whose state this rank goes on from: its own, or that of rank 0."""
+        return self._manifest(self._rank if self._rank < self.record.world_size else 0)
 
-    def tensors(
-        self, names: Collection[str] | None = None, rank: int = 0
-    ) -> dict[str, TensorSlice]:
+    def tensors(self, names: Collection[str] | None = None) -> dict[str, TensorSlice]:
         """One slice of each tensor in it, or of those named: its dtype and whole shape, by name.
 
-        The manifests are read from that of `rank` on, until all that are named are found.
+        The manifests are read, the nearest first, until all that are named are found.
         """
         found: dict[str, TensorSlice] = {}
-        for index in self._from(rank):
+        for index in self._in_order():
             if names is not None and found.keys() >= set(names):
                 break
             pieces = self._manifest(index).tensors
@@ -105,11 +111,12 @@ class Checkpoint:
         return found
 
     @torch.no_grad()
-    def fill(self, wanted: Mapping[str, Held], rank: int) -> None:
-        """Copy what each `Held` names into its data, from the files of `rank` on.
+    def fill(self, wanted: Mapping[str, Held]) -> None:
+        """Copy what each `Held` names into its data.
 
-        Files are read until there is all, and those that hold none of it are not. What lies in a
-        file as it lies in memory is read right into it, so after an error the data holds anything.
+        Files are read until there is all, the nearest first, and those that hold none of it are
+        not. What lies in a file as it lies in memory is read right into it, so after an error the
+        data holds anything.
 
         Raises:
             CorruptCheckpoint: a file that was read is not what was committed.
@@ -117,7 +124,7 @@ class Checkpoint:
         """
         missing = {name: math.prod(target.block.shape) for name, target in wanted.items()}
         seen: set[SliceKey] = set()
-        for index in self._from(rank):
+        for index in self._in_order():
             if not any(missing.values()):
                 return
             manifest = self._manifest(index)
@@ -144,13 +151,13 @@ class Checkpoint:
                     "that this rank needs; it is of another model"
                 )
 
-    def read_whole(self, pieces: Iterable[TensorSlice], rank: int = 0) -> dict[str, Tensor]:
+    def read_whole(self, pieces: Iterable[TensorSlice]) -> dict[str, Tensor]:
         """The tensors of which these are slices, whole, in CPU memory. Raises as `fill` does."""
         whole = {
             piece.name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
             for piece in pieces
         }
-        self.fill(holdings(whole, 0, 1), rank)
+        self.fill(holdings(whole, 0, 1))
         return whole
 
     def _again(self, read: Callable[[], R]) -> R:
@@ -162,10 +169,9 @@ class Checkpoint:
                 raise
             return read()
 
-    def _from(self, rank: int) -> Iterator[int]:
-        """The ranks whose files these are, that one first."""
-        count = self.record.world_size
-        return chain((rank,) if rank < count else (), (r for r in range(count) if r != rank))
+    def _in_order(self) -> list[int]:
+        """The ranks whose files these are, the nearest first: mostly no others are read."""
+        return nearest(self._rank, self._world_size, self.record.world_size)
 
     def _manifest(self, rank: int) -> RankManifest:
         if rank not in self._manifests:

@@ -168,13 +168,13 @@ def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
     folder = os.environ.get(RESUME_ENV)
     if not folder:
         return None
-    checkpoint = Checkpoint(Path(folder), another_copy)
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    skeleton = checkpoint.manifest_for(rank).state.get("skeleton")
+    checkpoint = Checkpoint(Path(folder), another_copy, rank=rank, world_size=world_size)
+    skeleton = checkpoint.own_manifest.state.get("skeleton")
     tensors: dict[str, torch.Tensor] = {}
     if into is not None:
         tensors, _ = flatten(into)
-        checkpoint.fill(holdings(tensors, rank, world_size), rank)
+        checkpoint.fill(holdings(tensors, rank, world_size))
     others = tensor_names(skeleton) - tensors.keys()
-    missing = checkpoint.read_whole(checkpoint.tensors(others, rank).values(), rank)
+    missing = checkpoint.read_whole(checkpoint.tensors(others).values())
     return Restored(checkpoint.step, rebuild(skeleton, {**missing, **tensors}))

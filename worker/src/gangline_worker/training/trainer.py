@@ -406,7 +406,8 @@ class Trainer:
     def _resume(self, folder: Path) -> None:
         error: Exception | None = None
         try:
-            self._load(Checkpoint(folder, another_copy))
+            rank, size = self.world.rank, self.world.size
+            self._load(Checkpoint(folder, another_copy, rank=rank, world_size=size))
         except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
             error = found
         # Damage is tried elsewhere, and a start that does not fit is not: all ranks end alike.
@@ -420,9 +421,9 @@ class Trainer:
 
     def _load(self, checkpoint: Checkpoint) -> None:
         world = self.world
-        checkpoint.fill(holdings(self._tensors, world.rank, world.size), world.rank)
+        checkpoint.fill(holdings(self._tensors, world.rank, world.size))
         try:
-            state = TrainState.model_validate(checkpoint.manifest_for(world.rank).state)
+            state = TrainState.model_validate(checkpoint.own_manifest.state)
         except ValidationError as error:
             raise WrongCheckpoint(f"{checkpoint.folder} is not of this trainer") from error
         if state.data_digest != self._data_digest:
