@@ -108,6 +108,7 @@ class JobSummary(Answer):
     waiting: Waiting | None = None
     priority: int = 50
     gpus: int = 0
+    gpus_held: int = 0
     attempt: int = 0
     restarts: int = 0
     submitted_at: datetime | None = None

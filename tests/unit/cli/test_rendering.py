@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gangline import render
 from gangline.api_models import BusEvent, Job, JobSummary
 from gangline.commands.events import event_line
-from gangline.commands.jobs import description
+from gangline.commands.jobs import description, gpus
 from gangline.commands.outcome import ending, exit_code
 from gangline.commands.watch import LossHistory, line, panel
 from gangline.render import Column, table
@@ -116,6 +116,13 @@ def test_the_watch_panel_fits() -> None:
                  "rank 1 first"):  # fmt: skip
         assert part in text, part
     assert len(line(busy_job())) <= 80
+
+
+@pytest.mark.parametrize(("held", "shown"), [(4, "4 GPUs"), (2, "2 of 4 GPUs"), (0, "4 GPUs")])
+def test_a_gang_that_has_fewer_gpus_than_it_asks_for_says_so(held: int, shown: str) -> None:
+    found = Job.model_validate(job(gpus=4, gpus_held=held))
+    assert f"   {shown}   " in panel(found, LossHistory(), NOW)
+    assert gpus(found) == shown.removesuffix(" GPUs")
 
 
 def test_a_description_names_what_is_known_and_nothing_else() -> None:

@@ -49,11 +49,16 @@ def _row(job: JobSummary, now: datetime) -> list[str]:
         job.job_id,
         job.team,
         job.state,
-        str(job.gpus),
+        gpus(job),
         steps(job),
         render.number(job.loss),
         render.age(job.submitted_at, now),
     ]
+
+
+def gpus(job: JobSummary) -> str:
+    """4, or 2 of 4 where an elastic gang has not all that it asks for."""
+    return f"{job.gpus_held} of {job.gpus}" if 0 < job.gpus_held < job.gpus else str(job.gpus)
 
 
 def steps(job: JobSummary) -> str:

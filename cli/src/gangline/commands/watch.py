@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gangline import render
 from gangline.api_models import Failure, Job
-from gangline.commands.jobs import JobId, checkpoint_text, steps
+from gangline.commands.jobs import JobId, checkpoint_text, gpus, steps
 from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
@@ -147,9 +147,10 @@ def line(job: Job) -> str:
 def panel(job: Job, losses: LossHistory, now: datetime) -> str:
     """A job's progress on a few lines of at most 80 columns."""
     places = ", ".join(f"{place.node_id} ({len(place.gpus)})" for place in job.nodes)
+    unit = "GPU" if job.gpus == 1 else "GPUs"
     lines = [
         f"{job.job_id}  {job.state.upper()}  attempt {job.attempt}, {restarts_of(job)}",
-        f"  team {job.team}   {render.count(job.gpus, 'GPU')}   priority {job.priority}   {places}",
+        f"  team {job.team}   {gpus(job)} {unit}   priority {job.priority}   {places}",
     ]
     if job.waiting is not None and not job.started_at:
         lines.append(render.wrap(f"waits: {job.waiting.message}", indent="  "))

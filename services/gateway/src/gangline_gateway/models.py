@@ -126,7 +126,8 @@ class JobSummary(Answer):
     reason: str
     waiting: WaitingAnswer | None
     priority: int
-    gpus: int
+    gpus: int = Field(description="That it asks for; an elastic gang may have fewer.")
+    gpus_held: int = Field(description="That its gang holds now; 0 while it has none.")
     attempt: int
     restarts: int
     submitted_at: datetime

@@ -83,6 +83,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "waiting": waiting(one.waiting),
         "priority": one.priority,
         "gpus": one.gpus,
+        "gpus_held": one.held_gpus,
         "attempt": one.attempt,
         "restarts": one.restarts,
         "submitted_at": one.submitted_at,
