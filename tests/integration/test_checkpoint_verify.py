@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,13 +166,13 @@ def test_a_prefix_that_no_store_can_hold_ends_in_abandonment_not_in_a_crash(scen
 
 
 class AwayStore(LocalStore):
-    """A local store that does not answer the first `away` reads."""
+    """A local store that does not answer the first `away` reads of rank 0's manifest."""
 
     away = 3
     error: StoreError = StoreUnavailable("no answer")
 
     def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
-        if self.away:
+        if self.away and key.endswith("rank-00000.json"):
             self.away -= 1
             raise self.error
         return super().stream(key, chunk_bytes)
@@ -190,6 +191,32 @@ def test_a_store_that_is_away_delays_the_commit_and_loses_nothing(
     scene.settle()
     assert len(scene.run.events(CheckpointCommitted)) == 1
     assert scene.pauses == [0.5, 1.0]  # the later tries wait before they begin
+
+
+class MeetingStore(LocalStore):
+    """A local store that gives a shard only while another one is being read, too."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.meeting = threading.Barrier(2)
+
+    def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+        if key.endswith(".bin"):
+            self.meeting.wait(60.0)
+        return super().stream(key, chunk_bytes)
+
+
+def test_the_files_of_a_save_are_read_at_the_same_time(scene: Scene) -> None:
+    scene.perform = StorePerformer(MeetingStore(scene.store.root))
+    assert isinstance(scene.verify(), Verified)
+
+
+def test_of_several_damaged_files_that_of_the_first_rank_is_named(scene: Scene) -> None:
+    for rank in (0, 1):
+        scene.path(f"rank-0000{rank}.bin").write_bytes(b"")
+    outcome = scene.verify()
+    assert isinstance(outcome, Corrupt)
+    assert outcome.key == f"{STEP}/rank-00000.bin"
 
 
 def test_a_slow_verification_does_not_commit_after_a_newer_attempt(scene: Scene) -> None:

@@ -40,7 +40,11 @@ def main() -> None:
         settings,
         CheckpointDecider(scrubbing=settings.scrubbing()),
         codec(),
-        performer=StorePerformer(store, pace=Pace(settings.scrub_mb_per_s * 1e6)),
+        performer=StorePerformer(
+            store,
+            pace=Pace(settings.scrub_mb_per_s * 1e6),
+            files_at_once=settings.verify_files_at_once,
+        ),
         on_start=on_start,
     )
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import structlog
@@ -74,7 +76,8 @@ class StorePerformer:
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
     later try pauses before it begins, so that a long outage writes few events. So it is with a
     store that refuses access or cannot read a file: an operator mends it, and the checkpoints of
-    other jobs do not wait for that. What is read again is read at `pace`, one checkpoint at a time.
+    other jobs do not wait for that. Of what is to be committed so many files are read at once, as
+    one stream of a store gives little; what is read again is read at `pace`, file by file.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class StorePerformer:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], object] = time.sleep,
         pace: Pace | None = None,
+        files_at_once: int = 8,
     ) -> None:
         self._store = store
+        self._readers = ThreadPoolExecutor(files_at_once, thread_name_prefix="verify")
         self._clock = clock
         self._pause = pause
         self._pace = pace or Pace()
@@ -123,9 +128,8 @@ class StorePerformer:
     def _verify(self, effect: Verify) -> Outcome:
         began = time.monotonic()
         try:
-            manifests = [self._manifest(shard) for shard in effect.shards]
-            for shard, manifest in zip(effect.shards, manifests, strict=True):
-                self._check_bytes(shard, manifest)
+            manifests = [*self._readers.map(self._manifest, effect.shards)]
+            deque(self._readers.map(self._check_bytes, effect.shards, manifests), maxlen=0)
         except _Mismatch as error:
             return error.outcome
         problem = coverage_problem(manifests)
