@@ -188,10 +188,7 @@ def write_part(
     """A real part: rows of one tensor, its manifest, both in the store."""
     folder = checkpoint_prefix(PREFIX, attempt, step)
     pieces = tensors if tensors is not None else (rows_of(rank, world_size),)
-    data = b"".join(
-        struct.pack(f"<{math.prod(piece.shape)}f", *([float(rank)] * math.prod(piece.shape)))
-        for piece in pieces
-    )
+    data = b"".join(struct.pack("<f", float(rank)) * math.prod(piece.shape) for piece in pieces)
     manifest = RankManifest(
         job_id=JOB,
         attempt=attempt,

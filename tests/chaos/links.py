@@ -81,8 +81,8 @@ class Link:
         with _both_ended(client, server):
             for data in _chunks(client):
                 self._whole.wait()
+                exchange.since_s = time.monotonic()  # before it may be answered
                 server.sendall(data)
-                exchange.since_s = time.monotonic()
 
     def _answer(self, server: socket.socket, client: socket.socket, exchange: _Exchange) -> None:
         with _both_ended(client, server):
@@ -107,7 +107,7 @@ class BusLink(Link):
 
 
 class _Exchange:
-    """When the last piece of a request or of an answer was passed on (monotonic seconds)."""
+    """When the last piece of a request or of an answer was to be passed on (monotonic seconds)."""
 
     def __init__(self) -> None:
         self.since_s = time.monotonic()
