@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,6 +210,34 @@ class MeetingStore(LocalStore):
 def test_the_files_of_a_save_are_read_at_the_same_time(scene: Scene) -> None:
     scene.perform = StorePerformer(MeetingStore(scene.store.root))
     assert isinstance(scene.verify(), Verified)
+
+
+class StuckStore(LocalStore):
+    """A local store that gives no shard of step 20 before it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked, self.let_go = threading.Event(), threading.Event()
+
+    def stream(self, key: str, chunk_bytes: int = 1 << 20):  # type: ignore[no-untyped-def]
+        if key.startswith(STEP) and key.endswith(".bin"):
+            self.asked.set()
+            self.let_go.wait(60.0)
+        return super().stream(key, chunk_bytes)
+
+
+def test_a_save_that_is_long_in_reading_holds_up_no_other(scene: Scene) -> None:
+    store = StuckStore(scene.store.root)
+    scene.perform = StorePerformer(store, files_at_once=1)
+    parts = tuple(write_part(store, rank, 40) for rank in (0, 1))
+    other = Verify(JOB, PREFIX, StepId(1, 40), 2, parts, 0)
+    with ThreadPoolExecutor(1) as thread:
+        long = thread.submit(scene.verify)
+        assert store.asked.wait(60.0)
+        assert isinstance(scene.perform("verify", other), Verified)
+        assert not long.done()
+        store.let_go.set()
+        assert isinstance(long.result(), Verified)
 
 
 def test_of_several_damaged_files_that_of_the_first_rank_is_named(scene: Scene) -> None:

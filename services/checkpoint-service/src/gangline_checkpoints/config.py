@@ -18,7 +18,7 @@ class CheckpointSettings(DecidingSettings):
     store_url: Annotated[str, Field(min_length=1)]
     """The object store: file:///path or s3://bucket/prefix?endpoint=...; see `open_store`."""
     verify_files_at_once: Annotated[int, Field(ge=1, le=32)] = 8
-    """So many files of checkpoints that are to be committed are read at the same time."""
+    """So many files of a save that is to be committed are read at the same time."""
     scrub_period_hours: Annotated[float, Field(ge=0)] = 24.0
     """So long after its bytes were found right a checkpoint is read again; 0: never."""
     scrub_gap_s: Annotated[float, Field(ge=0)] = 10.0

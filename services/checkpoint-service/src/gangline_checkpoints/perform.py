@@ -76,8 +76,8 @@ class StorePerformer:
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
     later try pauses before it begins, so that a long outage writes few events. So it is with a
     store that refuses access or cannot read a file: an operator mends it, and the checkpoints of
-    other jobs do not wait for that. Of what is to be committed so many files are read at once, as
-    one stream of a store gives little; what is read again is read at `pace`, file by file.
+    other jobs do not wait for that. Of each save that is to be committed so many files are read at
+    once, as one stream of a store gives little; what is read again is read at `pace`, in turn.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StorePerformer:
         files_at_once: int = 8,
     ) -> None:
         self._store = store
-        self._readers = ThreadPoolExecutor(files_at_once, thread_name_prefix="verify")
+        self._files_at_once = files_at_once
         self._clock = clock
         self._pause = pause
         self._pace = pace or Pace()
@@ -128,8 +128,9 @@ class StorePerformer:
     def _verify(self, effect: Verify) -> Outcome:
         began = time.monotonic()
         try:
-            manifests = [*self._readers.map(self._manifest, effect.shards)]
-            deque(self._readers.map(self._check_bytes, effect.shards, manifests), maxlen=0)
+            with ThreadPoolExecutor(self._files_at_once, thread_name_prefix="verify") as readers:
+                manifests = [*readers.map(self._manifest, effect.shards)]
+                deque(readers.map(self._check_bytes, effect.shards, manifests), maxlen=0)
         except _Mismatch as error:
             return error.outcome
         problem = coverage_problem(manifests)

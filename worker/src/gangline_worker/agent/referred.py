@@ -17,7 +17,7 @@ def objects(record: CommitRecord) -> tuple[ObjectDigest, ...]:
     return (*record.manifests, *record.shards, *(record.referred or ()))
 
 
-def objects_of(record: CommitRecord, ranks: Iterable[int]) -> tuple[ObjectDigest, ...]:
+def objects_of(record: CommitRecord, ranks: range) -> tuple[ObjectDigest, ...]:
     """What of that these ranks wrote."""
     names = {name(rank) for rank in ranks for name in (shard_name, manifest_name)}
     return tuple(digest for digest in objects(record) if digest.key.rpartition("/")[2] in names)
