@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from gangline_schemas.checkpoint import CommitRecord, RankManifest, commit_key, job_prefix
+from gangline_schemas.checkpoint import (
+    CommitRecord,
+    RankManifest,
+    TensorSlice,
+    commit_key,
+    job_prefix,
+)
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -25,6 +31,7 @@ from gangline_worker.agent.environment import Places
 from gangline_worker.agent.model import GangKey, NoSoundCopy, Prepared, RankKey
 from gangline_worker.agent.prepare import Folders, GangGround, Preparer
 from gangline_worker.agent.repair import Repairs
+from gangline_worker.agent.share import Share
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 ALLOCATION = GangAllocated(
@@ -154,7 +161,7 @@ def test_a_committed_checkpoint_is_fetched_whole_to_another_node(
 
 
 def write_real(node: Checkpoints, rank: int, *, alone: bool) -> CheckpointShardWritten:
-    """A part with a manifest that says whether the rank needs others'."""
+    """A part with a manifest: 4 of a tensor's 8 rows; whether the rank needs others'."""
     ready = write(node, rank)
     manifest = RankManifest(
         job_id="job",
@@ -163,9 +170,14 @@ def write_real(node: Checkpoints, rank: int, *, alone: bool) -> CheckpointShardW
         rank=rank,
         world_size=2,
         shard=ready.shard,
-        tensors=(),
+        tensors=(
+            TensorSlice(
+                name="weight", dtype="uint8", global_shape=(8,), start=(4 * rank,), shape=(4,),
+                byte_offset=0, size_bytes=4,
+            ),
+        ),
         alone=alone,
-    ).encode()
+    ).encode()  # fmt: skip
     (node.folder("job") / ready.manifest.key).write_bytes(manifest)
     told = ObjectDigest(
         key=ready.manifest.key, size_bytes=len(manifest), xxh3=digest_bytes(manifest)
@@ -174,14 +186,18 @@ def write_real(node: Checkpoints, rank: int, *, alone: bool) -> CheckpointShardW
 
 
 @pytest.mark.parametrize(
-    ("alone", "ranks", "missing"),
+    ("alone", "share", "missing"),
     [
-        ((True, True), range(1, 2), {"rank-00000.bin", "rank-00000.json"}),
-        ((True, True), range(2), set()),
+        ((True, True), Share(range(1, 2), 2), {"rank-00000.bin", "rank-00000.json"}),
+        ((True, True), Share(range(2), 2), set()),
         ((True, True), None, set()),
-        ((True, False), range(1), {"rank-00001.bin", "rank-00001.json"}),
-        ((True, False), range(2), set()),
-        ((True, False), range(1, 2), set()),
+        ((True, False), Share(range(1), 2), {"rank-00001.bin", "rank-00001.json"}),
+        ((True, False), Share(range(2), 2), set()),
+        ((True, False), Share(range(1, 2), 2), set()),
+        ((True, True), Share(range(1, 2), 4), {"rank-00001.bin"}),  # it reads on in 1's state
+        ((True, True), Share(range(3, 4), 4), {"rank-00000.bin"}),  # in that of 0
+        ((True, False), Share(range(3, 4), 4), set()),
+        ((True, True), Share(range(1, 2), 3), set()),  # rows 3 to 5
     ],
 )
 def test_of_a_checkpoint_its_ranks_files_are_brought_if_they_need_no_others(
@@ -189,13 +205,13 @@ def test_of_a_checkpoint_its_ranks_files_are_brought_if_they_need_no_others(
     store: LocalStore,
     tmp_path: Path,
     alone: tuple[bool, bool],
-    ranks: range | None,
+    share: Share | None,
     missing: set[str],
 ):
     parts = [write_real(node, rank, alone=needs) for rank, needs in enumerate(alone)]
     ref = commit(store, parts)
     other = Checkpoints(tmp_path / "other", store, node_id="m", link=False)
-    folder = other.fetch(ref, "nlp", ranks=ranks)
+    folder = other.fetch(ref, "nlp", share=share)
     files = {f"rank-0000{rank}.{kind}" for rank in (0, 1) for kind in ("bin", "json")}
     assert {path.name for path in folder.iterdir()} == files - missing | {"COMMIT.json"}
     for name in missing:
@@ -204,17 +220,16 @@ def test_of_a_checkpoint_its_ranks_files_are_brought_if_they_need_no_others(
 
 
 @pytest.mark.parametrize(
-    ("changed", "saved_by"),
+    ("changed", "missing"),
     [
-        ({}, {1}),
-        ({"world_size": 3}, {0, 1}),  # the second third lies in both halves
-        ({"world_size": 4}, {0}),
-        ({"job_id": "another"}, {0, 1}),  # perhaps of another strategy
+        ({}, {"rank-00000.json", "rank-00000.bin"}),
+        ({"world_size": 4}, {"rank-00001.bin"}),
+        ({"job_id": "another"}, set()),  # perhaps of another strategy
     ],
 )
 def test_a_gang_is_prepared_with_the_files_of_what_its_ranks_hold_now(
     node: Checkpoints, store: LocalStore, tmp_path: Path, changed: dict[str, object],
-    saved_by: set[int],
+    missing: set[str],
 ):  # fmt: skip
     ref = commit(store, [write_real(node, rank, alone=True) for rank in (0, 1)])
     second = ALLOCATION.nodes[0].model_copy(update={"gpus": (0,), "first_rank": 1})
@@ -231,7 +246,8 @@ def test_a_gang_is_prepared_with_the_files_of_what_its_ranks_hold_now(
     assert ground is not None
     assert ground.places.resume is not None
     found = {path.name for path in ground.places.resume.glob("rank-*")}
-    assert found == {f"rank-{rank:05d}.{kind}" for rank in saved_by for kind in ("bin", "json")}
+    files = {f"rank-{rank:05d}.{kind}" for rank in (0, 1) for kind in ("bin", "json")}
+    assert found == files - missing
 
 
 def test_local_copies_are_used_and_those_of_another_size_replaced(

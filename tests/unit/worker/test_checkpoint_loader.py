@@ -21,7 +21,7 @@ from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
-from gangline_worker.checkpoint.nearest import nearest, whose
+from gangline_worker.checkpoint.nearest import holders, nearest, whose
 from saving_scene import saved_alone, saver_of, state
 
 R = TypeVar("R", torch.Tensor, range)
@@ -156,13 +156,20 @@ def test_at_another_size_a_rank_reads_the_few_files_that_hold_its_rows(
             for held in rows.values()
             if {*_rows(held, rank, ranks)} & {*_rows(held, saved, 8)}
         }
-        assert {name for name in asked if name.endswith(".bin")} == needed
+        manifests = {name.replace(".bin", ".json") for name in needed}
         assert len(asked) == len(set(asked)), "nothing is brought twice"
-        likely = whose(range(rank, rank + 1), ranks, 8)
-        assert asked[:2] == ["COMMIT.json", f"rank-{likely[0]:05d}.json"]
+        assert set(asked) == needed | manifests | {"COMMIT.json"}, f"rank {rank}"
+
+
+def test_where_ranks_have_few_rows_they_may_have_lain_with_quite_another_rank() -> None:
+    assert holders(range(2500, 2505), 4096, 1024) == range(625, 627)  # of 1,016: rank 500
+    assert holders(range(4096, 4096), 4096, 1024) == range(0)
+    assert holders(range(3), 3, 8) == range(3)
 
 
 def test_all_that_saved_are_looked_into_the_likely_ones_first() -> None:
+    assert nearest(500, 1016, 1024, {625, 626})[:3] == [625, 626, 503]
+    assert nearest(2, 4, 4, {1}) == [2, 1, 3, 0]
     assert nearest(0, 1, 4) == [0, 1, 2, 3]
     assert nearest(2, 4, 4) == [2, 1, 3, 0]
     assert nearest(1, 3, 4) == [1, 2, 0, 3]

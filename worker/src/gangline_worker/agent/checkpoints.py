@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
 from .peer_client import Round
 from .referred import Referred, objects, objects_of, place_of
+from .share import Share
 
 log = structlog.get_logger(__name__)
 
@@ -193,13 +194,13 @@ class Checkpoints:
         team: str,
         owner: Owner | None = None,
         peers: Round | None = None,
-        ranks: range | None = None,
+        share: Share | None = None,
     ) -> Path:
         """The folder of a committed checkpoint on this node's disk.
 
         It is the owner's. What comes from elsewhere is verified here, and of what lies here the
-        size; the ranks verify all. Gives all of it, or what these `ranks` of it saved, where they
-        held nothing that lies with others; `refetch` brings the rest if it is wanted all the same.
+        size; the ranks verify all. Gives all of it, or what a `share` needs where that can be told;
+        `refetch` brings the rest if it is wanted all the same.
         Raises CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
@@ -215,13 +216,13 @@ class Checkpoints:
                 self._bring(wanted, owner, peers, fetched)
 
             found = objects(record)
-            if ranks is not None:
-                manifests = record.manifests[ranks.start : ranks.stop]
-                bring(manifests)
-                places = [place_of(digest.key, prefix, folder) for digest in manifests]
-                if all(place is not None and _is_alone(place, owner) for place in places):
-                    found = objects_of(record, ranks)
-                found = tuple(digest for digest in found if digest not in manifests)
+            if share is not None:
+                told_by = [record.manifests[rank] for rank in share.told_by(record.world_size)]
+                bring(told_by)
+                places = [folder / Path(digest.key).name for digest in told_by]
+                if (needed := _needed(share, places, record.world_size, owner)) is not None:
+                    found = objects_of(record, needed)
+                found = tuple(digest for digest in found if digest not in told_by)
             bring(found)
         log.info(
             "checkpoint.fetched",
@@ -450,14 +451,19 @@ def _damage(
     return None if found == digest.xxh3 else f"has xxh3-128 {found}, {digest.xxh3} was committed"
 
 
-def _is_alone(manifest: Path, owner: Owner | None) -> bool:
-    """Whether a rank's bytes are all that it held; one that cannot be read tells nothing."""
+def _needed(
+    share: Share, manifests: Iterable[Path], saved: int, owner: Owner | None
+) -> set[int] | None:
+    """Which ranks' files a share needs; None: all, also where a manifest cannot be read."""
+    found = []
     try:
-        with opened_as(owner, manifest) as file:
-            raw = file.read_bytes() if isinstance(file, Path) else file.read(MAX_MANIFEST_BYTES)
-            return RankManifest.decode(raw).alone
+        for path in manifests:
+            with opened_as(owner, path) as file:
+                raw = file.read_bytes() if isinstance(file, Path) else file.read(MAX_MANIFEST_BYTES)
+            found.append(RankManifest.decode(raw))
     except (OSError, ValueError):
-        return False
+        return None
+    return share.needs(found, saved)
 
 
 def _decode(key: str, raw: bytes) -> CommitRecord:

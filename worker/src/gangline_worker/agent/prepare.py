@@ -13,7 +13,6 @@ from secrets import token_urlsafe
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
-from gangline_worker.checkpoint.nearest import whose
 
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
@@ -25,6 +24,7 @@ from .model import GangKey, Prepared, PrepareFailed
 from .named_secrets import SecretMissing, read_secrets
 from .old_copies import delete_unused, note_use
 from .peer_client import PeerCopies, Round
+from .share import Share
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0
@@ -168,10 +168,10 @@ class Preparer:
         ranks = range(assignment.first_rank, assignment.first_rank + len(assignment.gpus))
         resume, peers = None, self._round(allocation)
         if (ref := allocation.resume) is not None:
-            likely = None  # another job: perhaps of another strategy
+            share = None  # another job: perhaps of another strategy
             if ref.job_id == allocation.job_id:
-                likely = whose(ranks, allocation.world_size, ref.world_size)
-            resume = self._checkpoints.fetch(ref, allocation.team, owner, peers, likely)
+                share = Share(ranks, allocation.world_size)
+            resume = self._checkpoints.fetch(ref, allocation.team, owner, peers, share)
         return GangGround(
             allocation,
             assignment,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from gangline_schemas.checkpoint import CommitRecord, manifest_name, shard_name
@@ -17,7 +17,7 @@ def objects(record: CommitRecord) -> tuple[ObjectDigest, ...]:
     return (*record.manifests, *record.shards, *(record.referred or ()))
 
 
-def objects_of(record: CommitRecord, ranks: range) -> tuple[ObjectDigest, ...]:
+def objects_of(record: CommitRecord, ranks: Collection[int]) -> tuple[ObjectDigest, ...]:
     """What of that these ranks wrote."""
     names = {name(rank) for rank in ranks for name in (shard_name, manifest_name)}
     return tuple(digest for digest in objects(record) if digest.key.rpartition("/")[2] in names)

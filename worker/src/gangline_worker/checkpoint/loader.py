@@ -24,9 +24,9 @@ from gangline_schemas.checkpoint import (
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_worker.checkpoint.chunked import read_chunks
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_pieces, read_verified
-from gangline_worker.checkpoint.layout import Overlap, overlap
+from gangline_worker.checkpoint.layout import Block, Overlap, overlap
 from gangline_worker.checkpoint.local import Held, holdings
-from gangline_worker.checkpoint.nearest import nearest
+from gangline_worker.checkpoint.nearest import goes_on_from, holders, nearest
 
 COMMIT_FILE = "COMMIT.json"
 
@@ -95,7 +95,7 @@ class Checkpoint:
     @property
     def own_manifest(self) -> RankManifest:
         """The manifest whose state this rank goes on from: its own, or that of rank 0."""
-        return self._manifest(self._rank if self._rank < self.record.world_size else 0)
+        return self._manifest(goes_on_from(self._rank, self.record.world_size))
 
     def tensors(self, names: Collection[str] | None = None) -> dict[str, TensorSlice]:
         """One slice of each tensor in it, or of those named: its dtype and whole shape, by name.
@@ -103,7 +103,7 @@ class Checkpoint:
         The manifests are read, the nearest first, until all that are named are found.
         """
         found: dict[str, TensorSlice] = {}
-        for index in self._in_order():
+        for index in self._in_order(()):
             if names is not None and found.keys() >= set(names):
                 break
             pieces = self._manifest(index).tensors
@@ -114,7 +114,7 @@ class Checkpoint:
     def fill(self, wanted: Mapping[str, Held]) -> None:
         """Copy what each `Held` names into its data.
 
-        Files are read until there is all, the nearest first, and those that hold none of it are
+        Files are read until there is all, the likeliest first, and those that hold none of it are
         not. What lies in a file as it lies in memory is read right into it, so after an error the
         data holds anything.
 
@@ -124,7 +124,7 @@ class Checkpoint:
         """
         missing = {name: math.prod(target.block.shape) for name, target in wanted.items()}
         seen: set[SliceKey] = set()
-        for index in self._in_order():
+        for index in self._in_order(target.block for target in wanted.values()):
             if not any(missing.values()):
                 return
             manifest = self._manifest(index)
@@ -169,9 +169,18 @@ class Checkpoint:
                 raise
             return read()
 
-    def _in_order(self) -> list[int]:
-        """The ranks whose files these are, the nearest first: mostly no others are read."""
-        return nearest(self._rank, self._world_size, self.record.world_size)
+    def _in_order(self, blocks: Iterable[Block]) -> list[int]:
+        """The ranks whose files these are, first those of the blocks: mostly no others are read."""
+        saved = self.record.world_size
+        likely = {
+            other
+            for block in blocks
+            if block.shape[:1] != block.global_shape[:1]
+            for other in holders(
+                range(block.start[0], block.start[0] + block.shape[0]), block.global_shape[0], saved
+            )
+        }
+        return nearest(self._rank, self._world_size, saved, likely)
 
     def _manifest(self, rank: int) -> RankManifest:
         if rank not in self._manifests:
