@@ -17,26 +17,31 @@ _MIN_COLUMN = 4
 
 @dataclass(frozen=True)
 class Column:
-    """One column. `flexible` ones are shortened, the widest first, until the table fits."""
+    """One column. `flexible` ones are shortened, the widest first, until the table fits.
+
+    `whole` ones never are, as people copy what stands there: the lines of such a table may be
+    longer than others.
+    """
 
     title: str
     right: bool = False
     flexible: bool = False
+    whole: bool = False
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = WIDTH) -> str:
-    """Lines of a table no wider than `width`; shortened cells end in '…'."""
+    """Lines of a table as wide as `width` at most where it can be; shortened cells end in '…'."""
     widths = [
         max(len(column.title), *(len(row[index]) for row in rows), 0)
         for index, column in enumerate(columns)
     ]
     room = width - len(_GAP) * (len(columns) - 1)
+    flexible = [index for index, column in enumerate(columns) if column.flexible]
+    others = [] if any(column.whole for column in columns) else [*range(len(columns))]
     while sum(widths) > room:
-        candidates = [
-            index
-            for index, column in enumerate(columns)
-            if column.flexible and widths[index] > _MIN_COLUMN
-        ] or [index for index in range(len(columns)) if widths[index] > _MIN_COLUMN]
+        candidates = [index for index in flexible if widths[index] > _MIN_COLUMN] or [
+            index for index in others if widths[index] > _MIN_COLUMN
+        ]
         if not candidates:
             break
         widest = max(candidates, key=lambda index: widths[index])
@@ -112,6 +117,11 @@ def duration(seconds: float | None) -> str:
 def age(moment: datetime | None, now: datetime) -> str:
     """How long ago."""
     return NONE if moment is None else duration((now - moment).total_seconds())
+
+
+def short_age(moment: datetime | None, now: datetime) -> str:
+    """How long ago, in one unit, for a narrow column."""
+    return " ".join(age(moment, now).split(" ")[:2])
 
 
 def size(count: float | None) -> str:

@@ -84,6 +84,16 @@ def test_short_cells_are_kept_while_long_ones_are_cut() -> None:
     assert last.endswith("…  running")
 
 
+def test_what_people_copy_is_never_cut() -> None:
+    columns = [Column("JOB", whole=True), Column("TEAM", flexible=True), Column("STATE")]
+    assert table(columns, [[LONG, "research", "running"]], 30).splitlines()[-1].startswith(LONG)
+    usual = "train-elastic-84ddf87854"
+    last = table(columns, [[usual, "research/vision", "cancelled"]], 50).splitlines()[-1]
+    assert last.startswith(f"{usual}  research/")
+    assert last.endswith("…  cancelled")
+    assert len(last) == 50
+
+
 @given(st.text(max_size=400))
 def test_log_lines_cannot_steer_the_terminal(text: str) -> None:
     assert all(char.isprintable() or char == "\t" for char in render.log_text(text))

@@ -75,7 +75,7 @@ def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
         render.size(item.size_bytes) if stored else NONE,
         _tier(item),
         *(_cost(cost) if stored else NONE for cost in costs),
-        _age(item.committed_at, now),
+        render.short_age(item.committed_at, now),
     ]
 
 
@@ -88,11 +88,6 @@ def _kept(item: Checkpoint) -> list[str]:
 def _tier(item: Checkpoint) -> str:
     """nodes, store or both; of one that is gone nowhere."""
     return "both" if len(item.tiers) > 1 else "".join(item.tiers) or NONE
-
-
-def _age(moment: datetime, now: datetime) -> str:
-    """In the largest unit alone: 3 h."""
-    return " ".join(render.age(moment, now).split(" ")[:2])
 
 
 def _cost(seconds: float) -> str:
@@ -138,7 +133,8 @@ def _scrubs(found: CheckpointList, now: datetime) -> list[str]:
     times = [item.scrubbed_at for item in found.checkpoints if item.scrubbed_at is not None]
     if not times:
         return []
-    text = f"all bytes were read again and found right, the last time {_age(max(times), now)} ago"
+    last = render.short_age(max(times), now)
+    text = f"all bytes were read again and found right, the last time {last} ago"
     return [render.labelled("scrubbed:", text, 10)]
 
 

@@ -18,7 +18,7 @@ from gangline_schemas.teams import walk
 _CLEARED = "-"
 
 _NODES = (
-    Column("NODE", flexible=True),
+    Column("NODE", whole=True),
     Column("STATUS"),
     Column("GPUS"),
     Column("MODEL", flexible=True),
@@ -40,7 +40,7 @@ _TEAMS = (
 )
 _QUEUE = (
     Column("#", right=True),
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("GPUS", right=True),
     Column("PRIO", right=True),
@@ -72,7 +72,7 @@ def _node(node: Node, now: datetime) -> list[str]:
         node.rack,
         node.isolation,
         NONE if node.cpu_percent is None else f"{node.cpu_percent:.0f} %",
-        render.age(node.last_heartbeat, now),
+        render.short_age(node.last_heartbeat, now),
         ", ".join(node.jobs) or NONE,
     ]
 

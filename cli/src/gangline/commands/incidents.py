@@ -27,7 +27,7 @@ _HOUR_S = 3600.0
 _HANG = "hang"
 _TABLE = (
     Column("AGE", right=True),
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TRY", right=True),
     Column("CLASS"),
     Column("NODE", flexible=True),
@@ -35,6 +35,7 @@ _TABLE = (
     Column("BACK IN", right=True),
     Column("GPU-H", right=True),
 )
+_OF_ONE_JOB = tuple(column for column in _TABLE if not column.whole)
 
 
 def incidents(
@@ -76,10 +77,14 @@ def incidents(
 
 
 def incidents_text(found: IncidentPage, now: datetime, *, in_words: bool = False) -> str:
-    """The table, each failure `in_words` if asked for, notices, the totals; 80 columns."""
+    """The table, notices and the totals; of one job each failure `in_words` instead of its id."""
     parts = []
     if found.incidents:
-        parts.append(render.table(_TABLE, [_row(item, now) for item in found.incidents]))
+        columns = _OF_ONE_JOB if in_words else _TABLE
+        rows = [
+            _row(item, now, *(() if in_words else (item.job_id,))) for item in found.incidents
+        ]
+        parts.append(render.table(columns, rows))
     if in_words:
         parts += [_in_words(item) for item in found.incidents]
     if found.notices:
@@ -108,10 +113,10 @@ def _stacks(item: Stacks) -> str:
     return "\n".join(lines)
 
 
-def _row(item: Incident, now: datetime) -> list[str]:
+def _row(item: Incident, now: datetime, *job_id: str) -> list[str]:
     return [
-        render.age(item.failed_at, now),
-        item.job_id,
+        render.short_age(item.failed_at, now),
+        *job_id,
         str(item.attempt),
         item.failure_class,
         item.node_id or NONE,

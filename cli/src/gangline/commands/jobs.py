@@ -16,7 +16,7 @@ from gangline.session import Session
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
 
 _LIST = (
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("STATE"),
     Column("GPUS", right=True),
@@ -52,7 +52,7 @@ def _row(job: JobSummary, now: datetime) -> list[str]:
         gpus(job),
         steps(job),
         render.number(job.loss),
-        render.age(job.submitted_at, now),
+        render.short_age(job.submitted_at, now),
     ]
 
 

@@ -21,7 +21,7 @@ MAX_COMPARED = 20
 _CURVE = (8, 24)
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _RUNS = (
-    Column("RUN", flexible=True),
+    Column("RUN", whole=True),
     Column("TEAM", flexible=True),
     Column("STATE"),
     Column("GPUS", right=True),
@@ -56,7 +56,7 @@ def runs(
             str(run.gpus),
             str(run.restarts),
             render.duration(run.gpu_seconds),
-            render.age(run.submitted_at, now),
+            render.short_age(run.submitted_at, now),
         ]
         for run in found
     ]

@@ -20,7 +20,7 @@ from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.state import State
 
 _RUNNING = (
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("STATE"),
     Column("ATTEMPT", right=True),
@@ -30,7 +30,7 @@ _RUNNING = (
 )
 _QUEUE = (
     Column("#", right=True),
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("GPUS", right=True),
     Column("PRIO", right=True),
@@ -38,7 +38,7 @@ _QUEUE = (
     Column("WHY", flexible=True),
 )
 _NODES = (
-    Column("NODE", flexible=True),
+    Column("NODE", whole=True),
     Column("STATUS"),
     Column("GPUS"),
     Column("RACK", flexible=True),
@@ -177,7 +177,7 @@ def _running_row(job: PastJob, at: datetime) -> list[str]:
         job.state,
         str(job.attempt),
         str(job.gpus),
-        render.age(job.allocated_at, at),
+        render.short_age(job.allocated_at, at),
         where or NONE,
     ]
 
@@ -189,7 +189,7 @@ def _queue_row(job: PastJob, at: datetime) -> list[str]:
         job.team,
         str(job.gpus),
         str(job.priority),
-        render.age(job.waiting_since, at),
+        render.short_age(job.waiting_since, at),
         job.message or NONE,
     ]
 

@@ -17,14 +17,14 @@ from gangline_scheduler.simulator.picture import draw
 from gangline_scheduler.simulator.versus import NoJobsError, Versus, versus
 
 _DIFFERENCES = (
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("GPUS", right=True),
     Column("WAITED", right=True),
     Column("WOULD HAVE WAITED", right=True),
 )
 _UNENDED = (
-    Column("JOB", flexible=True),
+    Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("GPUS", right=True),
     Column("HELD", right=True),
