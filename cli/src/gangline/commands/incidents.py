@@ -81,9 +81,7 @@ def incidents_text(found: IncidentPage, now: datetime, *, in_words: bool = False
     parts = []
     if found.incidents:
         columns = _OF_ONE_JOB if in_words else _TABLE
-        rows = [
-            _row(item, now, *(() if in_words else (item.job_id,))) for item in found.incidents
-        ]
+        rows = [_row(item, now, *(() if in_words else (item.job_id,))) for item in found.incidents]
         parts.append(render.table(columns, rows))
     if in_words:
         parts += [_in_words(item) for item in found.incidents]
