@@ -308,6 +308,29 @@ def test_a_released_gang_is_killed(scene: NodeScene):
     assert not any(alive(pid) for pid in started)
 
 
+def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_job(
+    scene: NodeScene,
+):
+    script = python("""
+        import os, pathlib
+        home, cache = pathlib.Path.home(), pathlib.Path(os.environ["XDG_CACHE_HOME"])
+        compiled = pathlib.Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        print("finds", sum((place / "mine").exists() for place in (home, cache, compiled)))
+        for place in (home, cache, compiled):
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "mine").touch()
+    """)
+    node = scene.start_agent()
+    first = scene.allocate(node, gpus=(0,), command=script)
+    scene.exits(1)
+    scene.release(first, ReleaseReason.RESTARTING)
+    second = scene.allocate(node, attempt=2, gpus=(0,), command=script)
+    assert scene.exits(2)[2, 0].reason is ExitReason.FINISHED
+    scene.wait(lambda: [*scene.lines(0), *scene.lines(0, 2)] == ["finds 0", "finds 2"])
+    scene.release(second, ReleaseReason.SUCCEEDED)
+    scene.wait(lambda: not list(scene.folder.rglob("mine")), "something is left of the job")
+
+
 HANGING = """
     import os, signal, sys
     def freezes():

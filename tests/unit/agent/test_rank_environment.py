@@ -27,6 +27,17 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
     assert float(found["GANGLINE_CHECKPOINT_INTERVAL_S"]) == expected_s
 
 
+def test_caches_outlive_the_attempt_unless_the_job_wants_others(tmp_path: Path) -> None:
+    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    for own in ({}, {"XDG_CACHE_HOME": "/scratch"}):
+        allocation = allocated()
+        spec = allocation.spec.model_copy(update={"env": own})
+        given = allocation.model_copy(update={"spec": spec})
+        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        kept = str(tmp_path / "checkpoints" / ".cache")
+        assert found["XDG_CACHE_HOME"] == own.get("XDG_CACHE_HOME", kept)
+
+
 def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: Path) -> None:
     places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
     policy = TrainingPolicy(on_nan=OnNan(skip=0))

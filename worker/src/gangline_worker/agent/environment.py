@@ -31,6 +31,11 @@ class Places:
     resume: Path | None = None
     data_cache: Path | None = None
 
+    @property
+    def cache(self) -> Path:
+        """For what a program made before and needs again: it stays from attempt to attempt."""
+        return self.checkpoints / ".cache"
+
 
 def base_environment(places: Places) -> dict[str, str]:
     """What any program needs; this interpreter's folder is first on PATH."""
@@ -69,6 +74,8 @@ def rank_environment(
         **base_environment(places),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
+        "XDG_CACHE_HOME": str(places.cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(places.cache / "torchinductor"),
         **spec.env,
         **secrets,
         "RANK": str(assignment.first_rank + local_rank),

@@ -39,7 +39,7 @@ COLD_VARIABLES = (
     *("TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_"),
 )
 """Variables with these beginnings are read when an interpreter or a library starts."""
-_SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})
+_SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"})
 
 
 @dataclass(frozen=True, slots=True)

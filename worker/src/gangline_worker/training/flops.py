@@ -69,7 +69,8 @@ def peak_of_this_host(device: torch.device, dtype: torch.dtype) -> float:
     """The best peak ever measured here, in FLOP/s per device.
 
     A probe on a busy machine sees too little, so each start probes for a moment and the best is
-    kept in the user's cache folder; without a home folder this start's probe counts alone.
+    kept in the user's cache folder (that of a job outlives its attempts); without a home folder
+    this start's probe counts alone.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     key = f"{platform.node()}/{name}/{dtype}/{torch.get_num_threads()}".replace("torch.", "")
