@@ -61,6 +61,17 @@ def until(condition: Callable[[], bool], message: str = "it never came true") ->
         time.sleep(0.02)
 
 
+def _entering(group: Path) -> list[str]:
+    """What starts a command in a group that is delegated to it, as systemd does with Delegate=."""
+    if group.exists():  # of an agent before
+        for child in (entry for entry in group.iterdir() if entry.is_dir()):
+            child.rmdir()
+        group.rmdir()
+    group.mkdir()
+    os.setxattr(group, "trusted.delegate", b"1")
+    return ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
+
+
 class NodeScene:
     """One node, its agent (started with `start_agent`) and everything that it published."""
 
@@ -109,12 +120,12 @@ class NodeScene:
         self._log.close()
 
     def launch_agent(self) -> None:
-        """Start the agent."""
+        """Start the agent, in a control group of its own below GANGLINE_TEST_GROUPS if it is set."""
+        command = [sys.executable, "-m", "gangline_worker.agent"]
+        if (groups := os.environ.get("GANGLINE_TEST_GROUPS")) is not None:
+            command = [*_entering(Path(groups) / self._environment["GANGLINE_NODE_ID"]), *command]
         self.agent = subprocess.Popen(
-            [sys.executable, "-m", "gangline_worker.agent"],
-            env=self._environment,
-            stderr=self._log,
-            stdout=self._log,
+            command, env=self._environment, stderr=self._log, stdout=self._log
         )
 
     def start_agent(self, *, warm: str = "off") -> NodeInfo:

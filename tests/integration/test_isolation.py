@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -185,6 +186,30 @@ def test_5_a_memory_bomb_ends_at_its_share(stand: Stand) -> None:
         """
     )
     assert found == {"own": str(share // 2), "above": "OSError", "after": str(2**20)}
+
+
+def test_5_a_bomb_of_shared_memory_ends_with_its_rank_and_nobody_elses(
+    stand: Stand, victim: Victim
+) -> None:
+    stand.needs(Isolation.LIMITS)
+    share = int(stand.node.memory_gb / SLOTS * 2**30)
+    bomb = stand.begin(
+        f"""
+        def fill(size):
+            file = os.memfd_create("bomb")
+            for _ in range(size // 2**24):
+                os.write(file, bytes(2**24))
+            return size
+        tell(own=fill({share // 4}))
+        fill({share})
+        tell(own="all of it")
+        """
+    )
+    exited = stand.exit(bomb.job_id)
+    assert [json.loads(line) for line in stand.lines(bomb.job_id)] == [{"own": share // 4}]
+    assert (exited.reason, exited.signal) == (ExitReason.FAILED, signal.SIGKILL)
+    assert exited.out_of_memory
+    stand.scene.release(bomb, ReleaseReason.FAILED)
 
 
 DAEMON = """

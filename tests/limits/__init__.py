@@ -1,0 +1,1 @@
+"""The isolation tests on a kernel of their own that has control groups, for machines without."""
