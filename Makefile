@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= 180
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test test-unit test-gpu lint format soak chaos bench bench-scheduler bench-worker clean
+.PHONY: help setup lock up demo test test-unit test-gpu test-limits lint format soak chaos bench bench-scheduler bench-worker clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -56,6 +56,9 @@ test: $(STAMP) lint ## everything that CI runs (about 23 minutes on 2 cores)
 
 test-unit: $(STAMP) ## the fast part
 	@$(PYTEST) -q -n auto tests/unit
+
+test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel that has them
+	@PYTHONPATH=tests $(BIN)/python -m limits -q
 
 test-gpu: $(STAMP) ## what needs GPUs (one, some tests two); skipped where there are none
 	@$(PYTEST) -q -rs -m gpu tests/gpu

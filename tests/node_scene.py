@@ -120,7 +120,7 @@ class NodeScene:
         self._log.close()
 
     def launch_agent(self) -> None:
-        """Start the agent, in a control group of its own below GANGLINE_TEST_GROUPS if it is set."""
+        """Start the agent; in a control group of its own below GANGLINE_TEST_GROUPS, if set."""
         command = [sys.executable, "-m", "gangline_worker.agent"]
         if (groups := os.environ.get("GANGLINE_TEST_GROUPS")) is not None:
             command = [*_entering(Path(groups) / self._environment["GANGLINE_NODE_ID"]), *command]

@@ -193,6 +193,8 @@ def test_5_a_bomb_of_shared_memory_ends_with_its_rank_and_nobody_elses(
 ) -> None:
     stand.needs(Isolation.LIMITS)
     share = int(stand.node.memory_gb / SLOTS * 2**30)
+    other = stand.begin("import time; time.sleep(600)", slot=2)
+    innocent = stand.pid(other.job_id)
     bomb = stand.begin(
         f"""
         def fill(size):
@@ -210,6 +212,10 @@ def test_5_a_bomb_of_shared_memory_ends_with_its_rank_and_nobody_elses(
     assert (exited.reason, exited.signal) == (ExitReason.FAILED, signal.SIGKILL)
     assert exited.out_of_memory
     stand.scene.release(bomb, ReleaseReason.FAILED)
+    assert alive(innocent)
+    os.kill(innocent, signal.SIGKILL)
+    assert not stand.exit(other.job_id).out_of_memory, "it was not killed for another's memory"
+    stand.scene.release(other, ReleaseReason.FAILED)
 
 
 DAEMON = """

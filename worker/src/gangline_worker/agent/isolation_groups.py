@@ -58,15 +58,21 @@ class Groups:
         return self._base / f"gang-{gang.job_id}-{gang.attempt}"
 
 
-def base_group() -> Path:
-    """The group that the agent was started in. Raises OSError when there is no version 2."""
+def group_of(process: int | str) -> Path:
+    """The group of a process, or of "self". Raises OSError where there is no version 2."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     mount = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"), None)
-    groups = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
+    entries = Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    groups = (line.split(":", 2) for line in entries)
     group = next((path for number, _, path in groups if number == "0"), None)
     if mount is None or group is None:
         raise OSError("there are no control groups of version 2")
-    found = mount / group.lstrip("/")
+    return mount / group.lstrip("/")
+
+
+def base_group() -> Path:
+    """The group that the agent was started in. Raises OSError when there is no version 2."""
+    found = group_of("self")
     return found.parent if found.name == AGENTS_OWN else found
 
 

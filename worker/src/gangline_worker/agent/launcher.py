@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from .forked import Forked
-from .isolation_groups import base_group
 from .isolation_rooms import UNCONFINED, Confinement, Room, born_in
 from .log_lines import KeptLog, LogBatcher, Stream
 from .model import RankExited, RankKey
+from .oom import OomKills
 from .rank_exec import tied_command
 from .sweep import kill_rank, reap_orphans
 from .warm_process import WarmRank, WarmStart, warm_arguments
@@ -40,16 +40,6 @@ _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "MemoryError")
 def become_subreaper() -> None:
     """Inherit what ranks leave behind, so that it can be found and collected."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has killed for memory in this agent's control group."""
-    with contextlib.suppress(OSError, ValueError):
-        for entry in (base_group() / "memory.events").read_text().splitlines():
-            name, count = entry.split()
-            if name == "oom_kill":
-                return int(count)
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +80,6 @@ class KeptRank:
     stdout: int
     stderr: int
     log: KeptLog
-    oom_kills: int
 
 
 class AdoptedRank:
@@ -119,7 +108,6 @@ class RankProcess:
         process: subprocess.Popen[bytes] | WarmRank | AdoptedRank,
         logs: LogBatcher,
         launcher: Launcher,
-        oom_kills: int,
     ) -> None:
         self.rank = rank
         self.pid = process.pid
@@ -130,7 +118,8 @@ class RankProcess:
         self._ended = False
         self._status = 0
         self._lock = threading.Lock()
-        self._oom_kills = oom_kills
+        self._oom_kills = OomKills(process.pid)
+        self._oom_killed = False
         name = f"rank-{rank.rank}"
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
         self._thread.start()
@@ -151,7 +140,6 @@ class RankProcess:
             pipes["stdout"].fileno(),
             pipes["stderr"].fileno(),
             self._logs.kept(),
-            self._oom_kills,
         )
 
     def settle(self) -> None:
@@ -164,6 +152,7 @@ class RankProcess:
             return
         with self._lock:
             self._ended = True
+            self._oom_killed = self._oom_kills.lately()
             self._status = self._process.wait()
         kill_rank(self.pid, self._token)
         self._drain()
@@ -197,6 +186,7 @@ class RankProcess:
                         selector.unregister(key.fileobj)
                 if time.monotonic() >= due:
                     self._logs.flush()
+                    self._oom_kills.count()
                     due = time.monotonic() + _FLUSH_S
         os.close(ended)
         return False
@@ -229,7 +219,7 @@ class RankProcess:
         memory = any(name in words for name in _OUT_OF_MEMORY)
         if status >= 0:
             return RankExited(self.rank, code=status, out_of_memory=memory, last_words=words)
-        killed = -status == signal.SIGKILL and _oom_kills() > self._oom_kills
+        killed = -status == signal.SIGKILL and self._oom_killed
         return RankExited(
             self.rank, signal=-status, out_of_memory=memory or killed, last_words=words
         )
@@ -255,7 +245,7 @@ class Launcher:
         with self._lock:
             self.not_orphans.add(process.pid)
             token = launch.environment["GANGLINE_RANK_TOKEN"]
-            rank = RankProcess(launch.rank, token, process, logs, self, _oom_kills())
+            rank = RankProcess(launch.rank, token, process, logs, self)
             self._ranks[launch.rank] = rank
         if waiting is not None:
             waiting.open_gate()
@@ -279,9 +269,7 @@ class Launcher:
         logs.adopt(kept.log)
         with self._lock:
             self.not_orphans.add(kept.pid)
-            self._ranks[kept.rank] = RankProcess(
-                kept.rank, token, AdoptedRank(kept), logs, self, kept.oom_kills
-            )
+            self._ranks[kept.rank] = RankProcess(kept.rank, token, AdoptedRank(kept), logs, self)
 
     def _start_warm(self, launch: Launch) -> WarmRank | None:
         arguments = warm_arguments(launch.command)
