@@ -75,16 +75,27 @@ def _entering(group: Path) -> list[str]:
 class NodeScene:
     """One node, its agent (started with `start_agent`) and everything that it published."""
 
-    def __init__(self, folder: Path, bootstrap: str, **settings: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        *,
+        names: TopicNames | None = None,
+        entering: Sequence[str] = (),
+        **settings: str,
+    ) -> None:
+        """`names`: of another scene's topics; `entering`: what runs the agent somewhere else."""
         self.folder = folder
+        self._entering = tuple(entering)
         self.store = folder / "store"
         self.secrets = folder / "secrets"
-        self.names = TopicNames(f"t{uuid.uuid4().hex[:10]}.")
+        self.names = names or TopicNames(f"t{uuid.uuid4().hex[:10]}.")
         self.agent: subprocess.Popen[bytes] | None = None
         self.events: list[Envelope] = []
         self._changed = threading.Condition()
         self._bus = KafkaBus(bootstrap, client="scene")
-        create_topics(self._bus, self.names)
+        if names is None:
+            create_topics(self._bus, self.names)
         self._writer = self._bus.writer()
         self._ended = threading.Event()
         self._environment = {
@@ -121,7 +132,7 @@ class NodeScene:
 
     def launch_agent(self) -> None:
         """Start the agent; in a control group of its own below GANGLINE_TEST_GROUPS, if set."""
-        command = [sys.executable, "-m", "gangline_worker.agent"]
+        command = [*self._entering, sys.executable, "-m", "gangline_worker.agent"]
         if (groups := os.environ.get("GANGLINE_TEST_GROUPS")) is not None:
             command = [*_entering(Path(groups) / self._environment["GANGLINE_NODE_ID"]), *command]
         self.agent = subprocess.Popen(
@@ -131,13 +142,17 @@ class NodeScene:
     def start_agent(self, *, warm: str = "off") -> NodeInfo:
         """Start the agent and wait until it has joined, and until ranks would start so."""
         self._environment["GANGLINE_WARM_START"] = warm
-        joined = len(self.of(NodeJoined))
+        joined = len(self._joined())
         self.launch_agent()
-        self.wait(lambda: len(self.of(NodeJoined)) > joined, "the node never joined")
+        self.wait(lambda: len(self._joined()) > joined, "the node never joined")
         ready, count = _READY[warm]
         log = self.folder / "agent.log"
         self.wait(lambda: log.read_text().count(ready) >= count, f"{warm}: none was ever ready")
-        return self.of(NodeJoined)[-1].node
+        return self._joined()[-1]
+
+    def _joined(self) -> list[NodeInfo]:
+        own = self._environment["GANGLINE_NODE_ID"]
+        return [item.node for item in self.of(NodeJoined) if item.node.node_id == own]
 
     def kill_agent(self) -> None:
         assert self.agent is not None
@@ -234,12 +249,12 @@ class NodeScene:
         self.wait(lambda: len(self.of(WorkerExited)) >= count, f"there were never {count} exits")
         return {(item.attempt, item.rank): item for item in self.of(WorkerExited)}
 
-    def lines(self, rank: int, attempt: int = 1) -> list[str]:
+    def lines(self, rank: int, attempt: int = 1, job_id: str | None = None) -> list[str]:
         """All lines of a rank in order; a batch that came twice counts once."""
         batches = {
             item.first_line: item.lines
             for item in self.of(WorkerLog)
-            if item.rank == rank and item.attempt == attempt
+            if (item.rank, item.attempt) == (rank, attempt) and job_id in {None, item.job_id}
         }
         return [line.text for first in sorted(batches) for line in batches[first]]
 

@@ -32,6 +32,7 @@ from gangline_storage.local import LocalStore
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_worker.agent.checkpoints import Checkpoints
 from gangline_worker.agent.config import AgentSettings
+from gangline_worker.agent.isolation_files import Owner
 from gangline_worker.agent.model import GangKey, RankKey
 from gangline_worker.agent.peer_tier import open_peer_tier
 
@@ -81,7 +82,8 @@ class PeerNode:
         self.tier = tier
         self.store = store
         self.checkpoints = Checkpoints(self.data / "checkpoints", store, node_id=name, link=False)
-        self.copies = tier.start(store, lambda _: None)
+        self.owner: Owner | None = None  # of all teams
+        self.copies = tier.start(store, lambda _: self.owner)
 
     def assignment(self, first_rank: int) -> NodeAssignment:
         return NodeAssignment(

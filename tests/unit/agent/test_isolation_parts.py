@@ -13,13 +13,13 @@ import pytest
 
 from gangline_schemas.isolation import Isolation
 from gangline_worker.agent.config import AgentSettings
+from gangline_worker.agent.connections import uid_of
 from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator, Owners
 from gangline_worker.agent.isolation_files import Owner, acting_as, give, opened_as
 from gangline_worker.agent.isolation_groups import Groups
 from gangline_worker.agent.isolation_rooms import Confinement
 from gangline_worker.agent.launcher import Launch, start_cold
 from gangline_worker.agent.model import GangKey, RankKey
-from gangline_worker.agent.store_gate import Guests, admitted
 
 UIDS = range(1_900_000_000, 1_900_000_010)
 STRANGER = Owner(1_900_000_003)
@@ -208,7 +208,6 @@ def test_what_is_given_is_given_without_following_links(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_a_connection_of_this_machine_is_known_by_its_user(family: socket.AddressFamily) -> None:
     address = "127.0.0.1" if family == socket.AF_INET else "::1"
-    me, nobody = os.getuid(), os.getuid() + 1
     with socket.socket(family) as listening:
         try:
             listening.bind((address, 0))
@@ -218,19 +217,10 @@ def test_a_connection_of_this_machine_is_known_by_its_user(family: socket.Addres
         client = socket.create_connection(listening.getsockname()[:2])
         accepted, peer = listening.accept()
         own = accepted.getsockname()[:2]
-        assert admitted(Guests(me, frozenset()), peer[:2], own)
-        assert not admitted(Guests(nobody, frozenset()), peer[:2], own)
-        # That a gang's other ranks have this address does not help.
-        assert not admitted(Guests(nobody, frozenset({address})), peer[:2], own)
+        assert uid_of(peer[:2], own) == os.getuid()
         client.close()
-        assert not admitted(Guests(0, frozenset({address})), peer[:2], own), "it is nobody's now"
+        assert uid_of(peer[:2], own) is None, "it is nobody's now"
         accepted.close()
-
-
-def test_a_connection_from_elsewhere_is_known_by_its_address() -> None:
-    guests = Guests(os.getuid(), frozenset({"192.0.2.7"}))
-    assert admitted(guests, ("192.0.2.7", 40_000), ("192.0.2.1", 21_000))
-    assert not admitted(guests, ("192.0.2.8", 40_000), ("192.0.2.1", 21_000))
 
 
 @as_root

@@ -12,6 +12,7 @@ import pytest
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage import LocalStore, digest_bytes
+from gangline_worker.agent.model import GangKey
 from gangline_worker.agent.peer_client import PeerCopies, Round
 from gangline_worker.agent.peer_gangs import Gangs, Peer
 from gangline_worker.agent.peer_seal import Secret
@@ -51,11 +52,13 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return (NAME,)
 
     @contextlib.contextmanager
-    def answer(_round: Round, peer: Peer, name: str, size: int) -> Iterator[Iterator[bytes]]:
+    def answer(
+        _copies: PeerCopies, peer: Peer, gang: GangKey, path: str, size: int
+    ) -> Iterator[Iterator[bytes]]:
         yield iter([DATA])
 
     monkeypatch.setattr(Round, "_held", held)
-    monkeypatch.setattr(Round, "_answer", answer)
+    monkeypatch.setattr(PeerCopies, "answer", answer)
     yield asked
     over.set()
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from structlog.testing import capture_logs
 
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
 from gangline_storage.local import LocalStore
+from gangline_worker.agent import peer_tier
 from gangline_worker.agent.isolation_files import Owner, give
+from gangline_worker.agent.model import GangKey
 from gangline_worker.agent.peer_files import CopyFiles, NotGiven
 from gangline_worker.agent.peer_seal import SECRET_KEY, Asking, new_nonce, proof, token
 from gangline_worker.agent.peer_server import (
@@ -20,6 +24,8 @@ from gangline_worker.agent.peer_server import (
     NONCE_HEADER,
     PROOF_HEADER,
     Held,
+    Vouched,
+    guest_path,
     path_of,
 )
 from peer_scene import START, STEP, PeerNode, PeerScene, commit, gang, peer_scene
@@ -232,3 +238,77 @@ def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(scene: PeerSce
     name = "step-0000000003/rank-00001.bin"
     assert ask(scene, path_of("job", 2, name))[2] == b"older"
     assert ask(scene, path_of("job", 2, name.replace("bin", "json")))[0] == 404
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """A connection of this process: its end, and the other one."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as made,
+        listening.accept()[0],
+    ):
+        yield made.getsockname(), made.getpeername()
+
+
+@pytest.mark.parametrize(
+    ("owner", "guest"),
+    [(Owner(os.geteuid()), True), (Owner(os.geteuid() + 1), False), (None, True)],
+    ids=["the gang's user", "another user", "a node without users"],
+)
+def test_a_node_vouches_for_connections_of_the_gangs_user_alone(
+    scene: PeerScene,
+    second: GangAllocated,
+    link: tuple[tuple[str, int], tuple[str, int]],
+    owner: Owner | None,
+    guest: bool,
+) -> None:
+    scene.nodes["b"].owner = owner
+    status, _, body = ask(scene, guest_path("job", 2, *link))
+    assert (status, Vouched.decode(body).guest) == (200, guest)
+    nobodys = (link[0][0], 1), link[1]
+    assert Vouched.decode(ask(scene, guest_path("job", 2, *nobodys))[2]).guest == (owner is None)
+
+
+def test_who_is_no_node_of_the_gang_is_told_nothing_of_its_connections(
+    scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+) -> None:
+    path = guest_path("job", 2, *link)
+    assert ask(scene, path, node="c")[0] == 403
+    assert ask(scene, path, secret=b"guessed")[0] == 401
+    assert ask(scene, path.replace("/job/", "/other/"))[0] == 404
+
+
+def test_an_agent_asks_those_at_the_address_and_lets_nobody_in_that_none_knows(
+    scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+) -> None:
+    near, gang = scene.nodes["a"].tier, GangKey("job", 2)
+    assert near.vouches(gang, *link), "b has no users"
+    scene.nodes["b"].owner = Owner(os.geteuid() + 1)
+    assert not near.vouches(gang, *link)
+    assert not near.vouches(gang, ("192.0.2.7", 40_000), link[1]), "no node of the gang is there"
+    assert not near.vouches(GangKey("job", 1), *link), "that attempt is over"
+    scene.nodes["b"].owner = Owner(os.geteuid())
+    assert near.vouches(gang, *link)
+
+
+def test_an_agent_that_does_not_answer_is_asked_again_and_then_vouches_for_nobody(
+    scene: PeerScene,
+    second: GangAllocated,
+    link: tuple[tuple[str, int], tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer_tier, "_ASK_S", 0.3)
+    scene.nodes["b"].stop()
+    with capture_logs() as lines:
+        assert not scene.nodes["a"].tier.vouches(GangKey("job", 2), *link)
+    [told] = [line for line in lines if line["event"] == "rendezvous.turned_away"]
+    assert str(told["because"]).startswith("b ConnectionRefusedError")
+
+
+def test_where_nobody_can_be_asked_the_address_is_all_that_is_known(
+    scene: PeerScene, link: tuple[tuple[str, int], tuple[str, int]]
+) -> None:
+    mute = scene.nodes["b"].assignment(1).model_copy(update={"copies_port": None})
+    scene.hear(gang(2, scene.nodes["a"].assignment(0), mute))
+    assert scene.nodes["a"].tier.vouches(GangKey("job", 2), *link)

@@ -61,7 +61,7 @@ from .premises import adopt_premises, take_premises
 from .prepare import Preparer
 from .renewal import Renewal
 from .standby_host import StandbyPool
-from .store_host import StoreHost
+from .store_host import StoreHost, unknown_guest
 from .warm_process import WarmStart
 from .zygote_host import ZygoteHost
 
@@ -135,7 +135,8 @@ class Agent:
         self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = self._warm_start()
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
-        self._stores = StoreHost(self._inbox.put, zygote)
+        vouches = self._peers.vouches if self._peers is not None else unknown_guest
+        self._stores = StoreHost(self._inbox.put, zygote, vouches)
         self._positions: dict[TopicPartition, int] = {}
 
     def run(self) -> Restart | None:

@@ -43,7 +43,10 @@ class AgentSettings(ServiceSettings):
     address: str = "127.0.0.1"
     """Where ranks on other nodes reach this one; its rendezvous listen there alone."""
     peer_copies: bool = True
-    """Give agents of a gang what it starts from, and get it from them before from the store."""
+    """Give agents of a gang what it starts from, and get it from them before from the store.
+
+    It also vouches for this node's ranks at rendezvous on others, and asks there for theirs.
+    """
     peer_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where they are answered, at `address`; 0 takes a free one, the last one's again if it can."""
     peer_timeout_s: Annotated[float, Field(gt=0, le=60)] = 3.0

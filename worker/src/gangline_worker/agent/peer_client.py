@@ -23,10 +23,21 @@ from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
 
+from .connections import End
+from .model import GangKey
 from .peer_files import name_of
 from .peer_gangs import Gangs, Peer
 from .peer_seal import Asking, Secret, new_nonce, proof, same, token
-from .peer_server import NODE_HEADER, NONCE_HEADER, PROOF_HEADER, SCHEME, Held, path_of
+from .peer_server import (
+    NODE_HEADER,
+    NONCE_HEADER,
+    PROOF_HEADER,
+    SCHEME,
+    Held,
+    Vouched,
+    guest_path,
+    path_of,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +69,64 @@ class PeerCopies:
         """For one look at what a gang starts from."""
         return Round(self, allocation)
 
+    def vouches(self, peer: Peer, gang: GangKey, theirs: End, own: End) -> bool:
+        """Whether a peer says that a connection from it to here is a gang's. Raises PeerFailed."""
+        path = guest_path(gang.job_id, gang.attempt, theirs, own)
+        with self.answer(peer, gang, path, 0) as chunks:
+            found = whole(chunks)
+        try:
+            return Vouched.decode(found).guest
+        except ValueError:
+            raise PeerFailed("says whose a connection is in words that nobody knows") from None
+
+    @contextlib.contextmanager
+    def answer(
+        self, peer: Peer, gang: GangKey, path: str, size_bytes: int
+    ) -> Iterator[Iterator[bytes]]:
+        """The bytes of an answer. Raises PeerFailed, also while they are read."""
+        connection = http.client.HTTPConnection(peer.address, peer.port, timeout=self.timeout_s)
+        with contextlib.closing(connection):
+            with _failures():
+                connection.connect()
+            ends_s = self.timeout_s + size_bytes / SLOWEST_BYTES_PER_S
+            with _ends_after(connection.sock, ends_s):
+                yield self._chunks(connection, peer, gang, path)
+
+    def _chunks(
+        self, connection: http.client.HTTPConnection, peer: Peer, gang: GangKey, path: str
+    ) -> Iterator[bytes]:
+        secret = self._secret()
+        asking = Asking(gang.job_id, gang.attempt, self.node_id, peer.node_id, path, new_nonce())
+        with _failures():
+            connection.request(
+                "GET",
+                path,
+                headers={
+                    NODE_HEADER: asking.client,
+                    NONCE_HEADER: asking.nonce,
+                    "Authorization": f"{SCHEME} {token(secret, asking)}",
+                },
+            )
+            answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise PeerFailed(f"answers with status {answer.status}")
+        if not same(answer.headers.get(PROOF_HEADER, ""), proof(secret, asking)):
+            raise PeerFailed("cannot show that it is an agent of this platform")
+        left_bytes = int(answer.headers.get("Content-Length", "0"))
+        while left_bytes:
+            with _failures():
+                chunk = answer.read1(min(left_bytes, CHUNK_BYTES))
+            if not chunk:
+                raise PeerFailed("hung up in the middle, or was too slow")
+            left_bytes -= len(chunk)
+            yield chunk
+
+    def _secret(self) -> bytes:
+        try:
+            return self.secret.value()
+        except StoreError as error:
+            raise PeerFailed(f"cannot be asked without the store's secret: {error}") from None
+
 
 class Round:
     """Asks peers for the files of one checkpoint. For one thread."""
@@ -65,6 +134,7 @@ class Round:
     def __init__(self, copies: PeerCopies, allocation: GangAllocated) -> None:
         self._copies = copies
         self._allocation = allocation
+        self._gang = GangKey(allocation.job_id, allocation.attempt)
         self._holders: dict[str, list[Peer]] = {}
         self._heard: set[Peer] = set()
         self._dropped: set[Peer] = set()
@@ -91,7 +161,8 @@ class Round:
             if peer in self._dropped or self._failures >= _FAILURES:
                 continue
             try:
-                with self._answer(peer, name, digest.size_bytes) as chunks:
+                path = path_of(self._gang.job_id, self._gang.attempt, name)
+                with self._copies.answer(peer, self._gang, path, digest.size_bytes) as chunks:
                     put(verified(chunks, digest))
             except PeerFailed as error:
                 self._failures += 1
@@ -126,12 +197,9 @@ class Round:
                     self._holders.setdefault(name, []).append(peer)
 
     def _held(self, peer: Peer) -> tuple[str, ...]:
-        with self._answer(peer, None, 0) as chunks:
-            found = b""
-            for chunk in chunks:
-                found += chunk
-                if len(found) > _LIST_LIMIT_BYTES:
-                    raise PeerFailed("says that it holds far too much")
+        path = path_of(self._gang.job_id, self._gang.attempt)
+        with self._copies.answer(peer, self._gang, path, 0) as chunks:
+            found = whole(chunks)
         try:
             return Held.decode(found).files
         except ValueError:
@@ -141,59 +209,15 @@ class Round:
         self._dropped.add(peer)
         log.warning("checkpoint.peer_failed", node=peer.node_id, error=str(error))
 
-    @contextlib.contextmanager
-    def _answer(self, peer: Peer, name: str | None, size_bytes: int) -> Iterator[Iterator[bytes]]:
-        """The bytes of an answer. Raises PeerFailed, also while they are read."""
-        path = path_of(self._allocation.job_id, self._allocation.attempt, name)
-        timeout_s = self._copies.timeout_s
-        connection = http.client.HTTPConnection(peer.address, peer.port, timeout=timeout_s)
-        with contextlib.closing(connection):
-            with _failures():
-                connection.connect()
-            with _ends_after(connection.sock, timeout_s + size_bytes / SLOWEST_BYTES_PER_S):
-                yield self._chunks(connection, peer, path)
 
-    def _chunks(
-        self, connection: http.client.HTTPConnection, peer: Peer, path: str
-    ) -> Iterator[bytes]:
-        secret = self._secret()
-        asking = Asking(
-            self._allocation.job_id,
-            self._allocation.attempt,
-            self._copies.node_id,
-            peer.node_id,
-            path,
-            new_nonce(),
-        )
-        with _failures():
-            connection.request(
-                "GET",
-                path,
-                headers={
-                    NODE_HEADER: asking.client,
-                    NONCE_HEADER: asking.nonce,
-                    "Authorization": f"{SCHEME} {token(secret, asking)}",
-                },
-            )
-            answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise PeerFailed(f"answers with status {answer.status}")
-        if not same(answer.headers.get(PROOF_HEADER, ""), proof(secret, asking)):
-            raise PeerFailed("cannot show that it is an agent of this platform")
-        left_bytes = int(answer.headers.get("Content-Length", "0"))
-        while left_bytes:
-            with _failures():
-                chunk = answer.read1(min(left_bytes, CHUNK_BYTES))
-            if not chunk:
-                raise PeerFailed("hung up in the middle, or was too slow")
-            left_bytes -= len(chunk)
-            yield chunk
-
-    def _secret(self) -> bytes:
-        try:
-            return self._copies.secret.value()
-        except StoreError as error:
-            raise PeerFailed(f"cannot be asked without the store's secret: {error}") from None
+def whole(chunks: Iterator[bytes]) -> bytes:
+    """All of an answer in a few words. Raises PeerFailed."""
+    found = b""
+    for chunk in chunks:
+        found += chunk
+        if len(found) > _LIST_LIMIT_BYTES:
+            raise PeerFailed("says far too much")
+    return found
 
 
 def in_turn(wanted: Sequence[ObjectDigest], holders: dict[str, list[Peer]]) -> list[ObjectDigest]:

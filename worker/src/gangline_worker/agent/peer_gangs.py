@@ -96,6 +96,11 @@ class Gangs:
         nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
         return self._peers(around(nodes, own))
 
+    def at(self, gang: KnownGang, address: str, own: str) -> tuple[Peer, ...]:
+        """Agents of a gang's nodes at an address, but for `own`."""
+        nodes = [node for node in gang.nodes if node.address == address and node.node_id != own]
+        return self._peers(nodes)
+
     def elsewhere(self, allocation: GangAllocated, own: str) -> tuple[Peer, ...]:
         """Nodes of earlier gangs that saved or loaded what this one starts from, newest first.
 

@@ -1,7 +1,8 @@
-"""Where an agent gives other agents files of checkpoints that it holds.
+"""Where an agent answers other agents: it gives files of checkpoints, and vouches for guests.
 
     GET /v1/copies/JOB/ATTEMPT                          names of what is here, as JSON (`Held`)
     GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE     its bytes
+    GET /v1/guests/JOB/ATTEMPT/HERE/PORT/THERE/PORT     whose a connection is, as JSON (`Vouched`)
 
 JOB and ATTEMPT are those of the gang that starts; what it starts from is all that it is given. A
 request shows that an agent asks (peer_seal.py): 401 else. It must be of a node of that gang (403),
@@ -27,6 +28,7 @@ from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
 
+from .connections import End, uid_of
 from .isolation_files import Owner
 from .peer_files import NAME, CopyFiles, NotGiven
 from .peer_gangs import Gangs, KnownGang
@@ -38,7 +40,10 @@ AT_ONCE = 32
 NODE_HEADER, NONCE_HEADER, PROOF_HEADER = "Gangline-Node", "Gangline-Nonce", "Gangline-Proof"
 SCHEME = "Gangline"
 
-_PATH = re.compile(rf"/v1/copies/([a-z0-9-]{{1,63}})/(\d{{1,9}})(?:/({NAME}))?")
+_GANG = r"([a-z0-9-]{1,63})/(\d{1,9})"
+_COPIES = re.compile(rf"/v1/copies/{_GANG}(?:/({NAME}))?")
+_END = r"([0-9a-f.:]{2,45})/(\d{1,5})"
+_GUESTS = re.compile(rf"/v1/guests/{_GANG}/{_END}/{_END}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _HEARD_WITHIN_S = 1.0  # the bus may bring a gang's allocation to one of its nodes a little later
 _SEND_TIMEOUT_S = 5.0
@@ -49,6 +54,18 @@ class Held(Model):
     """Names of the files of a checkpoint that a node holds, whole as far as their size tells."""
 
     files: tuple[str, ...]
+
+
+class Vouched(Model):
+    """Whether a connection of this node is of the gang's user, or of a node without users."""
+
+    guest: bool
+
+
+def guest_path(job_id: str, attempt: int, here: End, there: End) -> str:
+    """What is asked of a connection."""
+    ends = "/".join(f"{address}/{port}" for address, port in (here, there))
+    return f"/v1/guests/{job_id}/{attempt}/{ends}"
 
 
 def path_of(job_id: str, attempt: int, name: str | None = None) -> str:
@@ -95,6 +112,11 @@ class Desk:
         """One file of it. Raises Refused, OSError and StoreError."""
         with _refusals():
             return self.files.opened(*self._of(gang), name)
+
+    def vouched(self, gang: KnownGang, here: End, there: End) -> Vouched:
+        """Whether the gang's user connects from here to there. Raises OSError."""
+        owner = self.owner(gang.team)
+        return Vouched(guest=owner is None or uid_of(here, there) == owner.uid)
 
     def _of(self, gang: KnownGang) -> tuple[CheckpointRef, str, Owner | None]:
         if gang.resume is None:
@@ -157,28 +179,32 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         try:
-            asking, name = self._asked()
+            asking, path = self._asked()
+            desk = self.server.desk
             scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-            gang = self.server.desk.admit(asking, given if scheme == SCHEME else "")
-            shown = proof(self.server.desk.secret.value(), asking)
-            if name is None:
-                self._send(shown, self.server.desk.held(gang).encode())
+            gang = desk.admit(asking, given if scheme == SCHEME else "")
+            shown = proof(desk.secret.value(), asking)
+            if path.re is _GUESTS:
+                here, there = (path[3], int(path[4])), (path[5], int(path[6]))
+                self._send(shown, desk.vouched(gang, here, there).encode())
+            elif path[3] is None:
+                self._send(shown, desk.held(gang).encode())
             else:
-                with self.server.desk.opened(gang, name) as file:
+                with desk.opened(gang, path[3]) as file:
                     self._send(shown, file)
         except Refused as error:
             self._refuse(error.status, str(error))
         except StoreError as error:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"the store: {error}")
 
-    def _asked(self) -> tuple[Asking, str | None]:
-        path = _PATH.fullmatch(self.path)
+    def _asked(self) -> tuple[Asking, re.Match[str]]:
+        path = _COPIES.fullmatch(self.path) or _GUESTS.fullmatch(self.path)
         nonce = self.headers.get(NONCE_HEADER, "")
         if path is None or _NONCE.fullmatch(nonce) is None:
             raise Refused(HTTPStatus.NOT_FOUND, "asked for what there is not")
         client = self.headers.get(NODE_HEADER, "")
         server = self.server.desk.node_id
-        return Asking(path[1], int(path[2]), client, server, self.path, nonce), path[3]
+        return Asking(path[1], int(path[2]), client, server, self.path, nonce), path
 
     def _send(self, shown: str, content: bytes | BinaryIO) -> None:
         if isinstance(content, bytes):

@@ -1,8 +1,9 @@
-"""An agent's part in giving and getting checkpoint files among agents: one object for the shell."""
+"""An agent's part in what agents ask each other: one object for the shell."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +14,18 @@ from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
 
 from .config import AgentSettings
+from .connections import End
 from .isolation_files import Owner
-from .peer_client import PeerCopies
+from .model import GangKey
+from .peer_client import PeerCopies, PeerFailed
 from .peer_files import CopyFiles
 from .peer_gangs import Gangs
 from .peer_seal import Secret
 from .peer_server import Desk, PeerServer
 
 log = structlog.get_logger(__name__)
+
+_ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that begins anew does not answer for a moment
 
 
 class PeerTier:
@@ -31,6 +36,7 @@ class PeerTier:
         self._data = data
         self._gangs = Gangs()
         self._server = server
+        self._copies: PeerCopies | None = None
 
     @property
     def port(self) -> int:
@@ -46,7 +52,41 @@ class PeerTier:
         node_id, secret = self._settings.node_id, Secret(store)
         files = CopyFiles(self._data / "checkpoints", store)
         self._server.start(Desk(node_id, secret, self._gangs, files, owner))
-        return PeerCopies(node_id, secret, self._gangs, self._settings.peer_timeout_s)
+        copies = PeerCopies(node_id, secret, self._gangs, self._settings.peer_timeout_s)
+        self._copies = copies
+        return copies
+
+    def vouches(self, gang: GangKey, theirs: End, own: End) -> bool:
+        """Whether a connection from another machine is of a gang's user, as an agent there says.
+
+        True as well where an agent there answers nobody (`peer_copies` is off): nobody can tell.
+        """
+        known = self._gangs.live(gang.job_id, gang.attempt, 0.0)
+        if known is None or self._copies is None:
+            return False
+        address = theirs[0]
+        if any(node.address == address and node.copies_port is None for node in known.nodes):
+            return True
+        ends_s = time.monotonic() + _ASK_S
+        while True:
+            reasons = []
+            for peer in self._gangs.at(known, address, self._settings.node_id):
+                try:
+                    if self._copies.vouches(peer, gang, theirs, own):
+                        return True
+                except PeerFailed as error:
+                    reasons.append(f"{peer.node_id} {error}")
+            if not reasons or time.monotonic() > ends_s:
+                because = "; ".join(reasons) or "it is not of the gang's user there"
+                log.warning(
+                    "rendezvous.turned_away",
+                    job=gang.job_id,
+                    attempt=gang.attempt,
+                    address=address,
+                    because=because,
+                )
+                return False
+            time.sleep(_AGAIN_S)
 
     def stop(self) -> None:
         """Give nothing more."""

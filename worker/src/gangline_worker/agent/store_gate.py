@@ -4,7 +4,8 @@ The store listens in a network namespace that only this process has. Here a thre
 connections, asks the kernel whose they are, and passes the bytes of the right ones on:
 
 - from this machine: of the user that the gang's ranks run as;
-- from another one: from an address of the gang's nodes. Who it is there is that machine's to know.
+- from another one: from an address of the gang's nodes, if an agent there says that it is of the
+  gang's user. Until then the connection waits here.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import queue
 import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
+
+from .connections import End, is_here, uid_of
 
 T = TypeVar("T")
 
 _CLONE_NEWNET = 0x4000_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CHUNK_BYTES = 256 * 1024
+_WAIT_S = 20.0
+"""Who was not vouched for by then has to come again."""
+_WAITING_LIMIT = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +82,37 @@ class _Side:
 class _Door:
     """A gang's listening socket."""
 
+    key: str
     socket: socket.socket
     guests: Guests
     port: int
     sides: set[_Side] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A connection from another machine of which it is being asked whose it is."""
+
+    door: _Door
+    socket: socket.socket
+    since_s: float
+
+
 class Gate:
     """The doors of all gangs; one thread passes on what comes through them."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, ask: Callable[[int, str, End, End], None]) -> None:
+        """`ask` has somebody `tell`, by that number, whether a gang's guest connects like that.
+
+        It is given the gang's key, their end and ours, and must not wait for the answer.
+        """
         self._inside = inside
+        self._ask = ask
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
         self._selector = selectors.DefaultSelector()
         self._doors: dict[str, _Door] = {}
-        self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
@@ -97,18 +121,22 @@ class Gate:
     def open(self, key: str, listening: socket.socket, guests: Guests, port: int) -> None:
         """Let guests through `listening` to the store at `port` inside."""
         listening.setblocking(False)
-        self._ask(lambda: self._opened(key, _Door(listening, guests, port)))
+        self._soon(lambda: self._opened(_Door(key, listening, guests, port)))
 
     def close(self, key: str) -> None:
         """Let nobody through any more, and hang up; nothing happens when it is not open."""
-        self._ask(lambda: self._closed(key))
+        self._soon(lambda: self._closed(key))
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.put(what)
+    def _soon(self, what: Callable[[], None]) -> None:
+        self._todo.put(what)
         self._wake_w.send(b"w")
 
-    def _opened(self, key: str, door: _Door) -> None:
-        self._doors[key] = door
+    def tell(self, number: int, *, guest: bool) -> None:
+        """What was found of a connection that was asked about."""
+        self._soon(lambda: self._told(number, guest=guest))
+
+    def _opened(self, door: _Door) -> None:
+        self._doors[door.key] = door
         self._selector.register(door.socket, selectors.EVENT_READ, door)
 
     def _closed(self, key: str) -> None:
@@ -118,10 +146,11 @@ class Gate:
             door.socket.close()
             for side in list(door.sides):
                 self._hang_up(door, side)
+            self._turn_away(lambda waiting: waiting.door is door)
 
     def _run(self) -> None:
         while True:
-            for ready, mask in self._selector.select():
+            for ready, mask in self._selector.select(_WAIT_S if self._waiting else None):
                 if ready.data is None:
                     with contextlib.suppress(BlockingIOError):
                         self._wake_r.recv(4096)
@@ -130,17 +159,44 @@ class Gate:
                 else:
                     door, side = ready.data
                     self._serve(door, side, mask)
-            while not self._asked.empty():
-                self._asked.get()()
+            while not self._todo.empty():
+                self._todo.get()()
+            self._turn_away_late()
 
     def _accept(self, door: _Door) -> None:
         try:
             outer, peer = door.socket.accept()
         except OSError:
             return
-        if not admitted(door.guests, peer[:2], outer.getsockname()[:2]):
+        own, guests = outer.getsockname()[:2], door.guests
+        if is_here(peer[0]):
+            if uid_of(peer[:2], own) == guests.uid:
+                self._pass_on(door, outer)
+            else:
+                outer.close()
+        elif peer[0] in guests.peers and len(self._waiting) < _WAITING_LIMIT:
+            number = next(self._numbers)
+            self._waiting[number] = _Waiting(door, outer, time.monotonic())
+            self._ask(number, door.key, peer[:2], own)
+        else:
             outer.close()
-            return
+
+    def _told(self, number: int, *, guest: bool) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and guest:
+            self._pass_on(waiting.door, waiting.socket)
+        elif waiting is not None:
+            waiting.socket.close()
+
+    def _turn_away(self, whom: Callable[[_Waiting], bool]) -> None:
+        for number in [number for number, waiting in self._waiting.items() if whom(waiting)]:
+            self._waiting.pop(number).socket.close()
+
+    def _turn_away_late(self) -> None:
+        before_s = time.monotonic() - _WAIT_S
+        self._turn_away(lambda waiting: waiting.since_s < before_s)
+
+    def _pass_on(self, door: _Door, outer: socket.socket) -> None:
         try:
             inner = self._inside.connect(door.port)
         except OSError:
@@ -198,44 +254,3 @@ def _sent(to: socket.socket, data: bytes) -> int:
     with contextlib.suppress(BlockingIOError):
         return to.send(data)
     return 0
-
-
-def admitted(guests: Guests, peer: tuple[str, int], own: tuple[str, int]) -> bool:
-    """Whether a connection from `peer` to `own`, as (address, port), is a guest's."""
-    if _is_here(peer[0]):
-        return _uid_of(peer, own) == guests.uid
-    return peer[0] in guests.peers
-
-
-def _is_here(address: str) -> bool:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-def _uid_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
-    """Whose the other end of a connection within this machine is; None when nobody's any more."""
-    ends = [[_in_proc(peer), _in_proc(own)]]
-    if ":" not in peer[0]:  # the other end may be of a socket for both families
-        ends.append([f"0000000000000000FFFF0000{end}" for end in ends[0]])
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError):
-            for line in Path(f"/proc/thread-self/net/{table}").read_text("ascii").splitlines()[1:]:
-                fields = line.split()
-                # One that its process has closed has no inode, and is called root's.
-                if fields[1:3] in ends and int(fields[9]) != 0:
-                    return int(fields[7])
-    return None
-
-
-def _in_proc(end: tuple[str, int]) -> str:
-    """An address and port as the kernel writes them: words of the machine's order in hex."""
-    address, port = end
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    raw = socket.inet_pton(family, address)
-    words = struct.unpack(f"={len(raw) // 4}I", raw)
-    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"

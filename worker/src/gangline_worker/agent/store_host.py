@@ -15,10 +15,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import structlog
 
+from .connections import End
 from .forked import Forked
 from .model import GangKey, OpenStore, StoreFailed, StoreOpened
 from .zygote_host import ZygoteHost
@@ -27,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 _OPEN_ATTEMPTS = 10
 _RETRY_S = 0.3
+_ASKED_AT_ONCE = 32
 _ZYGOTE_S = 30.0
 """So long after the agent's start the process waits for a zygote to fork it."""
 _MODULE = f"{__package__}.store_server"
@@ -51,6 +54,11 @@ class KeptStores:
     wanted: tuple[WantedStore, ...]
 
 
+def unknown_guest(_gang: GangKey, _theirs: End, _own: End) -> bool:
+    """Who comes from an address of the gang's nodes is let in where nobody can be asked."""
+    return True
+
+
 class StoreHost:
     """Opens and closes TCPStores. `start` and `tick` from a thread that lives as long as it."""
 
@@ -58,8 +66,12 @@ class StoreHost:
         self,
         answer: Callable[[StoreOpened | StoreFailed], None],
         zygote: ZygoteHost | None = None,
+        vouches: Callable[[GangKey, End, End], bool] = unknown_guest,
     ) -> None:
+        """`vouches`: whether a connection from another machine, `theirs` to ours, is a gang's."""
         self._answer = answer
+        self._vouches = vouches
+        self._asking = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store-guests")
         self._zygote = zygote
         self._cold_after_s = 0.0
         self._process: subprocess.Popen[bytes] | Forked | None = None
@@ -153,6 +165,7 @@ class StoreHost:
 
     def stop(self) -> None:
         """End the process."""
+        self._asking.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
             process, self._process = self._process, None
             process.kill()
@@ -182,6 +195,9 @@ class StoreHost:
                     self._opened(answer["opened"])
                 elif "failed" in answer:
                     self._failed(answer["failed"], answer["error"])
+                elif "ask" in answer:
+                    ends = [(str(address), int(port)) for address, port in answer["ends"]]
+                    self._asking.submit(self._asked, answer["ask"], answer["key"], *ends)
 
     def _opened(self, key: str) -> None:
         with self._lock:
@@ -190,6 +206,13 @@ class StoreHost:
                 return
             self._open.add(key)
         self._answer(StoreOpened(wanted.action.gang))
+
+    def _asked(self, number: int, key: str, theirs: End, own: End) -> None:
+        with self._lock:
+            wanted = self._wanted.get(key)
+        guest = wanted is not None and self._vouches(wanted.action.gang, theirs, own)
+        with self._lock:
+            self._send(tell=number, guest=guest)
 
     def _failed(self, key: str, error: str) -> None:
         """Try again for a while: the port may still be held by what is just ending."""

@@ -4,7 +4,9 @@ Its standard output is a socket, over which commands come and answers go as JSON
 {"open": KEY, "address": A, "port": P, "uid": U or null, "peers": [ADDRESS...]} -> {"opened": KEY}
 or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with that socket. Each gang
 gets a store of its own on a socket that is bound to the given address alone: torch's own listens
-on all addresses. With a uid, only that user and those peers get through (`store_gate`).
+on all addresses. With a uid, only that user gets through (`store_gate`). Of a connection from one
+of those peers it asks {"ask": N, "key": KEY, "ends": [[ADDRESS, PORT], [ADDRESS, PORT]]}, and waits
+for {"tell": N, "guest": BOOL}.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import json
 import os
 import signal
 import socket
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+from .connections import End
 from .store_gate import Gate, Guests, Inside
 
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +45,8 @@ def listen(address: str, port: int) -> socket.socket:
 class Stores:
     """The stores by their keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, ask: Callable[[int, str, End, End], None]) -> None:
+        self._ask = ask
         self._stores: dict[str, object] = {}
         self._gate: tuple[Inside, Gate] | None = None
 
@@ -70,8 +76,13 @@ class Stores:
 
     def _build(self) -> tuple[Inside, Gate]:
         inside = Inside()
-        self._gate = inside, Gate(inside)
+        self._gate = inside, Gate(inside, self._ask)
         return self._gate
+
+    def tell(self, number: int, *, guest: bool) -> None:
+        """What was found of a connection that was asked about."""
+        if self._gate is not None:
+            self._gate[1].tell(number, guest=guest)
 
 
 def _serve(listening: socket.socket) -> object:
@@ -96,16 +107,24 @@ def main() -> None:
     os.dup2(2, 1)  # whatever torch prints must not look like an answer
     import torch.distributed  # noqa: F401 -- before the first command is answered
 
-    stores = Stores()
+    sending = threading.Lock()
 
-    def answer(**values: str) -> None:
-        channel.sendall(json.dumps(values).encode() + b"\n")
+    def answer(**values: object) -> None:
+        with sending:
+            channel.sendall(json.dumps(values).encode() + b"\n")
 
+    def ask(number: int, key: str, *ends: End) -> None:
+        answer(ask=number, key=key, ends=ends)
+
+    stores = Stores(ask)
     answer(ready="")
     for line in channel.makefile("rb"):
         command = json.loads(line)
         if "close" in command:
             stores.close(command["close"])
+            continue
+        if "tell" in command:
+            stores.tell(command["tell"], guest=command["guest"])
             continue
         key, uid = command["open"], command["uid"]
         guests = None if uid is None else Guests(uid, frozenset(command["peers"]))

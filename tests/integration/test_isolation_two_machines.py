@@ -1,0 +1,148 @@
+"""A rendezvous on one machine, and who gets to it from another one of its gang's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    NodeAssignment,
+    ReleaseReason,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.isolation import Isolation
+from gangline_schemas.job import JobSpec
+from isolation_scene import HOSTILE, OURS, THEIRS
+from node_scene import NodeScene, free_port, until
+from two_machines import two_machines
+
+MEETS = """
+import os, sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+address, port, rank = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+store = TCPStore(address, int(port), 2, is_master=False, timeout=timedelta(seconds=60))
+store.set(rank, "here")
+print("met", store.get("0").decode(), store.get("1").decode(), flush=True)
+while True:
+    time.sleep(0.1)
+"""
+STAYS = """
+import socket
+def stays(address, port):
+    with socket.create_connection((address, port), timeout=10) as link:
+        link.settimeout(3)
+        try:
+            return link.recv(1) != b""
+        except TimeoutError:
+            return True
+tell(stays=attempt(stays, *json.loads(os.environ["DOOR"])))
+"""
+
+
+@dataclass
+class Pair:
+    """Two machines with an agent each; `far` has no rendezvous."""
+
+    near: NodeScene
+    far: NodeScene
+    nodes: tuple[NodeInfo, NodeInfo]
+
+    def meet(self) -> GangAllocated:
+        """A gang with a rank on each, which have met at the near one."""
+        event = GangAllocated(
+            job_id="meets",
+            attempt=1,
+            team=OURS,
+            world_size=2,
+            nodes=tuple(
+                NodeAssignment(
+                    node_id=node.node_id,
+                    incarnation=node.incarnation,
+                    address=node.address,
+                    gpus=(0,),
+                    first_rank=rank,
+                    copies_port=node.copies_port,
+                )
+                for rank, node in enumerate(self.nodes)
+            ),
+            rendezvous=Rendezvous(address=self.nodes[0].address, port=free_port()),
+            spec=JobSpec.model_validate(
+                {
+                    "name": "j", "team": OURS, "resources": {"gpus": 2},
+                    "command": ["python", "-c", MEETS],
+                }
+            ),
+        )  # fmt: skip
+        self.near.publish(event.job_id, event)
+        return event
+
+    def tries(self, job_id: str, team: str, door: Rendezvous) -> str:
+        """What becomes of a connection that another job's rank makes from the far machine."""
+        gang = self.far.allocate(
+            self.nodes[1],
+            job_id=job_id,
+            team=team,
+            gpus=[1],
+            command=["python", "-c", HOSTILE + STAYS],
+            env={"DOOR": json.dumps([door.address, door.port])},
+        )
+        until(lambda: bool(self.told(job_id)), f"{job_id} told nothing")
+        self.far.release(gang, ReleaseReason.SUCCEEDED)
+        return str(json.loads(self.told(job_id)[0])["stays"])
+
+    def told(self, job_id: str) -> list[str]:
+        return [line for rank in (0, 1) for line in self.near.lines(rank, job_id=job_id)]
+
+
+@pytest.fixture(scope="module")
+def pair(kafka_bootstrap: str) -> Iterator[Pair]:
+    with ExitStack() as ends:
+        machines = ends.enter_context(two_machines(kafka_bootstrap))
+        made = Path(
+            ends.enter_context(
+                TemporaryDirectory(
+                    prefix="gangline-two-", dir="/var/tmp", ignore_cleanup_errors=True
+                )
+            )
+        )
+        made.chmod(0o755)
+        scenes: list[NodeScene] = []
+        for machine in machines:
+            (made / machine.name).mkdir(mode=0o755)
+            scene = NodeScene(
+                made / machine.name,
+                kafka_bootstrap,
+                names=scenes[0].names if scenes else None,
+                entering=machine.entering,
+                GANGLINE_ADDRESS=machine.address,
+                GANGLINE_STORE_URL=f"file://{made / 'store'}",
+                GANGLINE_ISOLATION="auto",
+            )
+            scenes.append(ends.enter_context(scene))
+        near, far = scenes
+        nodes = near.start_agent(), far.start_agent()
+        if any(node.isolation.strength < Isolation.USER.strength for node in nodes):
+            pytest.skip("this machine has no users for teams")
+        yield Pair(near, far, nodes)
+
+
+def test_from_another_machine_of_the_gang_its_own_user_alone_gets_to_the_rendezvous(
+    pair: Pair,
+) -> None:
+    gang = pair.meet()
+    until(lambda: pair.told(gang.job_id).count("met here here") == 2, "they never met")
+    stranger = pair.tries("stranger", THEIRS, gang.rendezvous)
+    assert stranger in {"False", "ConnectionResetError"}
+    assert pair.tries("teammate", OURS, gang.rendezvous) == "True", "as on the near machine"
+    log = (pair.near.folder / "agent.log").read_text()
+    assert log.count("rendezvous.turned_away") == 1
+    assert "it is not of the gang's user there" in log

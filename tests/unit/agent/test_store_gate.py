@@ -1,0 +1,135 @@
+"""The door of a rendezvous: connections from another machine wait until somebody knows them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gangline_worker.agent import store_gate
+from gangline_worker.agent.connections import End
+from gangline_worker.agent.store_gate import Gate, Guests
+from gangline_worker.agent.store_server import listen
+
+GANG = "job/1"
+
+
+class Indoors:
+    """A store that answers each message with the same one. Only this process gets there."""
+
+    def __init__(self) -> None:
+        self.listening = listen("127.0.0.1", 0)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self.listening.getsockname()[1])
+
+    def connect(self, port: int) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port))
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._echo, args=(self.listening.accept()[0],)).start()
+
+    @staticmethod
+    def _echo(link: socket.socket) -> None:
+        with link, contextlib.suppress(OSError):
+            while data := link.recv(100):
+                link.sendall(data)
+
+
+@dataclass
+class Door:
+    """An open door, and what was asked about who came."""
+
+    gate: Gate
+    at: tuple[str, int]
+    questions: queue.Queue[tuple[int, str, End, End]]
+
+    @contextlib.contextmanager
+    def visit(self) -> Iterator[tuple[socket.socket, int]]:
+        """A connection from elsewhere that has said something; the number of the question."""
+        with socket.create_connection(self.at, timeout=30) as link:
+            link.sendall(b"hello")
+            number, key, theirs, own = self.questions.get(timeout=30)
+            assert (key, theirs, own) == (GANG, link.getsockname(), self.at)
+            yield link, number
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+    monkeypatch.setattr(store_gate, "is_here", lambda _: False)
+    indoors = Indoors()
+    questions: queue.Queue[tuple[int, str, End, End]] = queue.Queue()
+    gate = Gate(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
+    listening = listen("127.0.0.1", 0)
+    at = listening.getsockname()
+    gate.open(GANG, listening, Guests(uid=0, peers=frozenset({"127.0.0.1"})), indoors.port)
+    yield Door(gate, at, questions)
+    gate.close(GANG)
+    indoors.listening.close()
+
+
+def hung_up(link: socket.socket) -> bool:
+    try:
+        return link.recv(100) == b""
+    except ConnectionResetError:  # with what it had said unread
+        return True
+
+
+def test_a_guest_is_passed_on_with_what_it_said_meanwhile(door: Door) -> None:
+    with door.visit() as (link, number):
+        link.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            link.recv(100)
+        link.settimeout(30)
+        door.gate.tell(number, guest=True)
+        assert link.recv(100) == b"hello"
+
+
+def test_a_stranger_is_hung_up_on(door: Door) -> None:
+    with door.visit() as (link, number):
+        door.gate.tell(number, guest=False)
+        assert hung_up(link)
+        door.gate.tell(number, guest=True)  # an answer that comes twice opens nothing
+    with door.visit() as (link, number):
+        door.gate.tell(number, guest=True)
+        assert link.recv(100) == b"hello"
+
+
+def test_who_waits_when_the_door_closes_is_hung_up_on(door: Door) -> None:
+    with door.visit() as (link, number):
+        door.gate.close(GANG)
+        assert hung_up(link)
+        door.gate.tell(number, guest=True)
+
+
+def test_a_question_that_nobody_answers_keeps_nobody_for_ever(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_gate, "_WAIT_S", 0.0)
+    with door.visit() as (link, _):
+        door.gate.close("another gang")  # the gate looks around
+        assert hung_up(link)
+
+
+def test_from_any_other_address_nobody_is_even_asked_about(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indoors = Indoors()
+    listening = listen("127.0.0.1", 0)
+    at = listening.getsockname()
+    guests = Guests(uid=0, peers=frozenset({"192.0.2.7"}))
+    door.gate.open("other/1", listening, guests, indoors.port)
+    with socket.create_connection(at, timeout=30) as link:
+        assert hung_up(link)
+    door.gate.close("other/1")
+    indoors.listening.close()
+    assert door.questions.empty()
