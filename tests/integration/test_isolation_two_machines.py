@@ -56,10 +56,10 @@ class Pair:
     far: NodeScene
     nodes: tuple[NodeInfo, NodeInfo]
 
-    def meet(self) -> GangAllocated:
+    def meet(self, job_id: str) -> GangAllocated:
         """A gang with a rank on each, which have met at the near one."""
         event = GangAllocated(
-            job_id="meets",
+            job_id=job_id,
             attempt=1,
             team=OURS,
             world_size=2,
@@ -82,7 +82,9 @@ class Pair:
                 }
             ),
         )  # fmt: skip
-        self.near.publish(event.job_id, event)
+        self.near.publish(job_id, event)
+        met = "met here here"
+        until(lambda: self.told(job_id).count(met) == 2, f"{job_id} never met")
         return event
 
     def tries(self, job_id: str, team: str, door: Rendezvous) -> str:
@@ -138,11 +140,18 @@ def pair(kafka_bootstrap: str) -> Iterator[Pair]:
 def test_from_another_machine_of_the_gang_its_own_user_alone_gets_to_the_rendezvous(
     pair: Pair,
 ) -> None:
-    gang = pair.meet()
-    until(lambda: pair.told(gang.job_id).count("met here here") == 2, "they never met")
+    gang = pair.meet("meets")
     stranger = pair.tries("stranger", THEIRS, gang.rendezvous)
     assert stranger in {"False", "ConnectionResetError"}
     assert pair.tries("teammate", OURS, gang.rendezvous) == "True", "as on the near machine"
     log = (pair.near.folder / "agent.log").read_text()
     assert log.count("rendezvous.turned_away") == 1
     assert "it is not of the gang's user there" in log
+    pair.near.release(gang, ReleaseReason.CANCELLED)
+
+
+def test_when_a_gang_of_two_machines_is_released_the_next_one_still_meets(pair: Pair) -> None:
+    for number in range(3):
+        gang = pair.meet(f"one-of-many-{number}")
+        pair.near.release(gang, ReleaseReason.CANCELLED)
+    assert "store_server.died" not in (pair.near.folder / "agent.log").read_text()

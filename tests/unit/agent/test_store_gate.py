@@ -52,6 +52,7 @@ class Door:
     gate: Gate
     at: tuple[str, int]
     questions: queue.Queue[tuple[int, str, End, End]]
+    inside: int
 
     @contextlib.contextmanager
     def visit(self) -> Iterator[tuple[socket.socket, int]]:
@@ -72,7 +73,7 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
     gate.open(GANG, listening, Guests(uid=0, peers=frozenset({"127.0.0.1"})), indoors.port)
-    yield Door(gate, at, questions)
+    yield Door(gate, at, questions, indoors.port)
     gate.close(GANG)
     indoors.listening.close()
 
@@ -109,6 +110,24 @@ def test_who_waits_when_the_door_closes_is_hung_up_on(door: Door) -> None:
         door.gate.close(GANG)
         assert hung_up(link)
         door.gate.tell(number, guest=True)
+
+
+def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Door) -> None:
+    with contextlib.ExitStack() as guests:
+        links = []
+        for _ in range(3):
+            link, number = guests.enter_context(door.visit())
+            door.gate.tell(number, guest=True)
+            assert link.recv(100) == b"hello"
+            links.append(link)
+        door.gate.close(GANG)
+        assert all(map(hung_up, links))
+    another = listen("127.0.0.1", 0)
+    door.at = another.getsockname()
+    door.gate.open(GANG, another, Guests(0, frozenset({"127.0.0.1"})), door.inside)
+    with door.visit() as (link, number):
+        door.gate.tell(number, guest=True)
+        assert link.recv(100) == b"hello"
 
 
 def test_a_question_that_nobody_answers_keeps_nobody_for_ever(

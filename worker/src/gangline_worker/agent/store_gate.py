@@ -244,7 +244,7 @@ class Gate:
             self._selector.unregister(side.socket)
 
     def _hang_up(self, door: _Door, side: _Side) -> None:
-        for end in filter(None, (side, side.other)):
+        for end in door.sides & {side, side.other}:  # not what was hung up with its other end
             self._watch(door, end, 0)
             end.socket.close()
             door.sides.discard(end)

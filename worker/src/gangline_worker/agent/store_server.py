@@ -103,6 +103,7 @@ def main() -> None:
     """Serve until the agent closes its end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     _be_as_dear_as_the_agent()
+    threading.excepthook = _end
     channel = socket.socket(fileno=os.dup(1))
     os.dup2(2, 1)  # whatever torch prints must not look like an answer
     import torch.distributed  # noqa: F401 -- before the first command is answered
@@ -134,6 +135,12 @@ def main() -> None:
             answer(failed=key, error=str(error).splitlines()[0])
         else:
             answer(opened=key)
+
+
+def _end(failed: threading.ExceptHookArgs) -> None:
+    """Without one of its threads this process is of no use; the agent starts it again."""
+    threading.__excepthook__(failed)
+    os._exit(1)
 
 
 def _be_as_dear_as_the_agent() -> None:
