@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ STAYS = """
 import socket
 def stays(address, port):
     with socket.create_connection((address, port), timeout=10) as link:
-        link.settimeout(3)
+        link.settimeout(7)  # longer than an agent may take to say whose it is
         try:
             return link.recv(1) != b""
         except TimeoutError:
@@ -147,6 +148,17 @@ def test_from_another_machine_of_the_gang_its_own_user_alone_gets_to_the_rendezv
     log = (pair.near.folder / "agent.log").read_text()
     assert log.count("rendezvous.turned_away") == 1
     assert "it is not of the gang's user there" in log
+    pair.near.release(gang, ReleaseReason.CANCELLED)
+
+
+def test_agents_that_begin_anew_in_place_still_know_whose_connections_are(pair: Pair) -> None:
+    gang = pair.meet("goes-on")
+    for scene in (pair.near, pair.far):
+        assert scene.agent is not None
+        scene.agent.send_signal(signal.SIGHUP)
+        until(lambda scene=scene: "agent.goes_on" in (scene.folder / "agent.log").read_text())
+    assert pair.tries("teammate-of-it", OURS, gang.rendezvous) == "True"
+    assert pair.tries("stranger-to-it", THEIRS, gang.rendezvous) != "True"
     pair.near.release(gang, ReleaseReason.CANCELLED)
 
 

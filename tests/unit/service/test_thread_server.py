@@ -27,8 +27,8 @@ class Waits(BaseHTTPRequestHandler):
 
 
 class Door(ThreadServer):
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Waits, name="door", close_within_s=0.05, at_once=1)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Waits, name="door", close_within_s=0.05, at_once=1)
         self.asked, self.let_go = threading.Event(), threading.Event()
 
 
@@ -81,3 +81,11 @@ def test_a_thread_that_could_not_be_started_takes_no_place(
         full.setattr(threading.Thread, "start", refuse)
         assert answer(socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)) == b""
     assert answer(ask(door)).startswith(b"HTTP/1.0 200")
+
+
+def test_the_next_one_listens_at_the_same_port_at_once(door: Door) -> None:
+    door.let_go.set()
+    connection = ask(door)
+    assert answer(connection).startswith(b"HTTP/1.0 200")  # it hung up first: its end lingers
+    door.close()
+    Door(door.port).close()

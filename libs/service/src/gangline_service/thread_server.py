@@ -7,6 +7,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
+from socketserver import TCPServer
 
 import structlog
 
@@ -84,8 +85,7 @@ class ThreadServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Without the standard one's reverse look-up of the host name, which can take seconds."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         """A client that went away is no news; anything else is."""

@@ -304,7 +304,11 @@ class Agent:
             pace=Pace(limit * 1e6) if limit is not None else None,
             uploads=open_store(url, options=S3Options(retry=Retry.within(_UPLOADS_WAIT_S))),
         )
-        peers = self._peers.start(store, self._isolator.owner) if self._peers is not None else None
+        peers = None
+        if self._peers is not None:
+            for gang in self._handover.core.gangs if self._handover is not None else ():
+                self._peers.note(gang.allocation)
+            peers = self._peers.start(store, self._isolator.owner)
         preparer = Preparer(self._folders, store, checkpoints, self._isolator.owner, peers)
         return Parts(
             self._inbox,

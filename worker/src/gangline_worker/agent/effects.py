@@ -216,7 +216,7 @@ class Effects:
             else:
                 self._grounds[action.gang] = ground
         self._inbox.put(outcome)
-        self._parts.preparer.make_room()
+        self._parts.preparer.make_room({gang.job_id for gang in list(self._grounds)})
 
     def _open_store(self, action: OpenStore) -> None:
         ground = self._grounds[action.gang]

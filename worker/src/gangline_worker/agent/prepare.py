@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
@@ -135,8 +135,9 @@ class Preparer:
         """Delete what was prepared for a gang, except its checkpoints."""
         shutil.rmtree(self._work(key), ignore_errors=True)
 
-    def make_room(self) -> None:
-        """Delete what nobody has used for long; what a gang was prepared with counts as used."""
+    def make_room(self, here: Iterable[str]) -> None:
+        """Delete what nobody has used for long; the folders of jobs that are `here` are in use."""
+        note_use(*(self._folders.data / "checkpoints" / job_id for job_id in here))
         delete_unused(self._folders.data, time.time())
 
     def stop(self) -> None:
