@@ -18,7 +18,7 @@ from gangline_storage.durable import write_all
 from gangline_worker.checkpoint.direct import past_page_cache
 
 WRITE_BYTES = 32 << 20  # at once; the memory is filled further while the disk takes them
-READ_CHUNK_BYTES = 2 << 20  # hashed while the CPU's cache has it; each call has its cost too
+READ_CHUNK_BYTES = 1 << 20  # hashed while the core's own cache has it; each call has its cost too
 
 
 class CorruptCheckpoint(Exception):
