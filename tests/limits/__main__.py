@@ -43,11 +43,10 @@ def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", TESTS, *arguments]
     variables = [f"{name}={value}" for name, value in environment.items()]
     run = f"cd {shlex.quote(str(root))} && exec {shlex.join(['env', '-i', *variables, *pytest])}"
-    encoded = base64.b64encode(run.encode()).decode()
     command = [
         *(kernel, f"mem={MEMORY}", "rootfstype=hostfs", "rootflags=/", "rw", "quiet", "loglevel=1"),
         *(f"init={Path(__file__).with_name('init.sh')}", "con=null", "con0=fd:0,fd:1"),
-        f"GANGLINE_RUN={encoded}",
+        *(f"GANGLINE_ROOT={encoded(str(root))}", f"GANGLINE_RUN={encoded(run)}"),
     ]
     console = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
@@ -64,6 +63,11 @@ def main(arguments: list[str]) -> int:
     finally:
         console.kill()
     return code
+
+
+def encoded(text: str) -> str:
+    """As one word of a kernel's command line."""
+    return base64.b64encode(text.encode()).decode()
 
 
 if __name__ == "__main__":

@@ -72,6 +72,24 @@ def test_a_dry_run_of_a_job_that_would_be_rejected_ends_with_2(
     assert (shown.code, note in " ".join(shown.out.split())) == (2, True)
 
 
+def test_a_dry_run_of_a_job_that_would_fail_at_once_ends_with_2_and_one_that_waits_with_0(
+    gangline: Runner, stub: Stub, file: Path
+) -> None:
+    reason = "resume_from: run llama-1 has no committed checkpoint of step 99"
+    never = {"starts": "never", "gpus": 2, "message": reason}
+    stub.on("POST", "/v1/what-if", never)
+    shown = gangline("submit", str(file), "--dry-run")
+    assert (shown.code, reason in " ".join(shown.out.split())) == (2, True)
+    waiting = {
+        "job_id": JOB, "code": "capacity", "message": "m", "since": NOW, "position": 1,
+        "gpus": {"wanted": 2, "fewest": 2, "free": 0, "total": 0},
+        "outlook": {"eta": None, "eta_reason": "no node is that large"},
+    }  # fmt: skip
+    stub.on("POST", "/v1/what-if", never | {"message": "no node is that large", "waiting": waiting})
+    shown = gangline("submit", str(file), "--dry-run")
+    assert (shown.code, "no node is that large" in " ".join(shown.out.split())) == (0, True)
+
+
 def test_the_plan_says_what_is_in_the_way(gangline: Runner, stub: Stub, file: Path) -> None:
     stub.on("GET", "/v1/nodes", {"nodes": [NODE | {"status": "failed"}]})
     shown = gangline("submit", str(file), "--set", "resources.gpus=7", "--dry-run")

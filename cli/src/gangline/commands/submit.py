@@ -51,10 +51,11 @@ def submit(  # noqa: PLR0917 -- options of a command line
     job_file = read_job_file(file, overrides_of(settings, team))
     client, out = session.client, session.out
     plan = client.dry_run(job_file)
-    text = plan_text(job_file, plan, client.teams(), client.nodes(), outlook_of(session, job_file))
+    outlook = outlook_of(session, job_file)
+    text = plan_text(job_file, plan, client.teams(), client.nodes(), outlook)
     if dry_run:
         out.show(plan, text)
-        if plan.rejected:
+        if plan.rejected or _fails_at_once(outlook):
             raise typer.Exit(int(ExitCode.USAGE))
         return
     out.note(text)
@@ -123,6 +124,11 @@ def outlook_of(session: Session, file: JobFile) -> WhatIf | None:
         return session.client.what_if(file)
     except CliError:
         return None
+
+
+def _fails_at_once(outlook: WhatIf | None) -> bool:
+    """Whether the scheduler would end the job instead of letting it wait."""
+    return outlook is not None and outlook.starts == "never" and outlook.waiting is None
 
 
 def plan_text(
