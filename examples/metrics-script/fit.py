@@ -3,7 +3,6 @@
 Outside of Gangline (python fit.py) all calls of gangline_worker work and go nowhere.
 """
 
-import os
 import time
 
 import torch
@@ -32,8 +31,6 @@ def main() -> None:
         first = restored.step + 1
         print(f"resumed after step {restored.step}", flush=True)
 
-    interval_s = float(os.environ.get("GANGLINE_CHECKPOINT_INTERVAL_S", "600"))
-    last_save = time.monotonic()
     doing("training")  # from now on a hang is told from a slow step
     for step in range(first, settings["steps"] + 1):
         powers = torch.stack([x**n for n in range(4)])
@@ -44,10 +41,8 @@ def main() -> None:
 
         reason = should_stop()  # preempted, cancelled, ...: there are stop_grace_seconds to save
         last = step == settings["steps"]
-        due = time.monotonic() - last_save > interval_s
-        if due or last or reason or should_checkpoint():
+        if should_checkpoint() or last or reason:
             save({"weights": weights.data}, step, {"loss": loss.item()})
-            last_save = time.monotonic()
         if last:
             print(f"loss {loss.item():.5f} after {step} steps", flush=True)
         elif reason:

@@ -100,7 +100,9 @@ def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None
     others = {"resume_from": first.job_id, "resources.gpus": 1, "hyperparameters.steps": 30}
     second = run(client, "fsdp-script/job.yaml", **others)
     assert (0, "resumed after step 20") in said(client, second)
-    whole = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 30})
+    by_time = {"hyperparameters.save_every": 1000, "checkpoint.interval_minutes": 0.0005}
+    whole = run(client, "fsdp-script/job.yaml", **{"hyperparameters.steps": 30}, **by_time)
+    assert len(client.checkpoints(whole.job_id)) > 1, "it saves by the interval of its job"
     losses = [
         {step.step: step.metrics["loss"] for step in client.metrics(
             job.job_id, ["loss"], follow=True)}

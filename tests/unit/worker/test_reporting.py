@@ -147,6 +147,32 @@ def test_what_the_agent_asks_is_heard(agent: AgentEnd) -> None:
     assert not reporter.should_checkpoint()
 
 
+def test_a_checkpoint_is_due_by_the_jobs_interval_on_rank_0(agent: AgentEnd) -> None:
+    now = [0.0]
+    reporter = Reporter(agent.path, interval_s=60.0, clock=lambda: now[0])
+    assert not reporter.should_checkpoint()
+    now[0] = 60.0
+    assert [reporter.should_checkpoint() for _ in range(2)] == [True, False]
+    now[0] = 90.0
+    reporter.save_begins()
+    now[0] = 140.0
+    assert not reporter.should_checkpoint(), "it counts from the last save"
+    agent.ask(Control(interval_s=50.0))
+    until(reporter.should_checkpoint)
+    now[0] = 190.0
+    agent.ask(Control(interval_s=50.0, behind=True))
+    until(lambda: reporter.behind)
+    assert not reporter.should_checkpoint(), "the store is behind"
+    agent.ask(Control(interval_s=50.0, behind=True, checkpoint_request=1))
+    until(reporter.should_checkpoint)
+    now[0] = 240.0
+    agent.ask(Control(interval_s=50.0, checkpoint_request=1))
+    until(reporter.should_checkpoint)
+    other = Reporter(None, rank=1, interval_s=60.0, clock=lambda: now[0])
+    now[0] = 1000.0
+    assert not other.should_checkpoint(), "its clock would tell it of another step"
+
+
 def test_an_agent_that_is_gone_stops_the_rank(agent: AgentEnd) -> None:
     reporter = Reporter(agent.path)
     agent.wait_for(lambda said: len(said) == 1)

@@ -32,7 +32,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Final
 
@@ -51,6 +51,7 @@ from gangline_schemas.rank_protocol import (
     Troubled,
 )
 from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
+from gangline_worker.save_interval import SaveInterval, named_interval_s
 
 SOCKET_ENV: Final = "GANGLINE_AGENT_SOCKET"
 TOKEN_ENV: Final = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- the variable's name, not a token
@@ -114,6 +115,8 @@ class Reporter:
         flush_period_s: float = FLUSH_PERIOD_S,
         queue_limit: int = QUEUE_LIMIT,
         policy: TrainingPolicy | None = None,
+        interval_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect to the agent and start the background thread; do nothing without a path.
 
@@ -139,6 +142,8 @@ class Reporter:
         self._stop_reason: str | None = None
         self._committed: int | None = None
         self._interval_s: float | None = None
+        self._interval = SaveInterval(interval_s, lambda: self._interval_s, clock)
+        self._rank = rank
         self._behind = False
         self._requests_seen = 0
         self._requests_answered = 0
@@ -286,6 +291,21 @@ class Reporter:
         return self._committed
 
     def should_checkpoint(self) -> bool:
+        """Whether somebody has asked for a save, or one is due by the interval (on rank 0).
+
+        True once for each. One that is due waits while the store has not taken those before it.
+        """
+        due = self._rank == 0 and not self._behind and self._interval.passed()
+        if not (self.asked_to_save() or due):
+            return False
+        self.save_begins()
+        return True
+
+    def save_begins(self) -> None:
+        """The interval to the next one begins."""
+        self._interval.begin()
+
+    def asked_to_save(self) -> bool:
         """True once for each time that a checkpoint was asked for since the last call."""
         seen = self._requests_seen
         if seen == self._requests_answered:
@@ -427,6 +447,7 @@ def reporter() -> Reporter:
                     token=os.environ.get(TOKEN_ENV, ""),
                     rank=int(os.environ.get("RANK", "0")),
                     policy=TrainingPolicy.decode(os.environ.get(TRAINING_ENV) or "{}"),
+                    interval_s=named_interval_s(),
                 )
     return _reporter
 
@@ -500,9 +521,12 @@ class doing:  # noqa: N801 -- used like a function, and with `with`
 
 
 def should_checkpoint() -> bool:
-    """True once for each checkpoint that was asked for (before a drain, on a failing GPU).
+    """True once for each checkpoint that is due by the job's interval, or was asked for.
 
-    Each rank learns of it on its own: agree across ranks before saving together.
+    The interval is `checkpoint.interval_minutes`, or what is advised with `adapt_interval`. It
+    counts from the last `save`, on rank 0 alone, and waits while the store is behind with earlier
+    saves. Asked for is one on a failing GPU, say. Each rank learns of it on its own: agree across
+    ranks before saving together.
     """
     return reporter().should_checkpoint()
 

@@ -132,6 +132,7 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     for result in failed:
         warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
     saver.begin(step, tensors, {"skeleton": skeleton}, figures)
+    reporter().save_begins()
     saver.let_go()
     return not failed
 

@@ -21,6 +21,7 @@ from gangline_worker.checkpoint.public import (
 from gangline_worker.checkpoint.saver import AsyncSaver, SaveResult
 from gangline_worker.loss_watch import NotFiniteError
 from gangline_worker.reporting import reporter
+from gangline_worker.save_interval import SaveInterval, named_interval_s
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.console import complain
 
@@ -38,11 +39,9 @@ class CheckpointSchedule:
 
         `changed_s` gives another one once the agent has named it while the rank runs.
         """
-        named = os.environ.get("GANGLINE_CHECKPOINT_INTERVAL_S")
-        self._interval_s = float(named) if named else config.checkpoint_interval_s
+        interval_s = named_interval_s() or config.checkpoint_interval_s
+        self._interval = SaveInterval(interval_s, changed_s, clock)
         self._every_steps = config.checkpoint_every_steps
-        self._clock, self._changed_s = clock, changed_s
-        self._last = clock()
         self._asked = False
         self._put_off = False
 
@@ -53,9 +52,7 @@ class CheckpointSchedule:
     def wanted(self, step: int, rank: int) -> bool:
         """Whether this rank wants to save after `step`; the clock counts on rank 0 alone."""
         by_steps = self._every_steps > 0 and step % self._every_steps == 0
-        interval_s = self._changed_s() or self._interval_s
-        by_time = rank == 0 and self._clock() - self._last >= interval_s
-        return self._asked or by_steps or by_time
+        return self._asked or by_steps or (rank == 0 and self._interval.passed())
 
     def put_off(self) -> bool:
         """One is wanted and cannot begin yet; whether that is news since the last."""
@@ -65,7 +62,7 @@ class CheckpointSchedule:
     def saved(self) -> None:
         """A save has begun."""
         self._asked = self._put_off = False
-        self._last = self._clock()
+        self._interval.begin()
 
 
 class Checkpointer:

@@ -42,7 +42,6 @@ from gangline_worker.reporting import (
     doing,
     report,
     reporter,
-    should_checkpoint,
     should_skip,
     should_stop,
 )
@@ -276,7 +275,7 @@ class Trainer:
         )
 
     def _news(self, result: StepResult) -> StepNews:
-        if should_checkpoint():
+        if reporter().asked_to_save():
             self.schedule.ask()
         reason = should_stop()
         return StepNews(
