@@ -90,6 +90,7 @@ def test_a_killed_run_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> N
     run = gang.wait()
     assert run.codes == (0, 0), run.text
     assert run.losses() == undisturbed.losses()
+    assert "resumed from attempt-0001/step-0000000003\n" in run.text
     last = at_step(run, STEPS)
     assert last.parent.name == "attempt-0002"
     assert shards(last) == shards(at_step(undisturbed, STEPS))
@@ -164,6 +165,7 @@ def test_another_world_size_goes_on_alike(
     assert list(losses) == list(range(7, STEPS + 1))
     for step, loss in losses.items():
         assert loss == pytest.approx(undisturbed.losses()[step], abs=1e-5)
+    assert "step-0000000006, saved with other settings and other code\n" in run.text
 
 
 def test_ddp_equals_fsdp_and_goes_on_bit_for_bit(undisturbed: Run, tmp_path: Path) -> None:

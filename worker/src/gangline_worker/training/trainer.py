@@ -404,9 +404,10 @@ class Trainer:
 
     def _resume(self, folder: Path) -> None:
         error: Exception | None = None
+        others: tuple[str, ...] = ()
         try:
             rank, size = self.world.rank, self.world.size
-            self._load(Checkpoint(folder, another_copy, rank=rank, world_size=size))
+            others = self._load(Checkpoint(folder, another_copy, rank=rank, world_size=size))
         except (CorruptCheckpoint, WrongCheckpoint, DataError) as found:
             error = found
         # Damage is tried elsewhere, and a start that does not fit is not: all ranks end alike.
@@ -416,9 +417,11 @@ class Trainer:
         if not all_agree(self.world.control, ok=error is None):
             raise error or CorruptCheckpoint(folder, "another rank could not load its part")
         if self.world.rank == 0:
-            say(f"resumed from {folder.parent.name}/{folder.name}")
+            saved = f", saved with other {' and other '.join(others)}" if others else ""
+            say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
 
-    def _load(self, checkpoint: Checkpoint) -> None:
+    def _load(self, checkpoint: Checkpoint) -> tuple[str, ...]:
+        """Go on from it; what is not now as it was when it was saved, in words."""
         world = self.world
         checkpoint.fill(holdings(self._tensors, world.rank, world.size))
         try:
@@ -439,3 +442,8 @@ class Trainer:
         else:  # there is no state for each new rank: draw anew, but not what was drawn before
             seed_everything(self.config.seed + state.step, world.rank)
         self.model.plain.reset_buffers()
+        now = {
+            "settings": state.config_digest == self.config.digest(),
+            "code": state.code_ref == code_ref(),
+        }
+        return tuple(name for name, same in now.items() if not same)
