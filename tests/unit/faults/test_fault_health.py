@@ -15,6 +15,7 @@ from gangline_faults.policy.trends import TrendLimits
 from gangline_faults.state import FaultState, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.scheduling import NodeCordoned
 from gangline_schemas.events.workers import GpuHealth, NodeHealth, WorkerHeartbeat
 
 
@@ -147,6 +148,34 @@ def test_it_can_be_turned_off() -> None:
     cluster = Cluster(trends=TrendLimits(save_every_s=0))
     cluster.reads(disk_free_gb=5)
     assert asked(cluster.reads(disk_free_gb=0.1)) == {}
+
+
+def drained(*, move_jobs: bool = True, incarnation: str = "a") -> NodeCordoned:
+    return NodeCordoned(node_id="n2", incarnation=incarnation, reason="drain", move_jobs=move_jobs)
+
+
+def test_gangs_on_a_draining_node_are_asked_to_save_at_most_so_often() -> None:
+    cluster = Cluster()
+    said = cluster.run.feed(drained())
+    assert asked(said) == dict.fromkeys(("job-1", "job-2"), "node n2 is being drained")
+    assert {e.node_id for e in said if isinstance(e, CheckpointRequested)} == {None}, "no sign"
+    assert asked(cluster.run.feed(drained())) == {}, "it came twice"
+    cluster.run.now += timedelta(seconds=601)
+    assert asked(cluster.run.feed(drained())).keys() == {"job-1", "job-2"}
+
+
+@pytest.mark.parametrize(
+    "cordon",
+    [
+        drained(move_jobs=False),
+        drained(incarnation="older"),
+        NodeCordoned(node_id="n2", incarnation="a", reason="leaving"),
+        NodeCordoned(node_id="n3", incarnation="a", reason="drain", move_jobs=True),
+    ],
+    ids=["stays", "older", "leaving", "idle"],
+)
+def test_other_cordons_ask_nobody(cordon: NodeCordoned) -> None:
+    assert Cluster().run.feed(cordon) == []
 
 
 def test_a_repeated_reading_and_one_of_an_older_incarnation_say_nothing() -> None:

@@ -21,11 +21,16 @@ from fault_scene import (
 )
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed, IncidentClosed
+from gangline_schemas.events.scheduling import NodeCordoned
 from gangline_schemas.events.workers import ExitReason, NodeLeaving
 
 
 def leaving(node_id: str, incarnation: str) -> NodeLeaving:
     return NodeLeaving(node_id=node_id, incarnation=incarnation, reason="spot")
+
+
+def drained(node_id: str, incarnation: str) -> NodeCordoned:
+    return NodeCordoned(node_id=node_id, incarnation=incarnation, reason="drain", move_jobs=True)
 
 
 JOBS = st.sampled_from(["job-1", "job-2"])
@@ -58,6 +63,7 @@ INPUTS = st.one_of(
     st.builds(ended, JOBS),
     st.builds(moved, ATTEMPTS),
     st.builds(committed, st.sampled_from([10, 20]), ATTEMPTS, JOBS),
+    st.builds(drained, NODES, INCARNATIONS),
     st.builds(leaving, NODES, INCARNATIONS),
     EXITS,
 )

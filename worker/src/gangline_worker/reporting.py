@@ -525,8 +525,8 @@ def should_checkpoint() -> bool:
 
     The interval is `checkpoint.interval_minutes`, or what is advised with `adapt_interval`. It
     counts from the last `save`, on rank 0 alone, and waits while the store is behind with earlier
-    saves. Asked for is one on a failing GPU, say. Each rank learns of it on its own: agree across
-    ranks before saving together.
+    saves. One is asked for before a drain, or on a failing GPU. Each rank learns of it on its own:
+    agree across ranks before saving together.
     """
     return reporter().should_checkpoint()
 

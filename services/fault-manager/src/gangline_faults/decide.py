@@ -7,6 +7,7 @@
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
 - checkpoint.committed: how far the job got, which its restart budget follows.
 - worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
+- node.cordoned: gangs that are to leave a node by their next checkpoint are asked for one.
 - data.block.damaged: the job is flagged for review, once a block (flags.py).
 - A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail, and one
   incident.closed when its job has recovered or ended (incidents.py).
@@ -44,6 +45,7 @@ from gangline_schemas.events.scheduling import (
     GangReleased,
     JobStateChanged,
     NodeAdmitted,
+    NodeCordoned,
 )
 from gangline_schemas.events.workers import (
     DataBlockDamaged,
@@ -191,6 +193,8 @@ class FaultDecider:
                 return _watch_node(state, node.node_id, node.incarnation, now, self.limits)
             case NodeLeaving():
                 return _leave(state, event)
+            case NodeCordoned():
+                return health.before_drain(state, event, now, self.trends)
             case DataBlockDamaged():
                 return flags.flagged(state, event, now)
             case (

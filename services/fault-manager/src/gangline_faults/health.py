@@ -1,8 +1,9 @@
 """Decisions about what nodes tell of their health: jobs save before the failure, not after it.
 
 The policy is policy/trends.py. At a Tick, each live gang with ranks on a node that has just told
-of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`; a node that is
-broken is distrusted, unless half of all nodes were within the window.
+of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`, and so is each
+on a node that somebody drains. A node that is broken is distrusted, unless half of all nodes were
+within the window.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.trends import Sign, TrendLimits, note_reading
 from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.scheduling import NodeCordoned
 from gangline_schemas.events.workers import WorkerHeartbeat
 
 FRESH_S = 10.0
@@ -45,26 +47,54 @@ def act(
         node = state.nodes.get(node_id)
         if not fresh or node is None or node.incarnation != heard.incarnation:
             continue
-        here = [
-            job_id
-            for job_id, gang in sorted(state.gangs.items())
-            if gang.runs_on(node_id, node.incarnation) and not gang.failed
-        ]
+        here = _on(state, node_id, node.incarnation)
         reason = f"node {node_id}: {_sentence(fresh)}"
         for job_id in here:
             if job_id not in asked and _may_ask(state, job_id, now, trends):
                 asked.add(job_id)
-                event = CheckpointRequested(
-                    job_id=job_id,
-                    attempt=state.gangs[job_id].attempt,
-                    reason=reason,
-                    node_id=node_id,
-                    requested_at=now,
-                )
-                decisions.append(Decision(job_id, event))
+                decisions.append(_ask(state, job_id, reason, now, node_id))
         if _may_distrust(state, node_id, fresh, now, limits):
             decisions.append(_distrust(state, node_id, fresh, len(here), now))
     return decisions
+
+
+def before_drain(
+    state: FaultState, event: NodeCordoned, now: datetime, trends: TrendLimits
+) -> list[Decision]:
+    """Gangs leave a draining node right after a save, so they are asked for one: else it is long.
+
+    Cost: O(gangs).
+    """
+    if event.reason != "drain" or not event.move_jobs:
+        return []
+    reason = f"node {event.node_id} is being drained"
+    return [
+        _ask(state, job_id, reason, now)
+        for job_id in _on(state, event.node_id, event.incarnation)
+        if _may_ask(state, job_id, now, trends)
+    ]
+
+
+def _on(state: FaultState, node_id: str, incarnation: str) -> list[str]:
+    """The jobs of the gangs that run there."""
+    return [
+        job_id
+        for job_id, gang in sorted(state.gangs.items())
+        if gang.runs_on(node_id, incarnation) and not gang.failed
+    ]
+
+
+def _ask(
+    state: FaultState, job_id: str, reason: str, now: datetime, expected_of: str | None = None
+) -> Decision:
+    event = CheckpointRequested(
+        job_id=job_id,
+        attempt=state.gangs[job_id].attempt,
+        reason=reason,
+        node_id=expected_of,
+        requested_at=now,
+    )
+    return Decision(job_id, event)
 
 
 def _sentence(signs: Iterable[Sign]) -> str:
