@@ -40,7 +40,9 @@ def main(arguments: list[str]) -> int:
         "GANGLINE_TEST_GROUPS": "/sys/fs/cgroup",
         "GANGLINE_TEST_ISOLATION": "limits",
     }
-    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", TESTS, *arguments]
+    color = f"--color={'yes' if sys.stdout.isatty() else 'no'}"  # there it is a terminal always
+    options = ["-p", "no:cacheprovider", "-rs", color]
+    pytest = [sys.executable, "-m", "pytest", *options, TESTS, *arguments]
     variables = [f"{name}={value}" for name, value in environment.items()]
     run = f"cd {shlex.quote(str(root))} && exec {shlex.join(['env', '-i', *variables, *pytest])}"
     command = [
