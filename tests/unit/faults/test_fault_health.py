@@ -154,14 +154,26 @@ def drained(*, move_jobs: bool = True, incarnation: str = "a") -> NodeCordoned:
     return NodeCordoned(node_id="n2", incarnation=incarnation, reason="drain", move_jobs=move_jobs)
 
 
-def test_gangs_on_a_draining_node_are_asked_to_save_at_most_so_often() -> None:
-    cluster = Cluster()
+DRAINED = dict.fromkeys(("job-1", "job-2"), "node n2 is being drained")
+
+
+def test_gangs_on_a_draining_node_are_asked_to_save_once_for_each_drain() -> None:
+    cluster = Cluster(trends=TrendLimits(save_every_s=0))
     said = cluster.run.feed(drained())
-    assert asked(said) == dict.fromkeys(("job-1", "job-2"), "node n2 is being drained")
+    assert asked(said) == DRAINED
     assert {e.node_id for e in said if isinstance(e, CheckpointRequested)} == {None}, "no sign"
-    assert asked(cluster.run.feed(drained())) == {}, "it came twice"
-    cluster.run.now += timedelta(seconds=601)
-    assert asked(cluster.run.feed(drained())).keys() == {"job-1", "job-2"}
+    assert cluster.run.feed(drained()) == [], "it came twice"
+    cluster.run.now += timedelta(seconds=11)
+    assert asked(cluster.run.feed(drained())) == DRAINED, "it was undone and begun anew"
+
+
+def test_a_drain_and_a_sign_do_not_hold_each_other_back() -> None:
+    cluster = Cluster()
+    cluster.reads("n2", disk_write_errors=0)
+    assert asked(cluster.run.feed(drained())) == DRAINED
+    assert asked(cluster.reads("n2", disk_write_errors=1)).keys() == {"job-1", "job-2"}
+    assert asked(cluster.run.feed(drained())) == DRAINED, "who sees the sign drains the node"
+    assert asked(cluster.reads("n2", disk_write_errors=2)) == {}, "a sign so soon after a sign"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ class FaultDecider:
             case NodeLeaving():
                 return _leave(state, event)
             case NodeCordoned():
-                return health.before_drain(state, event, now, self.trends)
+                return health.before_drain(state, event, now)
             case DataBlockDamaged():
                 return flags.flagged(state, event, now)
             case (

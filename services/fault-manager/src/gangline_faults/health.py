@@ -1,9 +1,9 @@
 """Decisions about what nodes tell of their health: jobs save before the failure, not after it.
 
 The policy is policy/trends.py. At a Tick, each live gang with ranks on a node that has just told
-of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`, and so is each
-on a node that somebody drains. A node that is broken is distrusted, unless half of all nodes were
-within the window.
+of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`. A node that is
+broken is distrusted, unless half of all nodes were within the window. Gangs on a node that somebody
+drains are asked too: that is no sign, and neither holds the other back.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ def act(
     return decisions
 
 
-def before_drain(
-    state: FaultState, event: NodeCordoned, now: datetime, trends: TrendLimits
-) -> list[Decision]:
-    """Gangs leave a draining node right after a save, so they are asked for one: else it is long.
+def before_drain(state: FaultState, event: NodeCordoned, now: datetime) -> list[Decision]:
+    """Gangs leave a draining node right after a save, so they are asked for one now.
 
+    Not those that were a moment ago: the drain may be told twice, or be of two of their nodes.
     Cost: O(gangs).
     """
     if event.reason != "drain" or not event.move_jobs:
@@ -71,7 +70,7 @@ def before_drain(
     return [
         _ask(state, job_id, reason, now)
         for job_id in _on(state, event.node_id, event.incarnation)
-        if _may_ask(state, job_id, now, trends)
+        if _longer_ago(state.gangs[job_id].drained, now, FRESH_S)
     ]
 
 
@@ -102,11 +101,13 @@ def _sentence(signs: Iterable[Sign]) -> str:
 
 
 def _may_ask(state: FaultState, job_id: str, now: datetime, trends: TrendLimits) -> bool:
-    last = state.asked.get(job_id)
-    if not trends.save_every_s:
-        return False
-    # abs: it may have been asked by a clock that was ahead and went back since.
-    return last is None or abs((now - last).total_seconds()) >= trends.save_every_s
+    every_s = trends.save_every_s
+    return bool(every_s) and _longer_ago(state.asked.get(job_id), now, every_s)
+
+
+def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:
+    # abs: it may have been by a clock that was ahead and went back since.
+    return last is None or abs((now - last).total_seconds()) >= seconds
 
 
 def _may_distrust(

@@ -48,7 +48,8 @@ class Gang:
     """The live attempt of a job. `nodes` and `incarnations` are in the same order.
 
     It makes progress from `since` on: its allocation, or its recovery after a failure. `troubles`
-    and `straggling` are what was said of it already: of its training, and of these ranks.
+    and `straggling` are what was said of it already: of its training, and of these ranks. `drained`
+    is when it was last asked to save since a node of it is drained.
     """
 
     attempt: int
@@ -63,6 +64,7 @@ class Gang:
     failed: bool = False
     troubles: tuple[str, ...] = ()
     straggling: tuple[int, ...] = ()
+    drained: datetime | None = None
 
     def runs_on(self, node_id: str, incarnation: str) -> bool:
         """Whether ranks of this gang live in that incarnation of the node."""

@@ -56,8 +56,8 @@ class FaultState:
     `early` are failed exits of attempts that this service has not been told of yet. `histories`
     are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
     the newest failures of each node, `distrusted` when it was last kept from new gangs. `asked` is
-    when each job was last asked to save. `flags` are the blocks of data that each of the newest
-    flagged jobs goes without. `ended` is a bounded memory of finished jobs, so that a late
+    when each job was last asked to save for a sign. `flags` are the blocks of data that each of the
+    newest flagged jobs goes without. `ended` is a bounded memory of finished jobs, so that a late
     duplicate brings none back.
     """
 
@@ -110,6 +110,8 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
             _note_straggler(state, event)
         case IncidentClosed():
             _close(state, event)
+        case CheckpointRequested(node_id=None):
+            state.gangs[event.job_id].drained = event.requested_at
         case CheckpointRequested(requested_at=datetime() as requested_at):
             state.asked[event.job_id] = requested_at
         case JobFlagged():
@@ -294,7 +296,7 @@ def fingerprint(state: FaultState) -> str:
                 [gang.team, gang.world_size, gang.resume_step, str(gang.since)],
                 None if gang.noted is None else _noted(gang.noted),
                 gang.failed,
-                [gang.troubles, gang.straggling],
+                [gang.troubles, gang.straggling, str(gang.drained)],
             ]
             for job_id, gang in state.gangs.items()
         },
