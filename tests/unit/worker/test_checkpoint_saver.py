@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from gangline_schemas.checkpoint import MAX_MANIFEST_BYTES
 from gangline_schemas.rank_protocol import ShardReady
-from gangline_worker import Restored, reporting, restore, save, should_checkpoint
+from gangline_worker import Restored, restore, save
 from gangline_worker.checkpoint.background import Background
 from gangline_worker.checkpoint.commit import commit_local, committed, keep_latest
 from gangline_worker.checkpoint.files import read_verified
@@ -27,7 +27,7 @@ from gangline_worker.checkpoint.local import fingerprint, holdings
 from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from gangline_worker.reporting import METRICS_LIMIT, Reporter
+from gangline_worker.reporting import METRICS_LIMIT
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 from saving_scene import saver_of, state
 
@@ -251,22 +251,6 @@ def test_what_nobody_could_read_is_refused_at_once(tmp_path: Path) -> None:
     assert "keep long lists of numbers as tensors" in (failed.error or "")
     assert not announced
     assert not list(tmp_path.rglob("rank-*"))
-
-
-def test_the_interval_counts_from_a_save_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    reporter = Reporter(None, interval_s=60.0, clock=lambda: now[0])
-    monkeypatch.setattr(reporting, "_reporter", reporter)
-    monkeypatch.setenv("GANGLINE_CHECKPOINT_DIR", str(tmp_path))
-    now[0] = 50.0
-    assert save({"weights": torch.ones(3)}, 1)
-    now[0] = 100.0
-    assert not should_checkpoint()
-    now[0] = 110.0
-    assert should_checkpoint()
-    assert save({}, 2), "waits for the first"
 
 
 def test_as_many_metrics_are_kept_as_a_message_may_have(
