@@ -16,7 +16,7 @@ import torch
 from gang_fixture import EXIT_SETTINGS, SAVE_ENV, Gang, Run, train
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import Checkpoint
-from gangline_worker.checkpoint.local import held
+from gangline_worker.checkpoint.local import holdings
 
 STEPS = 8
 SETTINGS = (f"steps={STEPS}", "checkpoint_every_steps=3")
@@ -62,7 +62,7 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
         name: torch.empty(piece.global_shape, dtype=getattr(torch, piece.dtype))
         for name, piece in checkpoint.tensors().items()
     }
-    checkpoint.fill({name: held(name, tensor, 0, 1) for name, tensor in found.items()})
+    checkpoint.fill(holdings(found, 0, 1))
     return found
 
 

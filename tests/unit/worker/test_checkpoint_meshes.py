@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gangline_worker.checkpoint.local import held
+from gangline_worker.checkpoint.local import holdings
 
 ROWS = 8
 
@@ -45,7 +45,7 @@ def test_each_rank_knows_its_rows(
     first_row_by_rank: tuple[int, ...],
     replicas: int,
 ) -> None:
-    found = held("w", placed(mesh, *placements, rows=rows), 0, 1)
+    found = holdings({"w": placed(mesh, *placements, rows=rows)}, 0, 1)["w"]
     assert found.block.global_shape == (ROWS, 3)
     assert found.block.start == (first_row_by_rank[dist.get_rank()], 0)
     assert (found.block.shape, found.replicas) == ((rows, 3), replicas)
@@ -57,4 +57,4 @@ def test_each_rank_knows_its_rows(
 )
 def test_other_placements_are_refused(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> None:
     with pytest.raises(TypeError, match=r"^w: cannot save a tensor placed as"):
-        held("w", placed(mesh, *placements, rows=2), 0, 1)
+        holdings({"w": placed(mesh, *placements, rows=2)}, 0, 1)

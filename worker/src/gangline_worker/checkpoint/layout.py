@@ -76,7 +76,10 @@ def lay_out(blocks: Iterable[Block]) -> tuple[tuple[TensorSlice, ...], int]:
 
 @dataclass(frozen=True)
 class Overlap:
-    """The elements that two blocks of one tensor share, as ranges within each of them."""
+    """The elements that two blocks of one tensor share, as ranges within each of them.
+
+    No ranges, if the blocks are one and the same: `data[()]` is all of it.
+    """
 
     source: tuple[slice, ...]
     target: tuple[slice, ...]
@@ -85,6 +88,9 @@ class Overlap:
 
 def overlap(source: TensorSlice | Block, target: TensorSlice | Block) -> Overlap | None:
     """What `source` holds of `target`, or None. Both must be of the same tensor."""
+    if (source.start, source.shape) == (target.start, target.shape):
+        elements = math.prod(source.shape)
+        return Overlap((), (), elements) if elements else None
     in_source, in_target, elements = [], [], 1
     for s_start, s_count, t_start, t_count in zip(
         source.start, source.shape, target.start, target.shape, strict=True

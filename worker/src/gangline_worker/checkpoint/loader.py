@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -172,13 +173,15 @@ class Checkpoint:
     def _in_order(self, blocks: Iterable[Block]) -> list[int]:
         """The ranks whose files these are, first those of the blocks: mostly no others are read."""
         saved = self.record.world_size
-        likely = {
-            other
+        rows = {
+            (block.start[0], block.shape[0], block.global_shape[0])
             for block in blocks
             if block.shape[:1] != block.global_shape[:1]
-            for other in holders(
-                range(block.start[0], block.start[0] + block.shape[0]), block.global_shape[0], saved
-            )
+        }
+        likely = {
+            other
+            for first, count, of in rows
+            for other in holders(range(first, first + count), of, saved)
         }
         return nearest(self._rank, self._world_size, saved, likely)
 
@@ -194,7 +197,7 @@ class Checkpoint:
         self, manifest: RankManifest, digest: ObjectDigest, pieces: list[_Piece]
     ) -> None:
         path, chunks = self._path(digest), manifest.chunks
-        pieces.sort(key=lambda piece: piece.lies.byte_offset)
+        pieces.sort(key=attrgetter("lies.byte_offset"))
         for piece in pieces:
             if piece.lies.byte_offset + piece.lies.size_bytes > manifest.whole_bytes:
                 raise CorruptCheckpoint(path, f"{piece.lies.name} lies beyond its end")
@@ -248,11 +251,12 @@ def _destinations(pieces: Sequence[_Piece]) -> Iterator[tuple[int, memoryview]]:
 
 def _in_place(piece: _Piece) -> memoryview | None:
     """The target's memory, if the whole slice lies there as it lies in the file."""
-    region = piece.target.data[piece.common.target]
+    data, within = piece.target.data, piece.common.target
+    region = data[within] if within else data
     whole = piece.common.elements == math.prod(piece.lies.shape)
-    if not whole or region.device.type != "cpu" or not region.is_contiguous():
+    if not (whole and region.is_cpu and region.is_contiguous()):
         return None
-    return region.reshape(-1).view(torch.uint8).numpy().data
+    return region.view(-1).view(torch.uint8).numpy().data
 
 
 def _fits(piece: TensorSlice, target: Held) -> bool:

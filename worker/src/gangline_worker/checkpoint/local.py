@@ -47,24 +47,24 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     return dtype
 
 
-def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
-    """What this rank holds of `tensor`: a DTensor's shard, or a plain tensor as a replica.
+@dataclass(frozen=True)
+class _Cut:
+    """Which part of a tensor a rank holds, and which of how many equal copies of that part."""
 
-    Raises:
-        TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor
-            parallelism; or an unknown dtype.
-    """
-    dtype = dtype_name(name, tensor)
-    shape = tuple(tensor.shape)
-    if not isinstance(tensor, DTensor):
-        block = Block(name, dtype, shape, (0,) * len(shape), shape)
-        return Held(block, tensor.detach(), rank, world_size)
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    replica: int
+    replicas: int
+
+
+def _cut(name: str, tensor: DTensor) -> _Cut:
+    shape, mesh = tuple(tensor.shape), tensor.device_mesh
     start, local = [0] * len(shape), list(shape)
     replica, replicas = 0, 1
-    coordinate = tensor.device_mesh.get_coordinate()
+    coordinate = mesh.get_coordinate()
     if coordinate is None:
         raise TypeError(f"{name}: this rank is not part of the tensor's device mesh")
-    cuts = list(zip(coordinate, tensor.device_mesh.shape, tensor.placements, strict=True))
+    cuts = list(zip(coordinate, mesh.shape, tensor.placements, strict=True))
     # FSDP2 cuts what tensor parallelism, a later dimension of the mesh, has cut before.
     cuts.sort(key=lambda cut: isinstance(cut[2], _StridedShard))
     pieces = [1] * len(shape)
@@ -82,16 +82,34 @@ def held(name: str, tensor: torch.Tensor, rank: int, world_size: int) -> Held:
             replica, replicas = replica * size + index, replicas * size
         else:
             raise TypeError(f"{name}: cannot save a tensor placed as {placement}")
-    data = tensor.to_local().detach()
-    if tuple(data.shape) != tuple(local):
-        raise TypeError(f"{name}: its local shape is {tuple(data.shape)}, expected {tuple(local)}")
-    return Held(Block(name, dtype, shape, tuple(start), tuple(local)), data, replica, replicas)
+    return _Cut(tuple(start), tuple(local), replica, replicas)
 
 
 @torch.no_grad()  # else each local part costs a node of autograd's graph
 def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
-    """What this rank holds of each tensor, by name."""
-    return {name: held(name, tensor, rank, world_size) for name, tensor in tensors.items()}
+    """What this rank holds of each tensor, by name: a DTensor's shard, or a plain one as a replica.
+
+    Raises:
+        TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor
+            parallelism; or an unknown dtype.
+    """
+    cuts: dict[object, _Cut] = {}  # tensors of one model are of few kinds
+    found = {}
+    for name, tensor in tensors.items():
+        dtype, shape = dtype_name(name, tensor), tuple(tensor.shape)
+        if isinstance(tensor, DTensor):
+            kind = shape, tensor.placements, tensor.device_mesh
+            cut = cuts.get(kind) or cuts.setdefault(kind, _cut(name, tensor))
+            local = tensor.to_local()
+        else:
+            cut, local = _Cut((0,) * len(shape), shape, rank, world_size), tensor
+        if tuple(local.shape) != cut.shape:
+            raise TypeError(
+                f"{name}: its local shape is {tuple(local.shape)}, expected {cut.shape}"
+            )
+        block = Block(name, dtype, shape, cut.start, cut.shape)
+        found[name] = Held(block, local.detach(), cut.replica, cut.replicas)
+    return found
 
 
 Fingerprint = tuple[tuple[object, ...], ...]

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 -- torch's own custom
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gangline_worker.checkpoint.local import held
+from gangline_worker.checkpoint.local import holdings
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.experts import MixtureOfExperts
 from gangline_worker.training.layout import Layout
@@ -145,8 +145,9 @@ class Transformer(nn.Module):
     def reset_weights(self, seed: int) -> None:
         """Draw the first weights: of each tensor by its name, so that sharding changes nothing."""
         scale = 1.0 / math.sqrt(2 * self.config.layers)
-        for name, parameter in self.named_parameters():
-            mine = held(name, parameter, 0, 1)
+        parameters = dict(self.named_parameters())
+        for name, mine in holdings(parameters, 0, 1).items():
+            parameter = parameters[name]
             if parameter.ndim == 1:
                 mine.data.fill_(1.0)
                 continue
