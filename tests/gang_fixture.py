@@ -57,6 +57,7 @@ SLOW_LAYER_ENV = "TEST_SLOW_LAYER_RANK"
 SLOW_LAYER_S = 0.1
 SLOW_DATA_ENV = "TEST_SLOW_DATA_RANK"
 SLOW_DATA_S = 2.5
+NO_DATA_ENV = "TEST_NO_DATA_RANK_AFTER_ERROR"
 LATE_COPY_ENV = "TEST_LATE_COPY"
 SAVE_ENV = "TEST_SAVE_AT_ONCE"
 _LAUNCHER = multiprocessing.get_context("forkserver")  # torch is imported once, not once a rank
@@ -130,6 +131,23 @@ def slow_data() -> None:
     TextData.batch = slow  # type: ignore[method-assign]
 
 
+def end_of_data(after: int, error: str) -> None:
+    """After so many batches none comes, or reading the next one raises an error."""
+    from gangline_worker.data.errors import DataShardError
+    from gangline_worker.data.text import TextData
+
+    good, calls = TextData.batch, itertools.count(1)
+
+    def none(self: TextData, *arguments: Any) -> Any:
+        if next(calls) <= after:
+            return good(self, *arguments)
+        if error:
+            raise DataShardError("shard-00001.bin", 7, error)
+        return threading.Event().wait()
+
+    TextData.batch = none  # type: ignore[method-assign]
+
+
 def save_at_once() -> None:
     """Let the trainer save what it loaded, instead of training."""
     from gangline_worker.training.agreement import StepNews, summarize
@@ -173,6 +191,9 @@ def run_rank(env: Mapping[str, str], arguments: Sequence[str], log: Path, losses
         save_at_once()
     if env.get(SLOW_DATA_ENV) == env["RANK"]:
         slow_data()
+    rank, after, *error = env.get(NO_DATA_ENV, "none 0").split(maxsplit=2)
+    if env["RANK"] == rank:
+        end_of_data(int(after), "".join(error))
     if env.get(SLOW_LAYER_ENV) == env["RANK"]:
         slow_layers()
     rank, first, count, added = env.get(BAD_LOSS_ENV, "none 0 0 0").split()

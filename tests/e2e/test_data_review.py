@@ -47,4 +47,14 @@ def test_a_job_waits_for_its_approval_and_trains_without_the_damaged_block(
         assert ended.state == "failed"
         assert ended.failure is not None
         assert "is text, and the job names data_snapshot" in ended.failure.message
+        strict = sizes | {"steps": 12, "data": str(out), "data_max_damaged_blocks": 0, "seed": 1}
+        stopped = client.wait(client.submit(wanted | {"hyperparameters": strict}).job_id, END_S)
+        assert (stopped.state, stopped.restarts) == ("failed", 1), "it was tried once more"
+        assert stopped.failure is not None
+        assert "shard-000003.tok block 1 is corrupt" in stopped.failure.message
+        [saved] = client.checkpoints(stopped.job_id)
+        assert (saved.attempt, saved.step) == (1, 2), "all that was trained before that block"
+        lines = [line.text for line in client.logs(stopped.job_id)]
+        assert "resumed from attempt-0001/step-0000000002" in lines
+        assert not any("Traceback" in line for line in lines), "of the rank that read well"
         client.approve_data(manifest.name, **USE, approve=False)

@@ -13,6 +13,7 @@ from agent_fixture import AgentEnd
 from gang_fixture import (
     BAD_LOSS_ENV,
     EXIT_AGENT,
+    NO_DATA_ENV,
     SLOW_DATA_ENV,
     SLOW_DATA_S,
     SLOW_LAYER_ENV,
@@ -20,7 +21,7 @@ from gang_fixture import (
     Gang,
 )
 from gangline_schemas.checkpoint import RankManifest
-from gangline_schemas.events.workers import SampleRange
+from gangline_schemas.events.workers import RankActivity, SampleRange
 from gangline_schemas.rank_protocol import (
     Control,
     Doing,
@@ -32,6 +33,7 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.files import read_verified
+from gangline_worker.data.errors import EXIT_DATA_SHARD
 from gangline_worker.data.left_out import LEFT_OUT_ENV
 
 
@@ -196,6 +198,46 @@ def test_the_longest_wait_for_data_of_each_step_is_told_with_its_loss(
     assert said_doing.count("waiting") in {1, 2}, "by the rank that waits, in steps that wait long"
     assert said_doing[-2:] == ["checkpointing", "checkpointing"]
     assert min(own) < SLOW_DATA_S / 5, "to wait for the other rank is no work"
+
+
+def without_data(agent: AgentEnd, directory: Path, after: str) -> Gang:
+    """A gang of which one rank has no more data: its number, after how many batches, the error."""
+    env = {"GANGLINE_AGENT_SOCKET": agent.path, "GANGLINE_RANK_TOKEN": "t0k", NO_DATA_ENV: after}
+    return Gang(directory, 2, ("steps=100000",), extra_env=env)
+
+
+def test_what_is_asked_of_ranks_that_wait_for_data_of_one_is_heeded_meanwhile(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    gang = without_data(agent, tmp_path / "run", "1 3")
+    agent.wait_for(lambda said: Doing(activity=RankActivity.WAITING) in said)
+    agent.ask(Control(checkpoint_request=1))
+    agent.wait_for(lambda said: len(ready(said, 3)) == 2)
+    agent.ask(Control(checkpoint_request=1, stop="spot_notice"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    assert "stopped after step 3: spot_notice" in run.outputs[0]
+    assert len(ready(agent.said)) == 2, "step 3 was saved before"
+
+
+def test_ranks_that_wait_for_their_first_data_leave_when_asked(
+    agent: AgentEnd, tmp_path: Path
+) -> None:
+    gang = without_data(agent, tmp_path / "run", "1 0")
+    agent.wait_for(lambda said: Doing(activity=RankActivity.WAITING) in said)
+    agent.ask(Control(stop="preempted"))
+    run = gang.wait()
+    assert run.codes == (0, 0), run.text
+    assert "stopped after step 0: preempted" in run.outputs[0]
+    assert not ready(agent.said), "there is nothing to save"
+
+
+def test_before_a_rank_ends_for_its_data_all_of_them_save(agent: AgentEnd, tmp_path: Path) -> None:
+    run = without_data(agent, tmp_path / "run", "1 3 it was cut").wait()
+    assert run.codes[1] == EXIT_DATA_SHARD, run.text
+    said = agent.wait_for(lambda said: len(ready(said)) == 2)
+    assert {message.step for message in ready(said)} == {3}
+    assert "it was cut" in run.outputs[1]
 
 
 def test_all_ranks_name_the_same_samples_of_a_spike_and_leave_them_out_at_any_world_size(

@@ -47,8 +47,10 @@ def test_who_takes_batches_can_ask_whether_there_is_one() -> None:
         assert not batches.ready(within_s=0.01)
         go.set()
         assert batches.ready(within_s=10.0)
+        assert not batches.failed, "there is a batch before the error"
         assert batches.take(0) == 0
         assert batches.ready(within_s=10.0), "an error is an answer too"
+        assert batches.failed
 
 
 def test_an_error_comes_to_who_waits_after_what_was_good() -> None:

@@ -115,6 +115,7 @@ def test_the_loss_is_of_ranks_where_the_model_ends() -> None:
     earlier = StepNews(0.0, 0.2, has_loss=False)
     assert summarize([earlier, earlier, StepNews(2.0, 0.1), StepNews(4.0, 0.1)]).loss == 3.0
     assert math.isnan(summarize([earlier, StepNews(math.nan, 0.1)]).loss)
+    assert math.isnan(summarize([earlier, earlier]).loss), "before the first step"
 
 
 def test_of_experts_those_count_that_a_token_goes_to() -> None:
@@ -129,6 +130,13 @@ def test_of_experts_those_count_that_a_token_goes_to() -> None:
 def test_one_rank_with_bad_weights_is_enough_for_all_to_go_back() -> None:
     assert not summarize([StepNews(1.0, 0.1), StepNews(1.0, 0.1)]).bad_weights
     assert summarize([StepNews(1.0, 0.1), StepNews(1.0, 0.1, bad_weights=True)]).bad_weights
+
+
+def test_all_wait_for_the_data_of_one_rank() -> None:
+    sound = StepNews(1.0, 0.1)
+    found = summarize([sound, StepNews(1.0, 0.1, waits=True), StepNews(1.0, 0.1, no_data=True)])
+    assert (found.waits, found.no_data) == (True, True)
+    assert (summarize([sound]).waits, summarize([sound]).no_data) == (False, False)
 
 
 def test_one_rank_is_enough_to_stop_all() -> None:

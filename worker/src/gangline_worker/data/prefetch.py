@@ -36,6 +36,12 @@ class Prefetcher(Generic[T]):
         with self._changed:
             return self._changed.wait_for(self._has_answer, within_s)
 
+    @property
+    def failed(self) -> bool:
+        """Whether `take` will raise what reading the next batch did."""
+        with self._changed:
+            return self._error is not None and not self._ready
+
     def take(self, position: int) -> T:
         """The batch at `position`, waited for if need be.
 

@@ -1,7 +1,8 @@
-"""One small exchange at the end of each step: what all ranks must know, and do alike."""
+"""One small exchange between two steps: what all ranks must know, and do alike."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass
 
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class StepNews:
-    """What one rank tells the others at the end of a step. All are sent as float64."""
+    """What one rank tells the others between two steps. All are sent as float64."""
 
     loss: float
     data_wait_s: float
@@ -21,13 +22,15 @@ class StepNews:
     failed_saves: int = 0
     has_loss: bool = True  # the model ends on this rank; else `loss` does not count
     bad_weights: bool = False  # those that it was to save are not finite
+    waits: bool = False  # it does not have its next batch yet
+    no_data: bool = False  # it never will: reading it failed
 
 
 @dataclass(frozen=True)
 class StepSummary:
     """What every rank concludes from all news; the same on each of them."""
 
-    loss: float  # mean over ranks that have one, summed in the order of ranks
+    loss: float  # mean over ranks that have one, summed in the order of ranks; NaN if none has
     data_wait_s: float  # the longest
     stop: bool
     lost: bool
@@ -35,12 +38,15 @@ class StepSummary:
     saving: bool
     failed_saves: int
     bad_weights: bool
+    waits: bool
+    no_data: bool
 
 
 def summarize(news: list[StepNews]) -> StepSummary:
     """Join the news of all ranks, given by rank."""
+    losses = [one.loss for one in news if one.has_loss]
     return StepSummary(
-        loss=sum(one.loss for one in news if one.has_loss) / sum(one.has_loss for one in news),
+        loss=sum(losses) / len(losses) if losses else math.nan,
         data_wait_s=max(one.data_wait_s for one in news),
         stop=any(one.stop for one in news),
         lost=any(one.lost for one in news),
@@ -48,11 +54,13 @@ def summarize(news: list[StepNews]) -> StepSummary:
         saving=any(one.saving for one in news),
         failed_saves=sum(one.failed_saves for one in news),
         bad_weights=any(one.bad_weights for one in news),
+        waits=any(one.waits for one in news),
+        no_data=any(one.no_data for one in news),
     )
 
 
 def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
-    """Tell all ranks of a group and hear them; one all-gather of 72 bytes."""
+    """Tell all ranks of a group and hear them; one all-gather of 88 bytes."""
     size = dist.get_world_size(group)
     mine = torch.tensor([float(value) for value in astuple(news)], dtype=torch.float64)
     rows = torch.empty(size * len(mine), dtype=torch.float64)
@@ -61,7 +69,7 @@ def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
 
 
 def _from_row(row: list[float]) -> StepNews:
-    loss, data_wait_s, stop, lost, wants, saving, failed, has_loss, bad = row
+    loss, data_wait_s, stop, lost, wants, saving, failed, has_loss, bad, waits, no_data = row
     return StepNews(
         loss,
         data_wait_s,
@@ -72,6 +80,8 @@ def _from_row(row: list[float]) -> StepNews:
         int(failed),
         bool(has_loss),
         bool(bad),
+        bool(waits),
+        bool(no_data),
     )
 
 

@@ -6,13 +6,15 @@
 2. take the step; its update is left out when a gradient is not finite, which all ranks see alike;
 3. tell all ranks how it went and hear whether to save or to stop, in one small exchange;
 4. report the step's metrics;
-5. begin a save when it was agreed on; it runs while the next step computes.
+5. begin a save when it was agreed on; it runs while the next step computes;
+6. while a rank has no next batch, wait with it: what is asked of any of them is heeded meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +31,6 @@ from gangline_worker.data.errors import DataError
 from gangline_worker.data.flag import flag
 from gangline_worker.data.left_out import LeftOut, left_out_of_job, used_in, widened
 from gangline_worker.data.opening import ReadSettings, open_samples
-from gangline_worker.data.prefetch import Prefetcher
 from gangline_worker.data.samples import Batch, Samples
 from gangline_worker.loss_watch import (
     LossSpikeError,
@@ -57,6 +58,7 @@ from gangline_worker.training.evaluation import (
     validate,
     validates,
 )
+from gangline_worker.training.feed import Feed
 from gangline_worker.training.flops import flops_per_token, peak_of_this_host
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
@@ -76,8 +78,8 @@ from gangline_worker.training.state import (
 )
 from gangline_worker.training.world import World, compute_dtype
 
-_SHORT_WAIT_S = 1.0
-"""A longer wait for data is told: it is none of the step's own time."""
+_OTHERS_END_S = 3.0
+"""How long to wait for the end of a gang of which a rank ends, so that its error is the last."""
 _BAD_WEIGHTS = "weights of this gang are not finite, and never will be again"
 
 
@@ -131,8 +133,12 @@ class Trainer:
             self._resume(resume_from)
         self._began = (self.step, self.position)
         self._evaluator = self._open_evaluator()
-        self._batches = Prefetcher(
-            self._read, start=self.position, stride=config.batch_size, ahead=config.data_ahead
+        self._feed = Feed(
+            self._read,
+            start=self.position,
+            stride=config.batch_size,
+            ahead=config.data_ahead,
+            device=world.device,
         )
         self.checkpointer = Checkpointer(self._tensors)
         self.schedule = CheckpointSchedule(config)
@@ -144,6 +150,8 @@ class Trainer:
         self._peak = 0.0
         if world.rank == 0:
             self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
+        self._saved: int | None = None  # the last step that was saved, or is being saved
+        self._ended = time.perf_counter()  # the last step
 
     def validate(self) -> float:
         """See that what was loaded may be promoted; the loss that was found.
@@ -162,7 +170,7 @@ class Trainer:
             NotFiniteError: on all ranks, before the weights change.
         """
         config, lr = self.config, lr_at(self.step + 1, self.config)
-        inputs, targets, data_wait_s = self._next_batch()
+        inputs, targets, data_wait_s = self._feed.take(self.position)
         loss = self.model.backward(inputs, targets)
         grad_norm = clip_gradients(
             self.model.plain.parameters(), config.clip_norm, self.model.stages
@@ -201,29 +209,52 @@ class Trainer:
             raise
 
     def _steps(self) -> str | None:
-        ended = time.perf_counter()
-        while self.step < self.config.steps:
-            result = self.train_step()
-            summary = exchange(self._news(result), self.world.control)
-            now = time.perf_counter()
-            self._report(result, summary, step_s=now - ended)
-            ended = now
-            if summary.lost:
-                raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
-            if summary.bad_weights:
-                raise NotFiniteError(_BAD_WEIGHTS)
-            sound = self._is_sound(summary.loss)
-            last = summary.stop or self.step == self.config.steps
-            if self.checkpointer.enabled and (last or (summary.wants_checkpoint and sound)):
-                if last or not summary.saving:
-                    self._save(result, summary)
-                elif self.schedule.put_off() and self.world.rank == 0:
-                    say(f"no save at step {self.step}: earlier ones are being written or stored")
-            if last:
-                self._finish()
-            if summary.stop:
-                return should_stop() or "another rank was asked to stop"
-        return None
+        summary = self._meet(None)
+        while not (summary.stop or self.step == self.config.steps):
+            summary = self._meet(self.train_step())
+        return (should_stop() or "another rank was asked to stop") if summary.stop else None
+
+    def _meet(self, result: StepResult | None) -> StepSummary:
+        """What ranks do between two steps, until all have their next batch or are to leave.
+
+        `result` is that of the step before, of which there is none at the start.
+        """
+        summary = exchange(self._news(result), self.world.control)
+        if result is not None:
+            self._report(result, summary)
+        _check(summary)
+        sound = result is not None and self._is_sound(summary.loss)
+        with ExitStack() as activity:
+            while True:
+                last = summary.stop or self.step == self.config.steps
+                if result is not None:
+                    self._save_if_due(result, summary, sound=sound, last=last)
+                if last:
+                    self._finish()
+                    return summary
+                if summary.no_data:
+                    self.checkpointer.finish()
+                    if not self._feed.failed:  # what the rank that cannot read raises ends us all
+                        time.sleep(_OTHERS_END_S)
+                    return summary
+                if not summary.waits:
+                    return summary
+                self._feed.await_batch(activity)
+                summary = exchange(self._news(result), self.world.control)
+                _check(summary)
+
+    def _save_if_due(
+        self, result: StepResult, summary: StepSummary, *, sound: bool, last: bool
+    ) -> None:
+        if not self.checkpointer.enabled or self._saved == self.step:
+            return
+        if last or (sound and summary.no_data):
+            self._save(result, summary)
+        elif sound and summary.wants_checkpoint:
+            if not summary.saving:
+                self._save(result, summary)
+            elif self.schedule.put_off() and self.world.rank == 0:
+                say(f"no save at step {self.step}: earlier ones are being written or stored")
 
     def _is_sound(self, loss: float) -> bool:
         """Whether a later failure of this kind may go back to this step: the same on all ranks."""
@@ -252,18 +283,6 @@ class Trainer:
                 f"or {LEFT_OUT_RANGES} ranges"
             )
 
-    def _next_batch(self) -> tuple[torch.Tensor, torch.Tensor, float]:
-        started = time.perf_counter()
-        batches, device = self._batches, self.world.device
-        if batches.ready(within_s=_SHORT_WAIT_S):
-            batch = batches.take(self.position)
-        else:
-            with doing("waiting"):  # a store that is away for a while is no hang
-                batch = batches.take(self.position)
-        inputs = torch.from_numpy(batch.inputs).to(device)
-        targets = torch.from_numpy(batch.targets).to(device)
-        return inputs, targets, time.perf_counter() - started
-
     def _read(self, position: int) -> Batch:
         layout = self.layout
         return self.left_out.batch(
@@ -274,23 +293,28 @@ class Trainer:
             layout.shape.data_ranks,
         )
 
-    def _news(self, result: StepResult) -> StepNews:
+    def _news(self, result: StepResult | None) -> StepNews:
         if reporter().asked_to_save():
             self.schedule.ask()
         reason = should_stop()
+        loss = None if result is None else result.loss
         return StepNews(
-            loss=result.loss or 0.0,
-            has_loss=result.loss is not None,
-            data_wait_s=result.data_wait_s,
+            loss=loss or 0.0,
+            has_loss=loss is not None,
+            data_wait_s=0.0 if result is None else result.data_wait_s,
             stop=reason is not None,
             lost=reason == AGENT_LOST,
             wants_checkpoint=self.schedule.wanted(self.step, self.world.rank),
             saving=self.checkpointer.busy,
             failed_saves=self.checkpointer.failures,
             bad_weights=self.checkpointer.bad_weights,
+            waits=self._feed.waits,
+            no_data=self._feed.failed,
         )
 
-    def _report(self, result: StepResult, summary: StepSummary, step_s: float) -> None:
+    def _report(self, result: StepResult, summary: StepSummary) -> None:
+        now = time.perf_counter()
+        step_s, self._ended = now - self._ended, now
         metrics = {
             "step_s": step_s,
             "data_wait_s": result.data_wait_s,
@@ -336,6 +360,7 @@ class Trainer:
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self.checkpointer.begin(self.step, state.as_json(), metrics)
         self.schedule.saved()
+        self._saved = self.step
 
     def _open_evaluator(self) -> Evaluator | None:
         """Its batch is read once, before anything else reads ahead."""
@@ -447,3 +472,10 @@ class Trainer:
             "code": state.code_ref == code_ref(),
         }
         return tuple(name for name, same in now.items() if not same)
+
+
+def _check(summary: StepSummary) -> None:
+    if summary.lost:
+        raise AgentLostError("an agent of this gang is gone; leaving without a checkpoint")
+    if summary.bad_weights:
+        raise NotFiniteError(_BAD_WEIGHTS)
