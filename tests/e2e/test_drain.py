@@ -5,6 +5,7 @@ from __future__ import annotations
 from gangline.sdk import connect
 from log_watch import LogWatch
 from platform_fixture import RunningPlatform
+from up_process import wait_until
 
 HOURS = {"interval_minutes": 600}
 
@@ -17,6 +18,11 @@ def test_a_gang_leaves_a_draining_node_by_a_save_that_it_is_asked_for(
         job = watch.submit("drained", hyperparameters={"steps": 1_000_000}, checkpoint=HOURS)
         watch.wait_step(job, 20)
         (node,) = watch.of("gang.allocated", job)[0].data.nodes
+        training = {"training": len(node.gpus)}
+        wait_until(
+            "a heartbeat of ranks that train",
+            lambda: (ranks := client.get(job).ranks) is not None and ranks.doing == training,
+        )
         client.drain(node.node_id)
         try:
             second = watch.wait_for(

@@ -139,11 +139,29 @@ class Placed(Answer):
     first_rank: int
 
 
+class Rank(Answer):
+    """One rank, as its agent said last; `quiet_s` since it ended a step or said what it does."""
+
+    rank: int
+    node_id: str
+    activity: str | None = None
+    step: int | None = None
+    quiet_s: float = 0.0
+
+
+class Ranks(Answer):
+    """How many ranks say that they do what, and who got on the longest ago."""
+
+    doing: dict[str, int] = Field(default_factory=dict)
+    quietest: Rank | None = None
+
+
 class Job(JobSummary):
     """One job with everything that is known of it."""
 
     metrics: dict[str, float] = Field(default_factory=dict)
     gpu_utilization: float | None = None
+    ranks: Ranks | None = None
     nodes: list[Placed] = Field(default_factory=list)
     stopping: Stopping | None = None
     errors: list[FieldProblem] = Field(default_factory=list)

@@ -144,6 +144,20 @@ def test_a_description_names_what_is_known_and_nothing_else() -> None:
     assert "step" not in description(bare, NOW)
 
 
+@pytest.mark.parametrize(
+    ("quiet_s", "shown"),
+    [(9, "7 training, 1 waiting"), (42, "7 training, 1 waiting; rank 3 on node-1 quiet for 42 s")],
+)
+def test_what_ranks_do_is_shown_and_who_is_quiet(quiet_s: float, shown: str) -> None:
+    quietest = {"rank": 3, "node_id": "node-1", "activity": "waiting", "quiet_s": quiet_s}
+    found = {"doing": {"training": 7, "waiting": 1}, "quietest": quietest}
+    busy = Job.model_validate(job(ranks=found))
+    assert f"  ranks       {shown}\n" in description(busy, NOW) + "\n"
+    assert f"  ranks: {shown}\n" in panel(busy, LossHistory(), NOW)
+    training = Job.model_validate(job(ranks={"doing": {"training": 8}}))
+    assert "ranks" not in panel(training, LossHistory(), NOW), "that is what the bar shows"
+
+
 def test_a_description_fits() -> None:
     rows = description(busy_job(), NOW).splitlines()
     commands = [row for row in rows if "gangline logs" in row]  # to be copied, so never broken

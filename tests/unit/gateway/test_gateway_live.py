@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pytest
 
-from gangline_gateway import present
+from gangline_gateway import heard, models, present
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails
 from gangline_schemas.base import Event, FieldError
@@ -52,6 +52,8 @@ from gangline_schemas.events.workers import (
     GpuStatus,
     NodeInfo,
     NodeUnfit,
+    RankActivity,
+    RankStatus,
     WorkerHeartbeat,
     WorkerStep,
 )
@@ -210,7 +212,7 @@ def test_not_finite_metrics_never_reach_an_answer() -> None:
         run_id="a", team="nlp", attempt=1, rank=0, step=(1,), time_ms=(1,),
         metrics={"loss": (float("nan"),), "lr": (0.1,)},
     )  # fmt: skip
-    answer = present.job(details(fold([queued(), report])), NOW, None)
+    answer = present.job(details(fold([queued(), report])), NOW, heard.GangHeard())
     assert (answer.loss, answer.metrics) == (None, {"lr": 0.1})
 
 
@@ -310,13 +312,12 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     beat = WorkerHeartbeat(
         node_id="n0", incarnation="i", sequence=1, sent_at=NOW, cpu_percent=12.0,
         gpus=(GpuStatus(index=0, utilization=80), GpuStatus(index=1, utilization=60)),
-        gangs=(GangStatus(job_id="a", attempt=1, ranks=()),),
     )  # fmt: skip
     live.heard("n0", NOW, beat.encode())
     answer = present.node(live, live.nodes["n0"], None)
     assert (answer.status, answer.gpus_used, answer.jobs) == ("ready", 2, ["a"])
     assert (answer.last_heartbeat, answer.cpu_percent) == (NOW, 12.0)
-    assert present.gpu_utilization(live, details(live).job) == 70
+    assert heard.gang(live, details(live).job, NOW) == (70, None)
     assert present.node(live, live.nodes["n0"], frozenset({"vision"})).jobs == []
     fold([NodeFailed(node_id="n0", incarnation="i", reason="silent")], live)
     assert live.nodes["n0"].status == "failed"
@@ -328,6 +329,36 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     fold([NodeAdmitted(node=node_info("i2"))], live)
     assert live.nodes["n0"].status == "ready"
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
+
+
+def beat_of(attempt: int, *ranks: RankStatus) -> bytes:
+    gang = GangStatus(job_id="a", attempt=attempt, ranks=ranks)
+    return WorkerHeartbeat(
+        node_id="n0", incarnation="i", sequence=1, sent_at=NOW, gangs=(gang,)
+    ).encode()
+
+
+def test_a_job_shows_what_its_ranks_do_and_who_got_on_the_longest_ago() -> None:
+    live = fold([NodeAdmitted(node=node_info()), queued(), allocated(2)])
+    trains = RankStatus(rank=0, pid=1, step=7, activity=RankActivity.TRAINING, quiet_s=3)
+    waits = RankStatus(rank=1, pid=2, step=7, activity=RankActivity.WAITING, quiet_s=40)
+    silent = RankStatus(rank=0, pid=1)
+    later = NOW + timedelta(seconds=2)
+
+    live.heard("n0", NOW, beat_of(2, trains, waits))
+    found = heard.gang(live, details(live).job, later).ranks
+    assert found is not None
+    assert found.doing == {"training": 1, "waiting": 1}
+    quietest = found.quietest
+    assert quietest is not None
+    assert (quietest.rank, quietest.node_id, quietest.quiet_s) == (1, "n0", 42)
+
+    live.heard("n0", NOW, beat_of(2, silent))
+    found = heard.gang(live, details(live).job, later).ranks
+    assert found == models.RanksAnswer(doing={"running": 1}, quietest=None)
+
+    live.heard("n0", NOW, beat_of(1, trains, waits))
+    assert heard.gang(live, details(live).job, later).ranks is None, "of an attempt that is over"
 
 
 def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
@@ -424,7 +455,7 @@ def test_a_job_that_trains_without_damaged_data_says_so() -> None:
     live = fold([*flags, queued(), moved(RUNNING), flags[0]])
     found = live.details("a")
     assert found is not None
-    shown = present.job(found, NOW, None).review
+    shown = present.job(found, NOW, heard.GangHeard()).review
     assert [(flag.shard, flag.block, flag.rank) for flag in shown] == [
         ("shard-000002.tok", 3, 3),
         ("shard-000002.tok", 4, 4),

@@ -15,6 +15,8 @@ from gangline.session import Session
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
 
+_QUIET_S = 10.0
+"""A rank that got on later is not worth a word."""
 _LIST = (
     Column("JOB", whole=True),
     Column("TEAM", flexible=True),
@@ -91,6 +93,7 @@ def description(job: Job, now: datetime) -> str:
         ("mfu", f"{render.percent(job.mfu)}, GPUs busy {_busy(job)}"),
         ("checkpoint", checkpoint_text(job, now)),
         ("runs on", _places(job)),
+        ("ranks", ranks(job)),
     ]
     lines = [job.job_id]
     for name, text in rows:
@@ -127,6 +130,19 @@ def checkpoint_text(job: JobSummary, now: datetime) -> str:
         f"step {last.step}, {render.size(last.size_bytes)}, "
         f"{render.age(last.committed_at, now)} ago"
     )
+
+
+def ranks(job: Job) -> str:
+    """What they do, as `7 training, 1 waiting; rank 3 on node-1 quiet for 42 s`."""
+    found = job.ranks
+    if found is None:
+        return NONE
+    text = ", ".join(f"{count} {activity}" for activity, count in found.doing.items())
+    quiet = found.quietest
+    if quiet is None or quiet.quiet_s < _QUIET_S:
+        return text
+    since = render.duration(quiet.quiet_s)
+    return f"{text}; rank {quiet.rank} on {quiet.node_id} quiet for {since}"
 
 
 def _busy(job: Job) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gangline import render
 from gangline.api_models import Failure, Job
-from gangline.commands.jobs import JobId, checkpoint_text, gpus, steps
+from gangline.commands.jobs import JobId, checkpoint_text, gpus, ranks, steps
 from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
@@ -168,6 +168,8 @@ def panel(job: Job, losses: LossHistory, now: datetime) -> str:
             f"tokens/s {render.number(job.metrics.get('tokens_per_s'))}   "
             f"mfu {render.percent(job.mfu)}{busy}"
         )
+    if job.ranks is not None and job.ranks.doing.keys() != {"training"}:
+        lines.append(f"  ranks: {ranks(job)}")
     lines.append(
         f"  elapsed {render.duration(job.elapsed_s)}   "
         f"remaining {render.duration(job.estimated_remaining_s)}"

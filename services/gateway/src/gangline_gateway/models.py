@@ -153,11 +153,32 @@ class PlacedAnswer(Answer):
     first_rank: int
 
 
+class RankAnswer(Answer):
+    """One rank, as its agent said last."""
+
+    rank: int
+    node_id: str
+    activity: str | None = Field(description="What it says that it does; null: it does not say.")
+    step: int | None
+    quiet_s: float = Field(description="Since it last ended a step or said what it does.")
+
+
+class RanksAnswer(Answer):
+    """What the ranks of a gang do."""
+
+    doing: dict[str, int] = Field(
+        description="How many say that they are starting, training, checkpointing, compiling, "
+        "evaluating or waiting (for data); `running`: they do not say."
+    )
+    quietest: RankAnswer | None = Field(description="Who got on the longest ago.")
+
+
 class Job(JobSummary):
     """One job with everything that is known of it."""
 
     metrics: dict[str, float] = Field(description="The newest value of each metric.")
     gpu_utilization: float | None = Field(description="Percent, mean over the gang's GPUs.")
+    ranks: RanksAnswer | None = Field(description="Of those that were heard; null: none was.")
     nodes: list[PlacedAnswer]
     stopping: StoppingAnswer | None
     errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")

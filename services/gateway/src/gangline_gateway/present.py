@@ -12,11 +12,12 @@ from typing import cast
 from pydantic import ValidationError
 
 from gangline_gateway import models
+from gangline_gateway.heard import GangHeard, heartbeat
 from gangline_gateway.history import RunRow
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNode, Waiting
 from gangline_schemas import gpu_time
-from gangline_schemas.events.workers import GpuStatus, WorkerHeartbeat
+from gangline_schemas.events.workers import GpuStatus
 from gangline_schemas.job import JobSpec, Retention
 from gangline_schemas.questions import AheadJob, JobExplained, WhatIfAnswer
 from gangline_schemas.retention import reasons
@@ -33,7 +34,7 @@ def summary(found: JobDetails, now: datetime) -> models.JobSummary:
     return models.JobSummary.model_validate(_summary(found, now))
 
 
-def job(found: JobDetails, now: datetime, utilization: float | None) -> models.Job:
+def job(found: JobDetails, now: datetime, heard: GangHeard) -> models.Job:
     """A job with everything."""
     one, progress = found.job, found.progress
     stopping = one.stopping
@@ -41,7 +42,8 @@ def job(found: JobDetails, now: datetime, utilization: float | None) -> models.J
         _summary(found, now)
         | {
             "metrics": finite(dict(progress.metrics)) if progress else {},
-            "gpu_utilization": utilization,
+            "gpu_utilization": heard.gpu_utilization,
+            "ranks": heard.ranks,
             "nodes": [
                 {"node_id": n.node_id, "gpus": list(n.gpus), "first_rank": n.first_rank}
                 for n in one.nodes
@@ -169,7 +171,7 @@ def past_job(row: RunRow) -> models.Job:
             )},
             **dict.fromkeys((
                 "waiting", "estimated_remaining_s", "step", "total_steps", "loss", "lr", "mfu",
-                "last_checkpoint", "failure", "gpu_utilization", "stopping",
+                "last_checkpoint", "failure", "gpu_utilization", "ranks", "stopping",
             )),
             "project": row.project or None,
             "elapsed_s": ran,
@@ -185,31 +187,6 @@ def run(row: RunRow) -> models.Run:
     """A run of history."""
     names = set(models.Run.model_fields) - {"run_id"}
     return models.Run(run_id=row.job_id, **{name: getattr(row, name) for name in names})
-
-
-def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
-    """The node's last heartbeat; None when there is none of this incarnation."""
-    if not node.heartbeat:
-        return None
-    try:
-        found = WorkerHeartbeat.decode(node.heartbeat)
-    except ValidationError:
-        return None
-    return found if found.incarnation == node.info.incarnation else None
-
-
-def gpu_utilization(live: Live, one: LiveJob) -> float | None:
-    """Percent, mean over the GPUs of the gang that report it."""
-    found: list[float] = []
-    for placed in one.nodes:
-        node = live.nodes.get(placed.node_id)
-        beat = heartbeat(node) if node else None
-        found += [
-            gpu.utilization
-            for gpu in (beat.gpus if beat else ())
-            if gpu.index in placed.gpus and gpu.utilization is not None
-        ]
-    return sum(found) / len(found) if found else None
 
 
 def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.Node:

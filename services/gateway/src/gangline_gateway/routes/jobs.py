@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
 
-from gangline_gateway import models, present
+from gangline_gateway import heard, models, present
 from gangline_gateway.gate import (
     Caller,
     Gate,
@@ -299,8 +299,8 @@ def _past(gate: Gate, caller: Principal, job_id: str) -> list[models.CheckpointA
 
 
 def _full(gate: Gate, found: JobDetails) -> models.Job:
-    utilization = gate.tail.ask(lambda live: present.gpu_utilization(live, found.job))
-    return present.job(found, gate.clock(), utilization)
+    now = gate.clock()
+    return present.job(found, now, gate.tail.ask(lambda live: heard.gang(live, found.job, now)))
 
 
 def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:

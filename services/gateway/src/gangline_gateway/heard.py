@@ -1,0 +1,73 @@
+"""What the last heartbeats of its nodes say of a gang."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from gangline_gateway import models
+from gangline_gateway.live import Live
+from gangline_gateway.live_model import LiveJob, LiveNode
+from gangline_schemas.events.workers import GangStatus, WorkerHeartbeat
+
+
+class GangHeard(NamedTuple):
+    """Nothing of it where nothing was heard."""
+
+    gpu_utilization: float | None = None
+    ranks: models.RanksAnswer | None = None
+
+
+def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
+    """The node's last heartbeat; None when there is none of this incarnation."""
+    if not node.heartbeat:
+        return None
+    try:
+        found = WorkerHeartbeat.decode(node.heartbeat)
+    except ValidationError:
+        return None
+    return found if found.incarnation == node.info.incarnation else None
+
+
+def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
+    """How busy its GPUs are, and what its ranks say that they do. Cost: O(ranks)."""
+    busy: list[float] = []
+    doing: Counter[str] = Counter()
+    quiet: list[models.RankAnswer] = []
+    for placed in one.nodes:
+        node = live.nodes.get(placed.node_id)
+        beat = heartbeat(node) if node else None
+        if node is None or beat is None:
+            continue
+        busy += [
+            gpu.utilization
+            for gpu in beat.gpus
+            if gpu.index in placed.gpus and gpu.utilization is not None
+        ]
+        since_s = max(0.0, (now - node.heard_at).total_seconds()) if node.heard_at else 0.0
+        for status in beat.gangs:
+            if (status.job_id, status.attempt) == (one.job_id, one.attempt):
+                doing.update(rank.activity or "running" for rank in status.ranks)
+                quiet += _quiet(status, placed.node_id, since_s)
+    ranks = None
+    if doing:
+        quietest = max(quiet, key=lambda rank: rank.quiet_s, default=None)
+        ranks = models.RanksAnswer(doing=dict(doing.most_common()), quietest=quietest)
+    return GangHeard(sum(busy) / len(busy) if busy else None, ranks)
+
+
+def _quiet(status: GangStatus, node_id: str, since_s: float) -> list[models.RankAnswer]:
+    return [
+        models.RankAnswer(
+            rank=rank.rank,
+            node_id=node_id,
+            activity=rank.activity,
+            step=rank.step,
+            quiet_s=rank.quiet_s + since_s,
+        )
+        for rank in status.ranks
+        if rank.quiet_s is not None
+    ]
