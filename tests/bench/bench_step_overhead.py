@@ -22,6 +22,7 @@ from pathlib import Path
 from harness import Context, Result, in_own_process
 
 from gangline_worker import reporting
+from gangline_worker.agent_line import FLUSH_PERIOD_S, Reporter
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.trainer import Trainer
 from gangline_worker.training.world import join_world
@@ -36,7 +37,7 @@ def drain(server: socket.socket) -> None:
         pass
 
 
-def connect(folder: Path) -> reporting.Reporter:
+def connect(folder: Path) -> Reporter:
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     server.bind(str(folder / "agent.sock"))
     server.listen()
@@ -98,7 +99,7 @@ def main() -> int:
         config = TrainConfig(batch_size=4, steps=10**6)
         trainer = Trainer(config, join_world(60), None)
         warm = block_s(trainer, 10, on=False)
-        steps = max(5, round(5 * reporting.FLUSH_PERIOD_S / warm))
+        steps = max(5, round(5 * FLUSH_PERIOD_S / warm))
         pairs = []
         for index in range(options.blocks):
             order = (True, False) if index % 2 else (False, True)

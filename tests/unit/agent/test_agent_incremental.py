@@ -30,7 +30,7 @@ from gangline_worker.agent.model import (
     SendControl,
     StoreOpened,
 )
-from gangline_worker.reporting import Reporter
+from gangline_worker.agent_line import Reporter
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))
 NODE = NodeInfo(

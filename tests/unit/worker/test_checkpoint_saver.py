@@ -27,7 +27,7 @@ from gangline_worker.checkpoint.local import fingerprint, holdings
 from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from gangline_worker.reporting import METRICS_LIMIT
+from gangline_worker.columns import METRICS_LIMIT
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 from saving_scene import saver_of, state
 

@@ -24,7 +24,8 @@ from gangline_schemas.rank_protocol import (
     Report,
     ShardReady,
 )
-from gangline_worker.reporting import AGENT_LOST, DROPPED_METRIC, Reporter, to_columns
+from gangline_worker.agent_line import AGENT_LOST, Reporter
+from gangline_worker.columns import DROPPED_METRIC, to_columns
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
 SHARD = ShardReady(step=3, rank=0, world_size=1, manifest=DIGEST, shard=DIGEST)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gangline_worker import reporting, save, should_checkpoint
-from gangline_worker.reporting import Reporter
+from gangline_worker.agent_line import Reporter
 
 
 def test_the_interval_counts_from_a_save_of_ones_own(

@@ -23,7 +23,8 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild, tensor_names
-from gangline_worker.reporting import METRICS_LIMIT, flush, reporter
+from gangline_worker.columns import METRICS_LIMIT
+from gangline_worker.reporting import flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
 RESUME_ENV = "GANGLINE_RESUME_FROM"

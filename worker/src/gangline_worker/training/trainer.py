@@ -23,6 +23,7 @@ import torch.distributed as dist
 from pydantic import ValidationError
 
 from gangline_schemas.events.workers import LEFT_OUT_RANGES
+from gangline_worker.agent_line import AGENT_LOST
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings
@@ -39,7 +40,6 @@ from gangline_worker.loss_watch import (
     SpikeWatch,
 )
 from gangline_worker.reporting import (
-    AGENT_LOST,
     doing,
     report,
     reporter,
