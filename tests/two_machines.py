@@ -1,6 +1,7 @@
 """Machines with addresses of their own: network namespaces of this one, joined by a cable.
 
-From each, the broker of this machine is reached where it says that it is: at 127.0.0.1.
+From each, the broker of this machine is reached where it says that it is: at 127.0.0.1. That way is
+not the cable, which can be cut alone.
 """
 
 from __future__ import annotations
@@ -13,28 +14,39 @@ import socket
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 _CLONE_NEWNET = 0x4000_0000
 _PARTS = ("10.213.77.1", "10.213.77.2")
 
 
+class NoMachinesError(Exception):
+    """None can be made here; the message says why."""
+
+
 @dataclass(frozen=True)
 class Machine:
-    """One of them."""
+    """One of them, and the name of its end of the cable."""
 
     name: str
     address: str
+    end: str
 
     @property
     def entering(self) -> tuple[str, ...]:
         """What runs a command there."""
-        return ("nsenter", f"--net={self._file}")
+        return (str(shutil.which("nsenter")), f"--net={self._file}")
+
+    def cut(self) -> None:
+        """Nothing passes the cable any more, and nobody is told so."""
+        _ip("-n", self.name, "link", "set", self.end, "down")
+
+    def mend(self) -> None:
+        """It passes again."""
+        _ip("-n", self.name, "link", "set", self.end, "up")
 
     @property
     def _file(self) -> Path:
@@ -57,27 +69,31 @@ class Machine:
 
 
 @contextlib.contextmanager
-def two_machines(bootstrap: str) -> Iterator[tuple[Machine, Machine]]:
-    """Two of them; the test is skipped where none can be made."""
+def two_machines(bootstrap: str, ways: Sequence[int] = ()) -> Iterator[tuple[Machine, Machine]]:
+    """Two of them, gone afterwards; `ways` to the broker: of each a port of this machine.
+
+    Raises NoMachinesError.
+    """
     if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("nsenter")):
-        pytest.skip("needs root, `ip` and `nsenter` to make machines")
+        raise NoMachinesError("it takes root, `ip` and `nsenter` to make machines")
     key = uuid.uuid4().hex[:6]
-    first, second = (Machine(f"gl-{key}-{n}", address) for n, address in enumerate(_PARTS))
+    first, second = (
+        Machine(f"gl-{key}-{n}", address, f"gl{key}{n}") for n, address in enumerate(_PARTS)
+    )
     broker = int(bootstrap.rpartition(":")[2])
     with contextlib.ExitStack() as ends:
         for machine in (first, second):
             if subprocess.run(["ip", "netns", "add", machine.name], check=False).returncode != 0:
-                pytest.skip("this machine gives no network namespaces")
+                raise NoMachinesError("this machine gives no network namespaces")
             ends.callback(_ip, "netns", "del", machine.name)
-        cable = [f"gl{key}{end}" for end in "ab"]
-        _ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1])
-        for machine, end in zip((first, second), cable, strict=True):
-            _ip("link", "set", end, "netns", machine.name)
-            _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", end)
-            for link in ("lo", end):
-                _ip("-n", machine.name, "link", "set", link, "up")
+        _ip("link", "add", first.end, "type", "veth", "peer", "name", second.end)
+        for machine, way in zip((first, second), ways or (broker, broker), strict=True):
+            _ip("link", "set", machine.end, "netns", machine.name)
+            _ip("-n", machine.name, "addr", "add", f"{machine.address}/24", "dev", machine.end)
+            _ip("-n", machine.name, "link", "set", "lo", "up")
+            machine.mend()
             listening = ends.enter_context(machine.listen(broker))
-            threading.Thread(target=_serve, args=(listening, broker), daemon=True).start()
+            threading.Thread(target=_serve, args=(listening, way), daemon=True).start()
         yield first, second
 
 

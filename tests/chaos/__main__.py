@@ -12,8 +12,8 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,19 @@ from pathlib import Path
 import structlog
 
 from chaos.catalog import FAULTS, STRATEGIES
-from chaos.fault import Fault
+from chaos.fault import Fault, Place
 from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
-from chaos.places import BreakablePlatform, apart, on_one_machine
+from chaos.places import BreakablePlatform, apart, joined, on_one_machine
 from gangline.local.processes import stop_signals_interrupt
 from log_watch import LogWatch
+from two_machines import NoMachinesError
 
+PLACES: Mapping[Place, Callable[[Path], AbstractContextManager[BreakablePlatform]]] = {
+    "one machine": on_one_machine,
+    "apart": apart,
+    "joined": joined,
+}
 COLUMNS = f"{'fault':30} {'':5} {'tries':>5} {'again':>6} {'back in':>8} {'found':>6}  result"
 CUT_TIMEOUT_S = 6.0
 tell = partial(print, flush=True)
@@ -82,19 +88,23 @@ def watched(
 
 
 def matrix(cells: list[tuple[Fault, str]]) -> list[Outcome]:
-    """Do them, those of nodes that stand apart last."""
+    """Do them, one place after the other."""
     outcomes: list[Outcome] = []
     tell(COLUMNS)
-    for stands_apart, place in ((False, on_one_machine), (True, apart)):
-        mine = [cell for cell in cells if cell[0].apart == stands_apart]
+    for name, place in PLACES.items():
+        mine = [cell for cell in cells if cell[0].place == name]
         if not mine:
             continue
-        with watched(place) as (platform, watch):
-            possible = [cell for cell in mine if platform.disks or not cell[0].disk]
-            outcomes += Matrix(platform, watch).run(possible, lambda found: tell(line(found)))
+        possible, why = [], "it takes the right to mount"
+        try:
+            with watched(place) as (platform, watch):
+                possible = [cell for cell in mine if platform.disks or not cell[0].disk]
+                outcomes += Matrix(platform, watch).run(possible, lambda found: tell(line(found)))
+        except NoMachinesError as error:
+            why = str(error)
         for fault, strategy in mine:
             if (fault, strategy) not in possible:
-                tell(f"{fault.name:30} {strategy:5} was not done: it takes the right to mount")
+                tell(f"{fault.name:30} {strategy:5} was not done: {why}")
     return outcomes
 
 

@@ -11,6 +11,7 @@ from chaos.world import Attack
 from log_watch import TRAINER
 
 Found = Literal["", "checkpoint.corrupted", "job.flagged", "data_refetched_blocks"]
+Place = Literal["one machine", "apart", "joined"]
 
 
 def no_data(_data_dir: Path) -> Mapping[str, object]:
@@ -26,7 +27,7 @@ class Fault:
     - `found`: what was damaged is found, as this event or by this metric.
     - `gaps`: steps may be missing from what was reported.
     - `review`: the job fails and is flagged for a person to look at.
-    - `apart`: it takes nodes that stand apart. `disk`: with disks of their own.
+    - `place`: the platform that it takes (places.py). `disk`: with disks of the nodes' own.
     - `data`: further hyperparameters of the job, and of the undisturbed one, by the data folder.
     - `command`: what the job runs; the undisturbed one runs the trainer.
     """
@@ -37,7 +38,7 @@ class Fault:
     found: Found = ""
     gaps: bool = False
     review: bool = False
-    apart: bool = False
+    place: Place = "one machine"
     disk: bool = False
     data: Callable[[Path], Mapping[str, object]] = no_data
     command: Sequence[str] = tuple(TRAINER)

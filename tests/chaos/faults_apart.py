@@ -103,17 +103,48 @@ def spot_notice(attack: Attack) -> None:
         node.cloud.spot_action = None
 
 
+def cut_cable(attack: Attack) -> None:
+    """Of two machines with a rank each, both reach the bus; a second attempt meets no better."""
+    attack.wait_committed()
+    machine = attack.platform.joined[attack.node()].machine
+    machine.cut()
+    try:
+        attack.wait("worker.started", lambda data: data.attempt > 1)
+    finally:
+        machine.mend()
+
+
+def cut_machine(attack: Attack) -> None:
+    """One of the two reaches neither the bus nor the other; the job needs both."""
+    attack.wait_committed()
+    name, known = attack.node(), len(attack.watch.seen)
+    joined = attack.platform.joined[name]
+    with Deaths(attack.pids()) as deaths:
+        joined.cut()
+        try:
+            attack.watch.wait_for(
+                lambda s: s.type == "node.failed" and s.data.node_id == name, after=known
+            )
+        finally:
+            joined.mend()
+        for rank in range(2):
+            attack.wait("worker.started", lambda d, r=rank: d.attempt > 1 and d.rank == r)
+        deaths.must_precede(attack.pids())
+
+
 FAULTS_APART = (
-    Fault("a node is cut off", cut_off, apart=True),
-    Fault("a node's disk is full", fill_disk, restarts=None, gaps=True, apart=True, disk=True),
-    Fault("the store is 10 times slower", slow_store, restarts=False, apart=True),
-    Fault("the store answers nothing", store_answers_nothing, restarts=False, apart=True),
-    Fault("killed while uploading", kill_while_uploading, apart=True),
-    Fault("the agent, while uploading", kill_agent_while_uploading, apart=True),
-    Fault("a spot notice", spot_notice, apart=True),
-    Fault("a bit flips in S3", flip_stored, found="checkpoint.corrupted", apart=True),
-    Fault("a shard is cut in S3", cut_stored, found="checkpoint.corrupted", apart=True),
-    Fault("a shard is gone in S3", delete_stored, found="checkpoint.corrupted", apart=True),
+    Fault("a node is cut off", cut_off, place="apart"),
+    Fault("a node's disk is full", fill_disk, restarts=None, gaps=True, place="apart", disk=True),
+    Fault("the store is 10 times slower", slow_store, restarts=False, place="apart"),
+    Fault("the store answers nothing", store_answers_nothing, restarts=False, place="apart"),
+    Fault("killed while uploading", kill_while_uploading, place="apart"),
+    Fault("the agent, while uploading", kill_agent_while_uploading, place="apart"),
+    Fault("a spot notice", spot_notice, place="apart"),
+    Fault("a bit flips in S3", flip_stored, found="checkpoint.corrupted", place="apart"),
+    Fault("a shard is cut in S3", cut_stored, found="checkpoint.corrupted", place="apart"),
+    Fault("a shard is gone in S3", delete_stored, found="checkpoint.corrupted", place="apart"),
+    Fault("ranks do not reach each other", cut_cable, place="joined"),
+    Fault("a machine is cut off", cut_machine, place="joined"),
 )
 
 

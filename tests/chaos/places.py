@@ -1,8 +1,11 @@
-"""The platforms that are broken here, of three nodes with two slots each.
+"""The platforms that are broken here.
 
-- `on_one_machine`: as `gangline up` makes it. The store is a folder beside the nodes' own.
-- `apart`: each node has its own way to the bus and to the store, which is an S3 server, its own
-  disk, and its own cloud that may take it away.
+- `on_one_machine`: as `gangline up` makes it, of three nodes with two slots each. The store is a
+  folder beside the nodes' own.
+- `apart`: three such nodes, each with its own way to the bus and to the store, which is an S3
+  server, its own disk, and its own cloud that may take it away.
+- `joined`: two nodes with one slot each, on machines with networks of their own and a cable between
+  them, so that a gang's ranks meet over it.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from gangline.local.processes import ProcessSpec
 from gangline.local.s3proxy import BUCKET, S3Proxy
 from metadata_server import MetadataServer
 from platform_fixture import TEAMS, RunningPlatform, start_platform
+from two_machines import Machine, two_machines
 
 NODES = 3
 DISK_MB = 1280  # a node with less than 1 GB free is not taken
@@ -90,12 +94,34 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A machine with a cable to the other one, and its own way to the bus."""
+
+    machine: Machine
+    bus: Link
+
+    def cut(self) -> None:
+        """Its network is gone."""
+        self.machine.cut()
+        self.bus.cut()
+
+    def mend(self) -> None:
+        """Its network is back."""
+        self.machine.mend()
+        self.bus.mend()
+
+
+@dataclass(frozen=True)
 class BreakablePlatform(RunningPlatform):
-    """A platform that is up. `nodes` and `services`, the services' way to the store: if apart."""
+    """A platform that is up. `nodes` and `services`, the services' way to the store: if apart.
+
+    `joined`: its machines, by node.
+    """
 
     store_dir: Path
     nodes: Mapping[str, Node] = field(default_factory=dict)
     services: Link | None = None
+    joined: Mapping[str, Joined] = field(default_factory=dict)
 
     @property
     def disks(self) -> bool:
@@ -139,6 +165,31 @@ class _Apart(Platform):
         }
 
 
+class _Joined(Platform):
+    """Runs each agent on a machine of its own."""
+
+    def __init__(self, settings: PlatformSettings, ends: ExitStack) -> None:
+        super().__init__(settings)
+        self._ends = ends
+        self.joined: dict[str, Joined] = {}
+
+    def _agents(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
+        agents = super()._agents(environment)
+        bootstrap = environment["GANGLINE_BOOTSTRAP_SERVERS"]
+        ways = [Link(int(bootstrap.rpartition(":")[2])) for _ in agents]
+        for way in ways:
+            self._ends.callback(way.close)
+        machines = self._ends.enter_context(two_machines(bootstrap, [way.port for way in ways]))
+        found = []
+        for spec, machine, way in zip(agents, machines, ways, strict=True):
+            self.joined[spec.name] = Joined(machine, way)
+            argv = [*machine.entering, *spec.argv]
+            env = {**spec.env, "GANGLINE_ADDRESS": machine.address}
+            begun = Path(env["GANGLINE_HEALTH_FILE"]).exists  # to ask is only possible there
+            found.append(replace(spec, argv=argv, env=env, ready=begun))
+        return found
+
+
 @contextmanager
 def on_one_machine(folder: Path) -> Iterator[BreakablePlatform]:
     """Quick to notice a hang; what is silent has its time, as the machine may be busy."""
@@ -160,12 +211,10 @@ def apart(folder: Path, heartbeat_timeout_s: float = 12.0) -> Iterator[Breakable
         server = ends.enter_context(S3Proxy(folder / "s3"))
         services = Link(server.settings.port)
         ends.callback(services.close)
-        teams = folder / "teams.yaml"
-        teams.write_text(TEAMS, encoding="utf-8")
         settings = PlatformSettings(
             data_dir=folder / "data",
             nodes=NODES,
-            teams_file=teams,
+            teams_file=_teams(folder),
             store=_store_url(services),
             heartbeat_timeout_s=heartbeat_timeout_s,
             heartbeat_interval_s=heartbeat_timeout_s / BEATS_PER_TIMEOUT,
@@ -180,6 +229,34 @@ def apart(folder: Path, heartbeat_timeout_s: float = 12.0) -> Iterator[Breakable
             yield BreakablePlatform(
                 platform, client, settings.data_dir, objects, platform.nodes, services
             )
+
+
+@contextmanager
+def joined(folder: Path) -> Iterator[BreakablePlatform]:
+    """Its times are those of `apart`. Raises NoMachinesError where none can be made."""
+    with ExitStack() as ends:
+        data = folder / "data"
+        data.mkdir(parents=True)
+        settings = PlatformSettings(
+            data_dir=data,
+            nodes=2,
+            slots=1,
+            teams_file=_teams(folder),
+            heartbeat_timeout_s=12.0,
+            heartbeat_interval_s=12.0 / BEATS_PER_TIMEOUT,
+            hang_min_s=HANG_MIN_S,
+            live_view=False,
+        )
+        platform = _Joined(settings, ends)
+        with platform:
+            client = platform.start()
+            yield BreakablePlatform(platform, client, data, data / "store", joined=platform.joined)
+
+
+def _teams(folder: Path) -> Path:
+    path = folder / "teams.yaml"
+    path.write_text(TEAMS, encoding="utf-8")
+    return path
 
 
 def _store_url(way: Link) -> str:
