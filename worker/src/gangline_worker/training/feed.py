@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import torch
 from torch import Tensor
@@ -33,6 +32,7 @@ class Feed:
         self._batches = Prefetcher(read, start=start, stride=stride, ahead=ahead)
         self._device = device
         self._waited_s = 0.0  # for the next batch, so far
+        self._told = False  # that this rank waits
 
     @property
     def waits(self) -> bool:
@@ -44,14 +44,12 @@ class Feed:
         """Whether `take` will raise what reading the next batch did."""
         return self._batches.failed
 
-    def await_batch(self, activity: ExitStack) -> None:
-        """Wait a second at most; that a rank waits for longer is told until `activity` is closed.
-
-        For a store that is away for a while is no hang.
-        """
+    def await_batch(self) -> None:
+        """Wait a second at most. A longer wait is told: a store that is away is no hang."""
         started = time.perf_counter()
-        if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._waited_s:
-            activity.enter_context(doing("waiting"))
+        if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._told:
+            doing("waiting")
+            self._told = True
         self._waited_s += time.perf_counter() - started
 
     def take(self, position: int) -> tuple[Tensor, Tensor, float]:
@@ -64,4 +62,7 @@ class Feed:
         inputs = torch.from_numpy(batch.inputs).to(self._device)
         targets = torch.from_numpy(batch.targets).to(self._device)
         waited_s, self._waited_s = self._waited_s + time.perf_counter() - started, 0.0
+        if self._told:
+            doing("training")
+            self._told = False
         return inputs, targets, waited_s

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -224,24 +223,21 @@ class Trainer:
             self._report(result, summary)
         _check(summary)
         sound = result is not None and self._is_sound(summary.loss)
-        with ExitStack() as activity:
-            while True:
-                last = summary.stop or self.step == self.config.steps
-                if result is not None:
-                    self._save_if_due(result, summary, sound=sound, last=last)
-                if last:
-                    self._finish()
-                    return summary
-                if summary.no_data:
-                    self.checkpointer.finish()
-                    if not self._feed.failed:  # what the rank that cannot read raises ends us all
-                        time.sleep(_OTHERS_END_S)
-                    return summary
-                if not summary.waits:
-                    return summary
-                self._feed.await_batch(activity)
-                summary = exchange(self._news(result), self.world.control)
-                _check(summary)
+        while True:
+            last = summary.stop or self.step == self.config.steps
+            if result is not None:
+                self._save_if_due(result, summary, sound=sound, last=last)
+            if last:
+                self._finish()
+            elif summary.no_data:
+                self.checkpointer.finish()
+                if not self._feed.failed:  # what the rank that cannot read raises ends us all
+                    time.sleep(_OTHERS_END_S)
+            if last or summary.no_data or not summary.waits:
+                return summary
+            self._feed.await_batch()
+            summary = exchange(self._news(result), self.world.control)
+            _check(summary)
 
     def _save_if_due(
         self, result: StepResult, summary: StepSummary, *, sound: bool, last: bool
