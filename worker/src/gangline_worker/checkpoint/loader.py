@@ -135,7 +135,7 @@ class Checkpoint:
                 if (target := wanted.get(piece.name)) is not None
                 and _fits(piece, target)
                 and missing[piece.name]
-                and piece.key not in seen
+                and not (seen and piece.key in seen)
                 and (common := overlap(piece, target.block)) is not None
             ]
             if not found:
@@ -143,7 +143,8 @@ class Checkpoint:
             self._read_shard(manifest, self.record.shards[index], found)
             for piece in found:
                 missing[piece.lies.name] -= piece.common.elements
-                seen.add(piece.lies.key)
+            if any(missing.values()):
+                seen.update(piece.lies.key for piece in found)
         for name, elements in missing.items():
             if elements:
                 whole = math.prod(wanted[name].block.shape)

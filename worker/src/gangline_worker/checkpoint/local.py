@@ -31,6 +31,9 @@ class Held:
         return part, self.data[first : first + part.shape[0]]
 
 
+_DTYPES = {getattr(torch, name): name for name in ITEM_BYTES}
+
+
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
     """The tensor's dtype as manifests name it.
 
@@ -40,10 +43,10 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided or tensor.is_meta:
         kind = "meta" if tensor.is_meta else tensor.layout
         raise TypeError(f"{name}: cannot save a tensor without plain memory ({kind})")
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in ITEM_BYTES:
-        known = ", ".join(ITEM_BYTES)
-        raise TypeError(f"{name}: cannot save dtype {dtype}; view it as one of {known}")
+    dtype = _DTYPES.get(tensor.dtype)
+    if dtype is None:
+        known, found = ", ".join(ITEM_BYTES), str(tensor.dtype).removeprefix("torch.")
+        raise TypeError(f"{name}: cannot save dtype {found}; view it as one of {known}")
     return dtype
 
 
