@@ -30,12 +30,15 @@ def small_sources(inputs: list[Path], out: Path, **changed: object) -> Sources:
     return Sources.model_validate(settings | changed)
 
 
-def small_snapshot(folder: Path, size: int = 5000, seed: int = 1) -> tuple[Path, Manifest, bytes]:
+def small_snapshot(
+    folder: Path, size: int = 5000, seed: int = 1, **changed: object
+) -> tuple[Path, Manifest, bytes]:
     """A snapshot of one document: its folder, its manifest and its tokens as bytes."""
     text = folder / "input.txt"
     text.write_bytes(text_bytes(size, seed))
     out = folder / "snapshot"
-    manifest = prepare(out, small_sources([text], out), ByteTokenizer(), lambda _: None)
+    sources = small_sources([text], out, **changed)
+    manifest = prepare(out, sources, ByteTokenizer(), lambda _: None)
     return out, manifest, text.read_bytes() + b"\0"
 
 
