@@ -93,13 +93,17 @@ class LogWatch:
         raise AssertionError(f"not seen within {timeout_s:.0f} s; the last events:\n{tail}")
 
     def wait_state(self, job_id: str, *states: str, timeout_s: float = DEADLINE_S) -> Seen:
-        """The job's first change to one of these states."""
-        return self.wait_for(
-            lambda s: (
-                s.type == "job.state.changed" and s.data.job_id == job_id and s.data.state in states
-            ),
-            timeout_s=timeout_s,
-        )
+        """The job's first change to one of these states; a rejected one comes to none."""
+
+        def decided(seen: Seen) -> bool:
+            if seen.type == "job.state.changed":
+                return seen.data.job_id == job_id and seen.data.state in states
+            return seen.type == "job.rejected" and seen.data.job_id == job_id
+
+        found = self.wait_for(decided, timeout_s=timeout_s)
+        if found.type == "job.rejected":
+            raise AssertionError(f"{job_id} was rejected: {found.data.reason}")
+        return found
 
     def wait_step(self, job_id: str, step: int, *, attempt: int = 1) -> Seen:
         """The first report of the job at this step or later."""

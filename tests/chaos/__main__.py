@@ -39,10 +39,20 @@ CUT_TIMEOUT_S = 6.0
 tell = partial(print, flush=True)
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """A regular expression, compiled."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--only", default="", help="faults whose name matches this pattern")
+    parser.add_argument(
+        "--only", type=pattern, default="", help="faults whose name matches this pattern"
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, help="one strategy instead of all")
     parser.add_argument("--sample", type=int, help="so many cells, drawn by --seed")
     parser.add_argument("--seed", type=int, default=0)
@@ -55,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def chosen(options: argparse.Namespace) -> list[tuple[Fault, str]]:
     """The cells that were asked for, in the order of the matrix."""
     strategies = [options.strategy] if options.strategy else STRATEGIES
-    asked = [fault for fault in FAULTS if re.search(options.only, fault.name)]
+    asked = [fault for fault in FAULTS if options.only.search(fault.name)]
     cells = [(fault, strategy) for fault in asked for strategy in strategies]
     if options.sample is not None:
         drawn = random.Random(options.seed).sample(range(len(cells)), options.sample)

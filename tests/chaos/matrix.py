@@ -21,6 +21,7 @@ from chaos.world import (
 from log_watch import LogWatch
 
 Curve = dict[int, set[float]]
+ENDS = ("succeeded", "failed", "cancelled")
 ENDS_S = 300.0  # a job's 600 steps take 10 s on a quiet machine, minutes on one that is not
 
 
@@ -84,7 +85,7 @@ class Matrix:
     def _problem(self, attack: Attack, fault: Fault, undisturbed: Curve) -> str:
         """What does not hold of the job when it has ended; "" when all is well."""
         watch, job = attack.watch, attack.job
-        ended = watch.wait_state(job, "succeeded", "failed", "cancelled", timeout_s=ENDS_S).data
+        ended = watch.wait_state(job, *ENDS, timeout_s=ENDS_S).data
         if ended.state != ("failed" if fault.review else "succeeded"):
             return f"the job {ended.state}: {ended.reason}"
         attempts = len(watch.of("gang.allocated", job))
@@ -107,8 +108,8 @@ class Matrix:
         key = strategy, str(data.get("data", ""))
         if key not in self._undisturbed:
             job = submit(self._watch, "undisturbed", strategy, data)
-            state = self._watch.wait_state(job, "succeeded", "failed", timeout_s=ENDS_S).data.state
-            if state != "succeeded":
-                raise Broken(f"the undisturbed run of {strategy} {state}")
+            ended = self._watch.wait_state(job, *ENDS, timeout_s=ENDS_S).data
+            if ended.state != "succeeded":
+                raise Broken(f"the undisturbed run of {strategy} {ended.state}: {ended.reason}")
             self._undisturbed[key] = losses(self._watch, job)
         return self._undisturbed[key]

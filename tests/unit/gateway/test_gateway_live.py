@@ -331,6 +331,21 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
 
 
+def test_of_nodes_that_left_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of a cloud come and go, each under a name of its own."""
+    monkeypatch.setattr("gangline_gateway.live.LEFT_NODES_KEPT", 2)
+    names = [f"spot-{number}" for number in range(4)]
+    infos = [node_info().model_copy(update={"node_id": name}) for name in names]
+    live = fold([NodeAdmitted(node=info) for info in infos])
+    gone = [NodeCordoned(node_id=name, incarnation="i", reason="leaving") for name in names]
+    fold([gone[2], gone[0], NodeAdmitted(node=infos[2]), gone[3]], live)
+    assert set(live.nodes) == set(names)
+
+    live = Live.of(live.facts())
+    fold([gone[1]], live)
+    assert set(live.nodes) == {"spot-1", "spot-2", "spot-3"}
+
+
 def beat_of(attempt: int, *ranks: RankStatus) -> bytes:
     gang = GangStatus(job_id="a", attempt=attempt, ranks=ranks)
     return WorkerHeartbeat(

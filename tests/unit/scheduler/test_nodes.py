@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
@@ -125,3 +127,35 @@ def test_reports_about_unknown_nodes_are_survived() -> None:
     assert cluster.leave("n9") == []
     assert cluster.give(RECOVERED) == []
     assert drain(cluster) == []
+
+
+def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of a cloud come and go, each under a name of its own."""
+    monkeypatch.setattr("gangline_scheduler.evolve.LEFT_NODES_KEPT", 2)
+    cluster = Cluster(node("stays"))
+    for number in range(5):
+        cluster.give(NodeJoined(node=node(f"spot-{number}")))
+    for number in (3, 0, 1, 4):
+        cluster.leave(f"spot-{number}")
+        left = NodeFailed(node_id=f"spot-{number}", incarnation="i1", reason="left")
+        cluster.give(left)
+
+    assert set(cluster.state.nodes) == {"stays", "spot-2", "spot-1", "spot-4"}
+    cluster.give(NodeJoined(node=node("spot-3", incarnation="i2")))
+    cluster.give(NodeJoined(node=node("spot-4", incarnation="i2")))
+    for name in ("spot-2", "spot-3"):
+        cluster.leave(name, incarnation=cluster.state.nodes[name].info.incarnation)
+    assert set(cluster.state.nodes) == {"stays", "spot-4", "spot-2", "spot-3"}
+
+
+def test_a_node_that_left_is_remembered_while_its_gang_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gangline_scheduler.evolve.LEFT_NODES_KEPT", 0)
+    cluster = Cluster(node(gpus=1))
+    cluster.run("a")
+    cluster.leave("n1")
+
+    assert set(cluster.state.nodes) == {"n1"}
+    cluster.give(NodeJoined(node=node("n2")))
+    cluster.fail("a", cause=FailureCause.NODE, avoid=("n1",))
+    cluster.leave("n2")
+    assert set(cluster.state.nodes) == {"n2"}

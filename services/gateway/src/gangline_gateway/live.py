@@ -95,6 +95,7 @@ from gangline_schemas.job import JobSpec, JobState
 
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
+LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
 _OTHERS_KEPT = 3 * ENDED_KEPT
 
 ValueT = TypeVar("ValueT")
@@ -136,6 +137,7 @@ class Live:
         self.teams: dict[str, LiveTeam] = {}
         self.approvals: dict[DataUse, Approval] = {}
         self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
+        self._left: dict[str, None] = {}
         self._ended: dict[str, None] = {}
         self._ended_kept = ended_kept
         self._by_suffix: dict[str, str] = {}
@@ -151,6 +153,7 @@ class Live:
         found = cls()
         found.jobs = dict(facts.jobs)
         found.nodes = dict(facts.nodes)
+        found._left = dict(facts.left)
         found.teams = dict(facts.teams)
         found.approvals = dict(facts.approvals)
         found.outcomes.update(facts.outcomes)
@@ -172,6 +175,7 @@ class Live:
         return LiveFacts(
             jobs=dict(self.jobs),
             nodes=silent,
+            left=dict(self._left),
             teams=dict(self.teams),
             outcomes=dict(self.outcomes),
             ended=dict(self._ended),
@@ -430,6 +434,12 @@ class Live:
     def _(self, event: NodeCordoned, at: datetime) -> None:
         if not self._is_unfit(event.node_id):
             self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
+        if event.reason == "leaving" and event.node_id in self.nodes:
+            self._left.pop(event.node_id, None)
+            self._left[event.node_id] = None
+            if len(self._left) > LEFT_NODES_KEPT:
+                first = next(iter(self._left))
+                del self._left[first], self.nodes[first]
 
     @_on.register(NodeUncordoned)
     def _(self, event: NodeUncordoned, at: datetime) -> None:
@@ -460,6 +470,7 @@ class Live:
             if old and "unfit" in {known.cordoned, fresh.cordoned}:
                 return
         self.nodes[fresh.info.node_id] = replace(fresh, heard_at=heard_at)
+        self._left.pop(fresh.info.node_id, None)
 
     def _is_unfit(self, node_id: str) -> bool:
         """Whether what the scheduler says of the node is about an incarnation before this one."""

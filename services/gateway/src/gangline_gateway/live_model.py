@@ -247,6 +247,8 @@ class LiveFacts:
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
     nodes: dict[str, LiveNode] = field(default_factory=dict)
+    left: dict[str, None] = field(default_factory=dict)
+    """Nodes that said they leave, in the order in which they are forgotten."""
     teams: dict[str, LiveTeam] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)

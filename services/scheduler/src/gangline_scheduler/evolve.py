@@ -28,7 +28,7 @@ from gangline_scheduler.model import (
     Wait,
     Waiting,
 )
-from gangline_scheduler.state import ENDED_RUNS_KEPT, LOST_NODES_KEPT, State
+from gangline_scheduler.state import ENDED_RUNS_KEPT, LEFT_NODES_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.values import replace
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
@@ -298,6 +298,7 @@ def _(event: TeamBudgetNoted, state: State, at: datetime) -> None:  # noqa: ARG0
 def _(event: NodeAdmitted, state: State, at: datetime) -> None:  # noqa: ARG001
     info = event.node
     state.lost.pop(info.node_id, None)
+    state.left.pop(info.node_id, None)
     known = state.nodes.get(info.node_id)
     if known is None:
         _put_node(state, Node(info))
@@ -331,6 +332,8 @@ def _(event: NodeCordoned, state: State, at: datetime) -> None:
         _put_node(state, replace(node, drained=True, moving_since=moving_since))
     else:
         _put_node(state, replace(node, down=event.reason))
+        if event.reason == "leaving":
+            _forget_left(state, event.node_id)
 
 
 @_apply.register
@@ -348,6 +351,18 @@ def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:
     if job.gang is None or job.gang.attempt != attempt:
         raise LogBrokenError(f"{job_id}: attempt {attempt} is not the live one")
     return job, job.gang
+
+
+def _forget_left(state: State, node_id: str) -> None:
+    """This node leaves; of those that did, the first beyond the newest goes, if it is empty."""
+    state.left.pop(node_id, None)
+    state.left[node_id] = None
+    if len(state.left) <= LEFT_NODES_KEPT:
+        return
+    for first in state.left:
+        if not state.nodes[first].holds:
+            del state.left[first], state.nodes[first]
+            return
 
 
 def _put_node(state: State, node: Node) -> None:

@@ -20,14 +20,16 @@ from gangline_schemas.isolation import Isolation
 
 ENDED_RUNS_KEPT = 100_000
 LOST_NODES_KEPT = 10_000
+LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
 
 
 @dataclass(slots=True)
 class State:
     """The scheduler's state. Values are frozen, so that `fork` is a copy of the dicts alone.
 
-    `lost`: incarnations that failed before they joined here, by node. `held`: GPUs that are being
-    freed for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
+    `lost`: incarnations that failed before they joined here, by node. `left`: nodes that said they
+    leave, the last to do so last; the newest are remembered. `held`: GPUs that are being freed for
+    a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     `waits`: what was foretold to the last jobs that started, and how it came; newest last.
@@ -42,6 +44,7 @@ class State:
     jobs: dict[str, Job] = field(default_factory=dict)
     ended: dict[str, EndedRun] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    left: dict[str, None] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
     broke: dict[str, str] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
@@ -91,6 +94,7 @@ def _copied(
         jobs=copied(state.jobs),
         ended={},
         lost=copied(state.lost),
+        left=copied(state.left),
         held=dict(state.held),
         broke=dict(state.broke),
         usage=dict(state.usage),
@@ -117,6 +121,7 @@ def fingerprint(state: State) -> str:
     lines += _lines("job", ((job_id, repr(job)) for job_id, job in state.jobs.items()))
     lines += _lines("ended", ((job_id, repr(run)) for job_id, run in state.ended.items()))
     lines += _lines("lost", state.lost.items())
+    lines += [f"left {node_id}" for node_id in state.left]
     lines += _lines("held", ((job_id, repr(held)) for job_id, held in state.held.items()))
     lines += _lines("broke", state.broke.items())
     lines += _lines("usage", ((team, repr(usage)) for team, usage in state.usage.items()))
