@@ -67,6 +67,8 @@ class Bench:
         config = read_settings(None, {}, SIZE.split())
         self.trainer = Trainer(config, self.world, None)
         self.tensors = tensors_of(self.trainer.model.plain, self.trainer.optimizer)
+        gc.collect()
+        gc.freeze()  # as in ranks that an agent starts: no collection walks all that torch imported
         self.saved_bytes = 0.0
         self.figures: Figures = defaultdict(list)
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gangline_schemas.checkpoint import EACH_COPY_BYTES, ITEM_BYTES, TensorSlice
 
 ALIGNMENT_BYTES = 64  # of each slice in its file, so that it can be viewed as its dtype in place
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """`shape` elements from `start` of the tensor `name` of `global_shape`."""
 
     name: str
@@ -74,8 +73,7 @@ def lay_out(blocks: Iterable[Block]) -> tuple[tuple[TensorSlice, ...], int]:
     return tuple(slices), end
 
 
-@dataclass(frozen=True)
-class Overlap:
+class Overlap(NamedTuple):
     """The elements that two blocks of one tensor share, as ranges within each of them.
 
     No ranges, if the blocks are one and the same: `data[()]` is all of it.

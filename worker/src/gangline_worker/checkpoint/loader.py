@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from pydantic import ValidationError
@@ -30,6 +29,11 @@ from gangline_worker.checkpoint.local import Held, holdings
 from gangline_worker.checkpoint.nearest import goes_on_from, holders, nearest
 
 COMMIT_FILE = "COMMIT.json"
+_NO_NUMPY_DTYPE = {  # and one of the same size that is
+    torch.bfloat16: torch.int16,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
 
 T = TypeVar("T", bound=Model)
 R = TypeVar("R")
@@ -223,8 +227,7 @@ class Checkpoint:
         return self.folder / Path(digest.key).name
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A slice of a shard file, and what of it goes where."""
 
     lies: TensorSlice
@@ -257,7 +260,8 @@ def _in_place(piece: _Piece) -> memoryview | None:
     whole = piece.common.elements == math.prod(piece.lies.shape)
     if not (whole and region.is_cpu and region.is_contiguous()):
         return None
-    return region.view(-1).view(torch.uint8).numpy().data
+    alias = _NO_NUMPY_DTYPE.get(region.dtype)
+    return (region if alias is None else region.view(alias)).numpy().data.cast("B")
 
 
 def _fits(piece: TensorSlice, target: Held) -> bool:

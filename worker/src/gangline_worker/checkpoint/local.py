@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -13,8 +14,7 @@ from gangline_schemas.checkpoint import ITEM_BYTES
 from gangline_worker.checkpoint.layout import Block, owned
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """A tensor's local data and where it lies in the whole; `replicas` ranks hold the same."""
 
     block: Block
@@ -111,7 +111,8 @@ def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) ->
                 f"{name}: its local shape is {tuple(local.shape)}, expected {cut.shape}"
             )
         block = Block(name, dtype, shape, cut.start, cut.shape)
-        found[name] = Held(block, local.detach(), cut.replica, cut.replicas)
+        data = local.detach() if local.requires_grad else local
+        found[name] = Held(block, data, cut.replica, cut.replicas)
     return found
 
 
