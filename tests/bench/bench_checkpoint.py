@@ -312,7 +312,7 @@ def measure(rounds: int) -> Figures:
 
 def run(context: Context) -> list[Result]:
     """Blocked time, saves and restores as ratios to this machine's limits, and torch's own."""
-    figures = in_own_process("bench_checkpoint", "--rounds", str(context.repeats(3, 1)))
+    figures = in_own_process("bench_checkpoint", "--rounds", str(context.repeats(5, 1)))
 
     def median(name: str, unit: str, *, note: str = "") -> Result:
         return context.median(f"checkpoint_{name}", figures[name], unit, note=note)
