@@ -18,10 +18,11 @@ from chaos.world import (
     submit,
     wrong_losses,
 )
+from gangline_schemas.job import JobState
 from log_watch import LogWatch
 
 Curve = dict[int, set[float]]
-ENDS = ("succeeded", "failed", "cancelled")
+ENDS = tuple(state for state in JobState if state.terminal)
 ENDS_S = 300.0  # a job's 600 steps take 10 s on a quiet machine, minutes on one that is not
 
 

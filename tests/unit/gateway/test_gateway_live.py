@@ -345,6 +345,12 @@ def test_of_nodes_that_left_the_newest_are_shown(monkeypatch: pytest.MonkeyPatch
     fold([gone[1]], live)
     assert set(live.nodes) == {"spot-1", "spot-2", "spot-3"}
 
+    back = infos[2].model_copy(update={"incarnation": "i2"})
+    later = NOW + timedelta(minutes=1)
+    unfit = NodeUnfit(node=back, reasons=("its clock is off",), checked_at=later)
+    fold([unfit, gone[2]], live)  # of its incarnation before: this one has not left
+    assert set(live.nodes) == {"spot-1", "spot-2", "spot-3"}
+
 
 def beat_of(attempt: int, *ranks: RankStatus) -> bytes:
     gang = GangStatus(job_id="a", attempt=attempt, ranks=ranks)

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gangline_schemas.checkpoint import MAX_MANIFEST_BYTES
+from gangline_schemas.checkpoint import ITEM_BYTES, MAX_MANIFEST_BYTES
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
 from gangline_worker.checkpoint.background import Background
@@ -30,6 +30,23 @@ from gangline_worker.checkpoint.tree import flatten, rebuild
 from gangline_worker.columns import METRICS_LIMIT
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 from saving_scene import saver_of, state
+
+
+@pytest.mark.parametrize("name", sorted(ITEM_BYTES))
+def test_every_dtype_comes_back_right_into_its_memory(tmp_path: Path, name: str) -> None:
+    """A vector and a scalar; one of numpy's types or not."""
+    dtype = getattr(torch, name)
+    tensors = {"some": torch.tensor([0, 1, 2, 3]).to(dtype), "one": torch.tensor(1).to(dtype)}
+    saver = saver_of(tmp_path, [])
+    saver.begin(1, tensors, {}, {})
+    saver.wait()
+    folder = tmp_path / "attempt-0001" / "step-0000000001"
+    assert commit_local(folder, 1)
+
+    found = {key: torch.zeros_like(tensor) for key, tensor in tensors.items()}
+    Checkpoint(folder).fill(holdings(found, 0, 1))
+    for key, tensor in tensors.items():
+        assert torch.equal(found[key].to(torch.complex64), tensor.to(torch.complex64))
 
 
 def test_the_copy_is_of_the_step_that_began_it(tmp_path: Path) -> None:

@@ -108,12 +108,15 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         super().__init__()
         self._size = size
 
-    def put(self, key: str, value: ValueT) -> None:
-        """Set, and forget what is too much."""
+    def put(self, key: str, value: ValueT) -> str | None:
+        """Set, and forget what is too much: that key, if any."""
         self.pop(key, None)
         self[key] = value
-        if len(self) > self._size:
-            del self[next(iter(self))]
+        if len(self) <= self._size:
+            return None
+        oldest = next(iter(self))
+        del self[oldest]
+        return oldest
 
     def change(self, key: str, change: Callable[[ValueT], ValueT]) -> None:
         """Replace what is there, if anything is; it grows no younger by that."""
@@ -137,7 +140,7 @@ class Live:
         self.teams: dict[str, LiveTeam] = {}
         self.approvals: dict[DataUse, Approval] = {}
         self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
-        self._left: dict[str, None] = {}
+        self._left: Recent[None] = Recent(LEFT_NODES_KEPT)
         self._ended: dict[str, None] = {}
         self._ended_kept = ended_kept
         self._by_suffix: dict[str, str] = {}
@@ -153,7 +156,7 @@ class Live:
         found = cls()
         found.jobs = dict(facts.jobs)
         found.nodes = dict(facts.nodes)
-        found._left = dict(facts.left)
+        found._left.update(facts.left)
         found.teams = dict(facts.teams)
         found.approvals = dict(facts.approvals)
         found.outcomes.update(facts.outcomes)
@@ -432,14 +435,13 @@ class Live:
 
     @_on.register(NodeCordoned)
     def _(self, event: NodeCordoned, at: datetime) -> None:
-        if not self._is_unfit(event.node_id):
-            self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
-        if event.reason == "leaving" and event.node_id in self.nodes:
-            self._left.pop(event.node_id, None)
-            self._left[event.node_id] = None
-            if len(self._left) > LEFT_NODES_KEPT:
-                first = next(iter(self._left))
-                del self._left[first], self.nodes[first]
+        if event.node_id not in self.nodes or self._is_unfit(event.node_id):
+            return
+        self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
+        if event.reason == "leaving":
+            forgotten = self._left.put(event.node_id, None)
+            if forgotten is not None:
+                del self.nodes[forgotten]
 
     @_on.register(NodeUncordoned)
     def _(self, event: NodeUncordoned, at: datetime) -> None:
