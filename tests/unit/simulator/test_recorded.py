@@ -326,6 +326,23 @@ def test_jobs_of_which_the_log_does_not_hold_the_need() -> None:
     assert [column.ended for column in found.columns] == [2, 2]
 
 
+def test_a_run_that_validated_a_checkpoint_is_one_among_others() -> None:
+    cluster = Cluster(node("n1", 1))
+    cluster.run("a")
+    cluster.commit("a", 10)
+    cluster.tick(100)
+    cluster.exit("a")
+    cluster.run("b", resume_from="a", validates=True, checkpoint={"resume": "10"})
+    cluster.tick(50)
+    cluster.exit("b")
+    recording = read_recording(written(cluster))
+    assert {job_id: need.work_s for job_id, need in recording.needs.items()} == {
+        "a": 100.0,
+        "b": 50.0,
+    }
+    assert versus(written(cluster), ["fair"]).differences["fair"] == ()
+
+
 def test_a_restore_is_work_that_was_wanted_again() -> None:
     cluster = Cluster(node("n1", 1))
     cluster.run("a")

@@ -222,7 +222,8 @@ def _alone(spec: JobSpec) -> JobSpec:
         return spec
     resume = "auto" if spec.checkpoint.resume.isdigit() else spec.checkpoint.resume
     checkpoint = spec.checkpoint.model_copy(update={"resume": resume})
-    return spec.model_copy(update={"resume_from": None, "checkpoint": checkpoint})
+    alone = {"resume_from": None, "validates": False, "checkpoint": checkpoint}
+    return spec.model_copy(update=alone)
 
 
 def _need(job: JobHistory, end: datetime) -> Need:
