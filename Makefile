@@ -33,6 +33,8 @@ $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation $(MEMBERS:%=-e ./%)
+	@echo "setting up: Java's cache for the embedded broker (10 s, once per machine)"
+	@$(BIN)/python -m gangline.local.aot_cache || echo "not made: each start of the broker takes 1 s longer"
 	@touch $(STAMP)
 
 setup: $(STAMP) ## install everything into .venv
