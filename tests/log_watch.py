@@ -93,7 +93,10 @@ class LogWatch:
         raise AssertionError(f"not seen within {timeout_s:.0f} s; the last events:\n{tail}")
 
     def wait_state(self, job_id: str, *states: str, timeout_s: float = DEADLINE_S) -> Seen:
-        """The job's first change to one of these states; a rejected one comes to none."""
+        """The job's first change to one of these states; a rejected one comes to none.
+
+        When it ended, all that was written before is read as well: topics come in any order.
+        """
 
         def decided(seen: Seen) -> bool:
             if seen.type == "job.state.changed":
@@ -103,6 +106,8 @@ class LogWatch:
         found = self.wait_for(decided, timeout_s=timeout_s)
         if found.type == "job.rejected":
             raise AssertionError(f"{job_id} was rejected: {found.data.reason}")
+        if found.data.state.terminal:
+            self.settle()
         return found
 
     def wait_step(self, job_id: str, step: int, *, attempt: int = 1) -> Seen:
