@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from gangline.local.platform import Client
+from gangline.local.client import Client
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline.local.platform import Client, Platform, PlatformSettings
+from gangline.local.client import Client
+from gangline.local.platform import Platform, PlatformSettings
 
 TEAMS = """
 teams:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from gangline.local.platform import Client, read_client
+from gangline.local.client import Client, read_client
 from platform_fixture import TEAMS
 
 DEADLINE_S = 150.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import scratch
 
-from gangline.local.platform import Client
+from gangline.local.client import Client
 from gangline_bus.codec import encode
 from gangline_bus.ports import Writer
 from gangline_bus.topics import TopicNames

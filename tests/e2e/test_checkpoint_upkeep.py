@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli_run import runner
-from gangline.local.platform import Client
+from gangline.local.client import Client
 from gangline_schemas.events.requests import JobCancelRequested
 from log_watch import LogWatch
 from platform_fixture import start_platform

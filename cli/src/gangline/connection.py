@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gangline.errors import CliError
-from gangline.local.platform import default_data_dir, read_client
+from gangline.local.client import default_data_dir, read_client
 from gangline.transport import Transport
 
 URL_VARIABLE = "GANGLINE_URL"

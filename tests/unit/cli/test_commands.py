@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +451,14 @@ def test_the_help_names_every_command_and_fits(gangline: Runner) -> None:
     for word in ("Jobs", "Runs", "Cluster", "Platform", *(name for name, *_ in COMMANDS)):
         assert word in shown.out
     assert max(len(line) for line in shown.out.splitlines()) <= 80
+
+
+def test_a_command_starts_without_what_few_need() -> None:
+    """Each of them costs every command a twentieth to several tenths of a second."""
+    heavy = ("torch", "numpy", "confluent_kafka", "structlog", "jgo", "faust", "gangline_bus.kafka")
+    code = f"import sys, gangline.main; sys.exit(str([n for n in {heavy} if n in sys.modules]))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stderr == "[]\n"
 
 
 def test_an_answer_that_is_no_gateways_is_told(gangline: Runner, stub: Stub) -> None:

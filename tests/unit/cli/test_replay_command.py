@@ -13,6 +13,7 @@ from cli_run import Runner
 from gangline.commands import replay
 from gangline.errors import CliError, ExitCode
 from gangline.past.at_time import past_at
+from gangline_bus import kafka
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.ports import BusUnavailable
@@ -61,7 +62,7 @@ def on_the_bus(lived: Lived, monkeypatch: pytest.MonkeyPatch) -> Connect:
     def connect(*_: object, **__: object) -> MemoryBus:
         return ClosingBus(lived[0], "replay")
 
-    monkeypatch.setattr(replay, "KafkaBus", connect)
+    monkeypatch.setattr(kafka, "KafkaBus", connect)
     monkeypatch.setenv("GANGLINE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     return connect
 
@@ -158,7 +159,7 @@ def two_jobs(monkeypatch: pytest.MonkeyPatch) -> datetime:
     cluster.submit("last")
     broker = Broker()
     write(broker, [(at, decision.event) for decision, at in cluster.log])
-    monkeypatch.setattr(replay, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
+    monkeypatch.setattr(kafka, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
     monkeypatch.setenv("GANGLINE_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     return cluster.now
 
@@ -226,7 +227,7 @@ def test_an_empty_log_and_one_without_its_beginning(
     two_jobs: datetime, gangline: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker()
-    monkeypatch.setattr(replay, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
+    monkeypatch.setattr(kafka, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
     create_topics(broker.connect("s"), NAMES)
     ran = gangline("replay", "--policy", "fair")
     assert (ran.code, "the log is empty" in ran.err) == (ExitCode.NOT_FOUND, True)

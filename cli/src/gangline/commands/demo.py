@@ -13,9 +13,6 @@ from rich.console import Console
 from gangline.demo.report import write_report
 from gangline.demo.story import tell
 from gangline.errors import CliError
-from gangline.local.artifacts import ArtifactError, progress_line
-from gangline.local.platform import Platform, PlatformSettings
-from gangline.local.processes import SupervisorError, stop_signals_interrupt
 from gangline.sdk import connect
 
 TEAMS = """teams:
@@ -30,6 +27,10 @@ def demo(
     ] = Path("build/demo"),
 ) -> None:
     """Show one job's whole life through a failure; exit 0 only if everything shown was true."""
+    from gangline.local.artifacts import ArtifactError, progress_line
+    from gangline.local.platform import Platform, PlatformSettings
+    from gangline.local.processes import SupervisorError, stop_signals_interrupt
+
     console = Console(width=80, highlight=False)
     data_dir = folder / "platform"
     if data_dir.exists():

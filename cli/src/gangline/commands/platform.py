@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group
@@ -15,15 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gangline.errors import CliError, ExitCode
-from gangline.local.artifacts import ArtifactError, progress_line
+from gangline.local.client import Client, default_data_dir
 from gangline.local.java import java_path
-from gangline.local.platform import Client, Platform, PlatformSettings, default_data_dir
-from gangline.local.processes import (
-    ProcessState,
-    ProcessStatus,
-    SupervisorError,
-    stop_signals_interrupt,
-)
+from gangline.local.process_model import ProcessState, ProcessStatus, SupervisorError
+
+if TYPE_CHECKING:
+    from gangline.local.platform import Platform
 
 REFRESH_S = 0.5
 NEEDED_DISK_GB = 2
@@ -52,6 +49,10 @@ def up(
     standby: Annotated[bool, typer.Option(help="Run a second scheduler as standby.")] = False,
 ) -> None:
     """Run the whole platform here until Ctrl-C: Kafka, services, ClickHouse, node agents."""
+    from gangline.local.artifacts import ArtifactError, progress_line
+    from gangline.local.platform import Platform, PlatformSettings
+    from gangline.local.processes import stop_signals_interrupt
+
     if gpus:
         _may_offer_gpus(nodes, slots)
     settings = PlatformSettings(

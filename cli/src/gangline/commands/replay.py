@@ -15,19 +15,18 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gangline.commands.simulate import check_ending
 from gangline.errors import CliError, ExitCode
-from gangline.local.platform import default_data_dir, read_client
+from gangline.local.client import default_data_dir, read_client
 from gangline.output import Output
 from gangline.session import DataDir, Door, Json
-from gangline_bus.kafka import KafkaBus
-from gangline_bus.ports import BusError
-from gangline_bus.topics import TopicNames
-from gangline_service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from gangline_service.settings import ServiceSettings
 
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)([smhd])")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -67,9 +66,12 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     out = Output(json=json or outer.json)
     now = datetime.now(UTC)
     _check_options(at, policy, since, until, picture)
-    # They bring the scheduler along, which no other command needs.
+    # They bring the scheduler and Kafka along, which no other command needs.
     from gangline.past import at_time, policies
     from gangline.past.log import read_log
+    from gangline_bus.kafka import KafkaBus
+    from gangline_bus.ports import BusError
+    from gangline_bus.topics import TopicNames
 
     moment = None if at is None else parse_time(at, now)
     names = [] if policy is None else policies.policy_names(policy)
@@ -138,6 +140,8 @@ def parse_time(text: str, now: datetime, option: str = "--at") -> datetime:
 
 def _settings(kafka: str | None, data_dir: Path | None) -> ServiceSettings:
     """Where Kafka is and how to speak to it: GANGLINE_ variables, else the local platform's."""
+    from gangline_service.settings import ServiceSettings
+
     if kafka is not None:
         return ServiceSettings.load(bootstrap_servers=kafka)
     if data_dir is None and os.environ.get("GANGLINE_BOOTSTRAP_SERVERS"):

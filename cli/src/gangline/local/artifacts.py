@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from jgo.maven import MavenContext
-
 ATTEMPTS = 4
 FIRST_RETRY_S = 0.5
 DOWNLOAD_TIMEOUT_S = 30
@@ -144,6 +142,8 @@ def is_verified(path: Path, sha256: str) -> bool:
 
 
 def _download(artifact: Artifact, target: Path) -> Path:
+    from jgo.maven import MavenContext
+
     group, name, version, *classifier = _parts(artifact.coordinate)
     private = Path(tempfile.mkdtemp(prefix=".fetch-", dir=target.parent))
     try:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from gangline.local.artifacts import Progress
+from gangline.local.client import Client
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
@@ -68,16 +69,6 @@ class PlatformSettings:
     """Longer than the fault manager's own default: a shared machine stalls more than a GPU node."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further GANGLINE_ settings of every process, for tests and tuning."""
-
-
-@dataclass(frozen=True)
-class Client:
-    """How the command line reaches a platform; kept in `<data_dir>/client.json`, mode 0600."""
-
-    url: str
-    token: str = field(repr=False)
-    bootstrap_servers: str = ""
-    clickhouse_url: str = ""
 
 
 class Platform:
@@ -260,22 +251,8 @@ class Platform:
             bootstrap_servers=bootstrap,
             clickhouse_url=f"http://127.0.0.1:{ports['clickhouse']}",
         )
-        write_private(self.data_dir / "client.json", json.dumps(client.__dict__).encode())
+        client.write(self.data_dir)
         return client
-
-
-def read_client(data_dir: Path) -> Client | None:
-    """How to reach the platform of a data directory; None when none was ever up there."""
-    path = data_dir / "client.json"
-    if not path.exists():
-        return None
-    return Client(**json.loads(path.read_text(encoding="utf-8")))
-
-
-def default_data_dir() -> Path:
-    """GANGLINE_DATA_DIR, or .gangline in the home directory."""
-    chosen = os.environ.get("GANGLINE_DATA_DIR", "")
-    return Path(chosen) if chosen else Path.home() / ".gangline"
 
 
 def _wait_for_nodes(client: Client, wanted: int) -> None:
