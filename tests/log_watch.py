@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Self
 
 from gangline_bus.codec import UndecodableError, decode, encode
@@ -22,6 +23,7 @@ from gangline_schemas.job import JobSpec
 
 DEADLINE_S = 120.0
 TRAINER = ["python", "-m", "gangline_worker.training"]
+PACED = ["python", str(Path(__file__).with_name("paced.py"))]
 SMALL_MODEL = {"dim": 32, "layers": 2, "heads": 2, "seq_len": 32, "batch_size": 8, "lr": 0.005}
 
 

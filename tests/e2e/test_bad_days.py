@@ -22,7 +22,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from gangline_schemas.events.requests import JobCancelRequested
 from gangline_schemas.events.scheduling import CheckpointRef
 from held_job import reporting
-from log_watch import LogWatch, Seen
+from log_watch import PACED, LogWatch, Seen
 from up_process import DEADLINE_S, UpProcess, runs, wait_until
 
 BROKER_AWAY_S = 20.0
@@ -142,7 +142,7 @@ def store_away(up: UpProcess) -> Iterator[None]:
 
 
 def test_training_goes_on_while_the_store_is_away(up: UpProcess, watch: LogWatch) -> None:
-    job = submit_training(watch, "storeless", 1_000_000)
+    job = submit_training(watch, "storeless", 1_000_000, command=PACED)
     before = wait_commit(watch, job).data.checkpoint.step
     with store_away(up):
         told = watch.wait_for(
@@ -258,7 +258,7 @@ def last_commit(watch: LogWatch, job_id: str) -> CheckpointRef:
 def test_a_corrupted_checkpoint_is_named_and_an_older_one_is_used(
     up: UpProcess, watch: LogWatch
 ) -> None:
-    job = submit_training(watch, "flipped", 1_000_000)
+    job = submit_training(watch, "flipped", 1_000_000, command=PACED)
     wait_commit(watch, job, above=wait_commit(watch, job).data.checkpoint.step)
     pids = [s.data.pid for s in watch.of("worker.started", job)]
     for pid in pids:  # so that no newer checkpoint comes

@@ -12,7 +12,7 @@ import pytest
 from cli_run import runner
 from gangline.local.client import Client
 from gangline_schemas.events.requests import JobCancelRequested
-from log_watch import LogWatch
+from log_watch import PACED, LogWatch
 from platform_fixture import start_platform
 
 SCRUBS_AT_ONCE = {"GANGLINE_SCRUB_PERIOD_HOURS": "0.002", "GANGLINE_SCRUB_GAP_S": "0.2"}
@@ -43,6 +43,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     keep = {"latest": 2, "every": 5}
     job = watch.submit(
         "kept",
+        command=PACED,
         hyperparameters={"steps": 1_000_000},
         checkpoint={"interval_minutes": 0.05, "adapt_interval": True, "keep": keep},
     )

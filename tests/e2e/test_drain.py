@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangline.sdk import connect
-from log_watch import LogWatch
+from log_watch import PACED, LogWatch
 from platform_fixture import RunningPlatform
 from up_process import wait_until
 
@@ -15,7 +15,9 @@ def test_a_gang_leaves_a_draining_node_by_a_save_that_it_is_asked_for(
 ) -> None:
     url, token = platform.client.url, platform.client.token
     with LogWatch(platform.client.bootstrap_servers) as watch, connect(url, token) as client:
-        job = watch.submit("drained", hyperparameters={"steps": 1_000_000}, checkpoint=HOURS)
+        job = watch.submit(
+            "drained", command=PACED, hyperparameters={"steps": 1_000_000}, checkpoint=HOURS
+        )
         watch.wait_step(job, 20)
         (node,) = watch.of("gang.allocated", job)[0].data.nodes
         training = {"training": len(node.gpus)}

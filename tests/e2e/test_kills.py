@@ -6,13 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
 from gangline.incident_models import Incident
 from gangline.sdk import connect
-from log_watch import LogWatch
+from log_watch import PACED, LogWatch
 from platform_fixture import RunningPlatform, start_platform
 
 SERVICES = [
@@ -89,15 +90,20 @@ def kept_stacks(platform: RunningPlatform, job: str, ranks: int) -> dict[int, tu
     raise AssertionError(f"the stacks of {job} are not with its incident")
 
 
-def test_a_job_survives_the_death_of_every_service(own_platform: RunningPlatform) -> None:
+def test_a_job_survives_the_death_of_every_service(
+    own_platform: RunningPlatform, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
     with LogWatch(own_platform.client.bootstrap_servers) as watch:
-        job = watch.submit("survivor", hyperparameters={"steps": 1500})
+        slowly = {"PAUSE_S": "0.5", "UNTIL": str(go)}
+        job = watch.submit("survivor", command=PACED, env=slowly, hyperparameters={"steps": 300})
         watch.wait_step(job, 5)
         for name in SERVICES:
             before = len(watch.of("worker.step", None))
             kill(own_platform, name)
             # Training went on meanwhile, and what it reports arrives.
             watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
+        go.touch()
         changed = watch.wait_state(job, "succeeded", "failed", timeout_s=240)
         assert changed.data.state == "succeeded", changed.data
         watch.assert_sound()
@@ -108,7 +114,7 @@ def test_a_job_survives_the_death_of_every_service(own_platform: RunningPlatform
             if seen.data.run_id == job and seen.data.rank == 0
             for step in seen.data.step
         )
-        assert sorted(set(reported)) == list(range(1, 1501)), "steps were lost"
+        assert sorted(set(reported)) == list(range(1, 301)), "steps were lost"
 
 
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint(

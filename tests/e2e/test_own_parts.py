@@ -12,7 +12,7 @@ from pathlib import Path
 from gangline.local.kafka import EmbeddedKafka
 from gangline_storage import open_store
 from gangline_storage.s3_options import S3Credentials
-from log_watch import LogWatch
+from log_watch import PACED, LogWatch
 from platform_fixture import start_platform
 from s3_server import S3Server, s3_server
 
@@ -43,7 +43,10 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
         assert not names & {"kafka", "s3proxy"}
         with LogWatch(kafka.bootstrap, prefix=prefix) as watch:
             job = watch.submit(
-                "on-s3", hyperparameters={"steps": 900}, checkpoint={"interval_minutes": 0.1}
+                "on-s3",
+                command=PACED,
+                hyperparameters={"steps": 400},
+                checkpoint={"interval_minutes": 0.1},
             )
             saved = watch.wait_for(lambda s: s.type == "checkpoint.saved" and s.data.job_id == job)
             os.kill(watch.of("worker.started", job)[0].data.pid, signal.SIGKILL)

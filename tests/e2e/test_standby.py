@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 from gangline.local.platform import Platform
-from log_watch import DEADLINE_S, LogWatch
+from log_watch import DEADLINE_S, PACED, LogWatch
 from platform_fixture import start_platform
 
 
@@ -38,7 +38,9 @@ def test_the_standby_takes_over_from_a_frozen_leader(tmp_path: Path) -> None:
         leader = next(name for name in names if roles[name] != "standby")
         frozen = pid_of(platform, leader)
         with LogWatch(client.bootstrap_servers) as watch:
-            running = watch.submit("goes-on", resources={"gpus": 1}, hyperparameters={"steps": 500})
+            running = watch.submit(
+                "goes-on", command=PACED, resources={"gpus": 1}, hyperparameters={"steps": 300}
+            )
             watch.wait_step(running, 3)
             os.kill(frozen, signal.SIGSTOP)
             submitted = watch.submit(
