@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,13 +74,17 @@ def test_killed_again_and_again_it_gives_the_same_bytes(
 ) -> None:
     out = tmp_path / "corpus"
     files_at_end = 3 * len(list(undisturbed.glob("*.tok")))
-    killed = 0
-    for round_ in range(1, KILLS + 1):
+    killed = too_late = 0
+    while killed < KILLS:
         with subprocess.Popen(command(inputs, out), stderr=subprocess.DEVNULL) as process:
-            # Each round a little further: in the midst of writing tokens, offsets or a record.
-            killed += kill_when(process, out, 1 + round_ * files_at_end // (KILLS + 1))
-        assert not (out / "manifest.json").exists()
-    assert killed == KILLS
+            # Each time a little further: in the midst of writing tokens, offsets or a record.
+            found = kill_when(process, out, 1 + (killed + 1) * files_at_end // (KILLS + 1))
+        if found and not (out / "manifest.json").exists():
+            killed += 1
+        else:  # nobody looked in time, on a busy machine: once more from the beginning
+            shutil.rmtree(out)
+            too_late += 1
+            assert too_late <= KILLS
     ended = subprocess.run(
         command(inputs, out), check=True, capture_output=True, text=True, timeout=DEADLINE_S
     )
