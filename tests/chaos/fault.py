@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from chaos.world import Attack
-from log_watch import TRAINER
+from log_watch import PACED
 
 Found = Literal["", "checkpoint.corrupted", "job.flagged", "data_refetched_blocks"]
 Place = Literal["one machine", "apart", "joined"]
@@ -29,7 +29,7 @@ class Fault:
     - `review`: the job fails and is flagged for a person to look at.
     - `place`: the platform that it takes (places.py). `disk`: with disks of the nodes' own.
     - `data`: further hyperparameters of the job, and of the undisturbed one, by the data folder.
-    - `command`: what the job runs; the undisturbed one runs the trainer.
+    - `command`: what the job runs; the undisturbed one runs the trainer, without pauses.
     """
 
     name: str
@@ -41,4 +41,4 @@ class Fault:
     place: Place = "one machine"
     disk: bool = False
     data: Callable[[Path], Mapping[str, object]] = no_data
-    command: Sequence[str] = tuple(TRAINER)
+    command: Sequence[str] = tuple(PACED)

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from gangline_worker.training import __main__ as program
 from gangline_worker.training.trainer import StepResult, Trainer
 
-AT_STEP = 130
+AT_STEP = 65
 
 
 class Bad(Trainer):

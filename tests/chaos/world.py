@@ -19,8 +19,8 @@ from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_storage.digest import digest_file
 from log_watch import DEADLINE_S, TRAINER, LogWatch, Seen
 
-STEPS = 600
-SAVE_EVERY = 50
+STEPS = 300
+SAVE_EVERY = 25
 HYPERPARAMETERS = {"steps": STEPS, "checkpoint_every_steps": SAVE_EVERY, "seed": 17}
 CHECKPOINT = {"interval_minutes": 60, "keep": {"latest": 3}}
 RESTARTS = 10
