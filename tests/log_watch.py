@@ -24,7 +24,15 @@ from gangline_schemas.job import JobSpec
 DEADLINE_S = 120.0
 TRAINER = ["python", "-m", "gangline_worker.training"]
 PACED = ["python", str(Path(__file__).with_name("paced.py"))]
-SMALL_MODEL = {"dim": 32, "layers": 2, "heads": 2, "seq_len": 32, "batch_size": 8, "lr": 0.005}
+SMALL_MODEL = {
+    "dim": 32,
+    "layers": 2,
+    "heads": 2,
+    "seq_len": 32,
+    "batch_size": 8,
+    "lr": 0.005,
+    "strategy": "ddp",  # a step of FSDP's costs ten times the CPU
+}
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def rank_kill_s(watch: LogWatch, submitter: Submitter) -> tuple[float, float]:
 
     Seconds until the first rank of its next attempt is started, and until that attempt steps.
     """
-    job_id = submitter.submit("killed", hyperparameters={"steps": STEPS})
+    job_id = submitter.submit("killed", hyperparameters={"steps": STEPS, "strategy": "fsdp"})
 
     def of_job(kind: str, seen: Seen) -> bool:
         return seen.type == kind and getattr(seen.data, "job_id", None) == job_id

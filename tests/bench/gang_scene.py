@@ -32,7 +32,7 @@ class Gang:
         minutes = settings.pop("interval_minutes", 60)
         job = submitter.submit(
             name,
-            hyperparameters=settings,
+            hyperparameters={"strategy": "fsdp"} | settings,
             checkpoint={"interval_minutes": minutes, "keep": {"latest": 2}},
             restart={"max": 1000},
             resources={"gpus": 2, "memory_per_gpu_gb": memory_gb},

@@ -21,7 +21,12 @@ from log_watch import DEADLINE_S, TRAINER, LogWatch, Seen
 
 STEPS = 300
 SAVE_EVERY = 25
-HYPERPARAMETERS = {"steps": STEPS, "checkpoint_every_steps": SAVE_EVERY, "seed": 17}
+HYPERPARAMETERS = {
+    "steps": STEPS,
+    "checkpoint_every_steps": SAVE_EVERY,
+    "seed": 17,
+    "strategy": "fsdp",
+}
 CHECKPOINT = {"interval_minutes": 60, "keep": {"latest": 3}}
 RESTARTS = 10
 

@@ -32,7 +32,7 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
         environment={
             **s3.environment,
             "GANGLINE_TOPIC_PREFIX": prefix,
-            "GANGLINE_UPLOAD_MB_PER_S": "0.2",  # a save is on its way for seconds
+            "GANGLINE_UPLOAD_MB_PER_S": "0.5",  # a save is on its way for a second
         },
         live_view=False,
     )
@@ -45,7 +45,7 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
             job = watch.submit(
                 "on-s3",
                 command=PACED,
-                hyperparameters={"steps": 400},
+                hyperparameters={"steps": 400, "strategy": "fsdp"},
                 checkpoint={"interval_minutes": 0.1},
             )
             saved = watch.wait_for(lambda s: s.type == "checkpoint.saved" and s.data.job_id == job)
