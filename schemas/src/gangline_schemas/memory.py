@@ -1,0 +1,40 @@
+"""How long services remember what has ended: one rule and one length for all of them.
+
+A job that ended, and a node that failed or left, is forgotten `REMEMBERED` after its end, by the
+times of the service's own events. Quota is the last to forget the id of a job, so that an id that
+it admits again is unknown to every other service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+REMEMBERED = timedelta(days=30)
+"""How long a service remembers what has ended."""
+
+IDS_REMEMBERED = REMEMBERED + timedelta(days=1)
+"""How long quota refuses the id of a job that has ended to another job."""
+
+
+def forget_old(
+    entries: dict[KeyT, ValueT],
+    ended_at: Callable[[ValueT], datetime],
+    now: datetime,
+    remembered: timedelta = REMEMBERED,
+) -> list[tuple[KeyT, ValueT]]:
+    """Remove and return the entries that ended longer than `remembered` ago.
+
+    `entries` are in the order of their ends. Cost: the entries that are removed.
+    """
+    forgotten: list[tuple[KeyT, ValueT]] = []
+    while entries:
+        oldest = next(iter(entries))
+        if now - ended_at(entries[oldest]) <= remembered:
+            break
+        forgotten.append((oldest, entries.pop(oldest)))
+    return forgotten
