@@ -44,6 +44,7 @@ def test_metrics_are_streamed_and_resumed_without_loss(
         assert next(stream)[1] == "history"
         say(step(run_id, 3), run_id, run_id)
         say(step("somebody-else", 3), "somebody-else", run_id)
+        say(step(run_id, 9).model_copy(update={"team": "vision"}), run_id, run_id)
         last_id = ""
         for cursor, kind, data in stream:
             assert (kind, data["metrics"]["loss"]) == ("step", 1 / (1 + data["step"]))
@@ -128,6 +129,7 @@ def test_streams_of_a_job_end_when_it_has_ended(
     for line in range(3):
         scene.say(log_line(job_id, line), job_id, job_id)
     scene.say(log_line(job_id, 2), job_id, job_id)  # the agent sent it twice
+    scene.say(log_line(job_id, 3).model_copy(update={"team": "vision"}), job_id, job_id)
     scene.say(step(job_id, 1, 4), job_id, job_id)
     run_to_the_end(scene, job_id)
     for thread in threads:

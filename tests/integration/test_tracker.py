@@ -57,6 +57,10 @@ BASE = datetime(2026, 5, 4, tzinfo=UTC)
 BASE_MS = round(BASE.timestamp() * 1000)
 
 
+OWN_A = {"job-a": "nlp"}
+OWN = {"job-a": "nlp", "job-b": "nlp"}
+
+
 def step_event(run: str, team: str, first: int, attempt: int = 1, loss: float = 1.0) -> WorkerStep:
     steps = tuple(range(first, first + 10))
     return WorkerStep(
@@ -345,22 +349,22 @@ def test_runs_are_listed_page_by_page(history: History) -> None:
 
 
 def test_curves_follow_the_newest_attempt_and_are_thinned(history: History) -> None:
-    (curve,) = history.curves(["job-a"], ["loss"])
+    (curve,) = history.curves(OWN_A, ["loss"])
     assert [point.step for point in curve.points] == list(range(100))
     assert curve.points[5].value == pytest.approx(1 / 6)
     assert curve.points[95].value == pytest.approx(5 / 96)
-    thin = history.curves(["job-a", "job-b"], ["loss", "lr"], points=10)
+    thin = history.curves(OWN, ["loss", "lr"], points=10)
     assert [len(curve.points) for curve in thin] == [10] * 4
     assert thin[0].last == curve.last == curve.points[99].value, "of the last step, not a mean"
     bucket = thin[0].points[0]
     assert (bucket.first_step, bucket.step, bucket.low, bucket.high) == (0, 9, 0.1, 1.0)
-    assert history.curves(["nobody"], ["loss"]) == []
-    assert history.metric_names(["job-a"]) == ["loss", "lr"]
+    assert history.curves({"nobody": "nlp"}, ["loss"]) == []
+    assert history.metric_names(OWN_A) == ["loss", "lr"]
 
 
 def test_runs_are_compared(history: History) -> None:
     runs = history.some_runs(["job-b", "job-a", "nobody"])
-    found = compare(runs, history.final_metrics(["job-a", "job-b"]))
+    found = compare(runs, history.final_metrics(OWN))
     assert [run.job_id for run in found.runs] == ["job-b", "job-a"]
     assert [(d.field, d.values) for d in found.differences] == [
         ("hyperparameters.lr", {"job-b": "0.2", "job-a": "0.1"})
@@ -370,20 +374,30 @@ def test_runs_are_compared(history: History) -> None:
 
 def test_logs_checkpoints_and_samples(history: History) -> None:
     lines: list[str] = []
-    page = history.logs("job-a", limit=20)
+    page = history.logs("job-a", "nlp", limit=20)
     while page.lines:
         lines += [line.text for line in page.lines]
-        page = history.logs("job-a", limit=20, cursor=page.cursor)
+        page = history.logs("job-a", "nlp", limit=20, cursor=page.cursor)
     assert lines == [f"line {n}" for n in range(50)]
-    tail = history.logs("job-a", tail=True, limit=3, rank=0)
+    tail = history.logs("job-a", "nlp", tail=True, limit=3, rank=0)
     assert [line.line for line in tail.lines] == [47, 48, 49]
-    assert history.logs("job-a", rank=7).lines == []
+    assert history.logs("job-a", "nlp", rank=7).lines == []
     assert [(c.step, c.status, c.size_bytes) for c in history.checkpoints("job-a")] == [
         (20, "committed", 5),
         (10, "deleted", 5),
     ]
     samples = history.node_samples(BASE, BASE + timedelta(seconds=1), ["node-1"])
     assert [(sample.gpu, sample.utilization) for sample in samples] == [(0, 50.0), (1, 70.0)]
+
+
+def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None:
+    """Whoever writes rows under the id of a job does so as a team: only the job's own count."""
+    assert history.logs("job-a", "vision").lines == []
+    assert history.curves({"job-a": "vision"}, ["loss"]) == []
+    assert history.metric_names({"job-a": "vision"}) == []
+    assert history.final_metrics({"job-a": "vision", "job-b": "vision"}) == []
+    mixed = history.curves({"job-a": "vision", "job-c": "vision"}, ["loss"])
+    assert [curve.run_id for curve in mixed] == ["job-c"]
 
 
 def test_incidents_are_listed_page_by_page_with_their_totals(tracker: TrackerProcess) -> None:

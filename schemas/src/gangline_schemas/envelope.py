@@ -39,6 +39,18 @@ class Envelope:
         return self.data.type
 
 
+def team_of(event: Event) -> str:
+    """The team that an event names; "" when it names none (then its subject's run says it)."""
+    team = getattr(event, "team", None)
+    if isinstance(team, str):
+        return team
+    for name in ("spec", "config"):
+        part = getattr(event, name, None)
+        if part is not None:
+            return str(part.team)
+    return ""
+
+
 def derived_id(*parts: object) -> str:
     """An id that is the same each time it is derived from the same parts: a uuid5 (RFC 9562).
 

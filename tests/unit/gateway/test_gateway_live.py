@@ -200,6 +200,22 @@ def test_reports_of_older_attempts_and_other_ranks_change_nothing() -> None:
     assert (progress.attempt, progress.rank, progress.step) == (2, 0, 30)
 
 
+def test_steps_that_another_team_reports_are_not_the_jobs() -> None:
+    foreign = step(50, attempt=2).model_copy(update={"team": "vision"})
+    live = fold([foreign, queued(), foreign])
+    assert details(live).progress is None
+    progress = details(fold([step(1), foreign], live)).progress
+    assert progress is not None
+    assert (progress.attempt, progress.step) == (1, 1)
+
+
+@pytest.mark.parametrize("given", [10**400, -1, 0, 2**60, float("inf"), "many", None])
+def test_a_job_is_listed_whatever_its_hyperparameter_steps_is(given: object) -> None:
+    spec = SPEC.model_copy(update={"hyperparameters": {"steps": given}})
+    live = fold([queued().model_copy(update={"spec": spec})])
+    assert present.summary(details(live), NOW).total_steps is None
+
+
 def test_a_new_attempt_starts_its_progress_anew() -> None:
     live = fold([queued(), step(50, 5), step(40, 3, attempt=2)])
     progress = details(live).progress

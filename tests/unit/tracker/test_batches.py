@@ -12,7 +12,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import FailureCause, GangFailed
-from gangline_schemas.events.quota import JobRejected
+from gangline_schemas.events.quota import JobRejected, UsageCharged
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangReleased,
@@ -225,9 +225,15 @@ COMMITTED = CheckpointCommitted(
 )
 
 
+CHARGED = UsageCharged(
+    job_id="job-1", attempt=1, team="nlp", gpus=1, allocated_at=NOW, released_at=NOW, gpu_seconds=1
+)
+
+
 @pytest.mark.parametrize(
     "misfit",
     [
+        CHARGED.model_copy(update={"gpus": 2**40}),
         FAILED.model_copy(update={"last_step": 2**64}),
         FAILED.model_copy(update={"last_step": -1}),
         FAILED.model_copy(update={"world_size": 2**32}),

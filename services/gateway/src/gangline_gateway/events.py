@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -13,17 +14,25 @@ from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
 from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import invalid
+from gangline_schemas.envelope import team_of
 
 CursorText = Annotated[str | None, Query(max_length=200, description="As an earlier page gave it.")]
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _PAGE_CURSOR = re.compile(r"^(\d{1,15})\.(\d{1,6})\.(\d{1,18})\.([a-z.]{1,60})$", re.ASCII)
 
 
-def answer_of(record: Record, names: TopicNames) -> EventAnswer | None:
-    """An event with its attributes; None when the record is no valid event."""
+def answer_of(
+    record: Record, names: TopicNames, teams: Container[str] | None = None
+) -> EventAnswer | None:
+    """An event with its attributes; None when the record is no valid event.
+
+    `teams`: of what names another team than these ("": none) nothing is given.
+    """
     try:
         envelope = decode(record)
     except UndecodableError:
+        return None
+    if teams is not None and team_of(envelope.data) not in teams:
         return None
     return EventAnswer(
         topic=names.topic(record.topic).value,

@@ -8,7 +8,7 @@ Errors of the client (clickhouse_connect.driver.exceptions) are not caught here.
 # ruff: noqa: S608 - the texts are built from constants; values are query parameters.
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -225,27 +225,31 @@ class History:
         found = {row["job_id"]: RunRow(**row) for row in rows}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
 
-    def metric_names(self, run_ids: Sequence[str]) -> list[str]:
-        """Names that any of the runs has reported, sorted."""
+    def metric_names(self, runs: Mapping[str, str]) -> list[str]:
+        """Names that any of the runs (their teams by id) has reported, sorted."""
+        where = Where()
+        where.runs(runs)
         rows = self._rows(
-            "SELECT DISTINCT name FROM gangline.steps WHERE run_id IN {runs:Array(String)} "
-            "ORDER BY name",
-            {"runs": list(run_ids)},
+            f"SELECT DISTINCT name FROM gangline.steps {where.sql} ORDER BY name",
+            where.parameters,
         )
         return [row["name"] for row in rows]
 
     def curves(
         self,
-        run_ids: Sequence[str],
+        runs: Mapping[str, str],
         names: Sequence[str],
         *,
         points: int = 500,
         first_step: int = 0,
         last_step: int | None = None,
     ) -> list[Curve]:
-        """Curves of at most about `points` points, all over the same widths of steps."""
+        """Curves of at most about `points` points, all over the same widths of steps.
+
+        `runs`: a run's team by its id; other teams' rows do not count.
+        """
         where = Where()
-        where.add("run_id IN {runs:Array(String)}", runs=list(run_ids))
+        where.runs(runs)
         where.add("name IN {names:Array(String)}", names=list(names))
         where.add("step >= {first:UInt64}", first=max(0, first_step))
         if last_step is not None:
@@ -283,19 +287,22 @@ class History:
             )
         return [Curve(*key, found, last[key]) for key, found in curves.items()]
 
-    def final_metrics(self, run_ids: Sequence[str]) -> list[FinalMetric]:
-        """Each metric's value at its last step, by run and name."""
+    def final_metrics(self, runs: Mapping[str, str]) -> list[FinalMetric]:
+        """Each metric's value at its last step, by run and name; `runs`: their teams by id."""
+        where = Where()
+        where.runs(runs)
         rows = self._rows(
             "SELECT run_id, name, max(c.step) AS step, argMax(c.value, c.step) AS value, "
             "min(c.value) AS low, max(c.value) AS high FROM gangline.run_curves AS c "
-            "WHERE run_id IN {runs:Array(String)} GROUP BY run_id, name ORDER BY run_id, name",
-            {"runs": list(run_ids)[:MAX_RUNS]},
+            f"{where.sql} GROUP BY run_id, name ORDER BY run_id, name",
+            where.parameters,
         )
         return [FinalMetric(**row) for row in rows]
 
     def logs(
         self,
         job_id: str,
+        team: str,
         *,
         rank: int | None = None,
         attempt: int | None = None,
@@ -303,8 +310,12 @@ class History:
         cursor: str | None = None,
         tail: bool = False,
     ) -> LogPage:
-        """Lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
+        """Lines of the team's job after `cursor`; with `tail` the last ones instead.
+
+        Raises CursorError.
+        """
         where = Where()
+        where.add("l.team = {team:String}", team=team)
         where.add("l.job_id = {job:String}", job=job_id)
         if rank is not None:
             where.add("l.rank = {rank:UInt32}", rank=rank)

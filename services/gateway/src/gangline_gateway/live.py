@@ -205,9 +205,10 @@ class Live:
         job = self.jobs.get(job_id)
         if job is None:
             return None
+        progress = self._progress.get(job_id)
         return JobDetails(
             job,
-            self._progress.get(job_id),
+            progress if progress is not None and progress.team == job.team else None,
             self._failures.get(job_id),
             self._checkpoints.get(job_id, ()),
             self._advice.get(job_id),
@@ -585,7 +586,12 @@ class Live:
 
     @_on.register
     def _(self, event: WorkerStep, at: datetime) -> None:
-        last = advance(self._progress.get(event.run_id), event)
+        known, job = self._progress.get(event.run_id), self.jobs.get(event.run_id)
+        if known is not None and known.team != event.team:
+            if job is None or job.team != event.team:
+                return
+            known = None
+        last = advance(known, event)
         if last is not None:
             self._progress.put(event.run_id, last)
 

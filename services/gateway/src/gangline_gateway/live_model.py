@@ -128,6 +128,8 @@ class Progress:
     time_ms: int
     metrics: Mapping[str, float]
     s_per_step: float | None = None
+    team: str = ""
+    """As the report says: it is the job's where it is the job's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,10 +62,13 @@ class Records:
         }
 
     def events(
-        self, subject: str, *, after: tuple[int, str, int, int] | None, limit: int
+        self, subject: str, team: str, *, after: tuple[int, str, int, int] | None, limit: int
     ) -> list[EventAnswer]:
-        """Events about a job in order, after (milliseconds, topic, partition, offset)."""
-        parameters: dict[str, Any] = {"subject": subject, "size": limit}
+        """Events about a team's job in order, after (milliseconds, topic, partition, offset).
+
+        Those that name another team are not of it.
+        """
+        parameters: dict[str, Any] = {"subject": subject, "team": team, "size": limit}
         later = ""
         if after is not None:
             later = (
@@ -75,7 +78,8 @@ class Records:
             parameters |= dict(zip(("ms", "topic", "partition", "offset"), after, strict=True))
         answer = self._client.query(
             "SELECT topic, partition, offset, id, type, source, subject, time, data "  # noqa: S608
-            f"FROM gangline.events WHERE subject = {{subject:String}} {later}"
+            f"FROM gangline.events WHERE subject = {{subject:String}} "
+            f"AND team IN ('', {{team:String}}) {later}"
             "ORDER BY time, topic, partition, offset LIMIT {size:UInt32}",
             parameters=parameters,
         )

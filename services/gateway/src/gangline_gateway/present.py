@@ -107,11 +107,10 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
 def total_steps(found: JobDetails) -> int | None:
     """The metric total_steps, else the hyperparameter steps; None when neither is known."""
     reported = found.progress.metrics.get("total_steps") if found.progress else None
-    value = reported
+    value: object = reported
     if value is None and found.job.spec is not None:
-        given = found.job.spec.hyperparameters.get("steps")
-        value = float(given) if isinstance(given, int | float) else None
-    if value is None or not math.isfinite(value) or not 0 < value < 2**53:
+        value = found.job.spec.hyperparameters.get("steps")
+    if not isinstance(value, int | float) or not 0 < value < 2**53:  # not NaN, not 10**400
         return None
     return int(value)
 

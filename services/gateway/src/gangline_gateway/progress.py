@@ -17,7 +17,12 @@ def advance(known: Progress | None, event: WorkerStep) -> Progress | None:
     Of an attempt the lowest rank that reports counts; a newer attempt replaces an older one.
     """
     last = Progress(
-        event.attempt, event.rank, event.step[-1], event.time_ms[-1], _last_values(event)
+        event.attempt,
+        event.rank,
+        event.step[-1],
+        event.time_ms[-1],
+        _last_values(event),
+        team=event.team,
     )
     if known is None:
         return replace(last, s_per_step=_speed(event.step[0], event.time_ms[0], last))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +32,15 @@ class Where:
         """The column has one of these values; none given: any."""
         if values:
             self.add(f"{column} IN {{{column}_in:Array(String)}}", **{f"{column}_in": list(values)})
+
+    def runs(self, runs: Mapping[str, str]) -> None:
+        """Rows of these runs that bear their own team; `runs`: a run's team by its id."""
+        self.add(
+            "run_id IN {runs:Array(String)} AND "
+            "{owners:Array(String)}[indexOf({runs:Array(String)}, toString(run_id))] = team",
+            runs=list(runs),
+            owners=list(runs.values()),
+        )
 
     def teams(self, teams: frozenset[str] | None) -> None:
         """The rows of these teams; None: of all."""

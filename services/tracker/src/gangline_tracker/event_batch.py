@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from gangline_bus.codec import Received
-from gangline_schemas.base import Event
+from gangline_schemas.envelope import team_of
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -50,18 +50,6 @@ class CheckpointRow:
     version: int
     committed: CheckpointCommitted | None = None
     reason: str = ""
-
-
-def team_of(event: Event) -> str:
-    """The team that an event names; "" when it names none (then its subject's run says it)."""
-    team = getattr(event, "team", None)
-    if isinstance(team, str):
-        return team
-    for name in ("spec", "config"):
-        part = getattr(event, name, None)
-        if part is not None:
-            return str(part.team)
-    return ""
 
 
 class EventBatch:
@@ -135,36 +123,43 @@ class EventBatch:
         return Insert("checkpoints", _checkpoints_table(rows))
 
     def _usage(self) -> Insert:
-        charged = [
-            (event, item.offset + 1)
-            for item in self._received
-            if isinstance(event := item.envelope.data, UsageCharged)
-        ]
-        columns = {
-            "team": pa.array([event.team for event, _ in charged], pa.string()),
-            "job_id": pa.array([event.job_id for event, _ in charged], pa.string()),
-            "attempt": pa.array([event.attempt for event, _ in charged], pa.uint32()),
-            "gpus": pa.array([event.gpus for event, _ in charged], pa.uint32()),
-            "allocated_at": times([millis(event.allocated_at) for event, _ in charged]),
-            "released_at": times([millis(event.released_at) for event, _ in charged]),
-            "gpu_seconds": pa.array([event.gpu_seconds for event, _ in charged], pa.float64()),
-            "version": pa.array([version for _, version in charged], pa.uint64()),
-        }
-        return Insert("usage", pa.table(columns))
+        return Insert("usage", _usage_table(self._received))
 
 
 def _refuse_misfits(item: Received) -> None:
     """Make the rows that are derived of it alone: in a batch it would hold up all others.
 
-    What they say of steps comes from ranks. Raises ValueError: the record is refused.
+    Raises ValueError: the record is refused.
     """
     try:
         if isinstance(item.envelope.data, INCIDENT):
             incidents_table([item])
         if (row := _checkpoint(item)) is not None:
             _checkpoints_table([row])
+        if (job := job_of(item.envelope.data)) is not None:
+            runs_table([evolve(Run(job), item.envelope.data, item.offset, item.envelope.time)])
+        _usage_table([item])
     except OverflowError as error:
         raise ValueError(f"a number does not fit its column: {error}") from None
+
+
+def _usage_table(received: Sequence[Received]) -> pa.Table:
+    charged = [
+        (event, item.offset + 1)
+        for item in received
+        if isinstance(event := item.envelope.data, UsageCharged)
+    ]
+    columns = {
+        "team": pa.array([event.team for event, _ in charged], pa.string()),
+        "job_id": pa.array([event.job_id for event, _ in charged], pa.string()),
+        "attempt": pa.array([event.attempt for event, _ in charged], pa.uint32()),
+        "gpus": pa.array([event.gpus for event, _ in charged], pa.uint32()),
+        "allocated_at": times([millis(event.allocated_at) for event, _ in charged]),
+        "released_at": times([millis(event.released_at) for event, _ in charged]),
+        "gpu_seconds": pa.array([event.gpu_seconds for event, _ in charged], pa.float64()),
+        "version": pa.array([version for _, version in charged], pa.uint64()),
+    }
+    return pa.table(columns)
 
 
 def _checkpoint(item: Received) -> CheckpointRow | None:

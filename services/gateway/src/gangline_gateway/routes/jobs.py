@@ -277,6 +277,12 @@ def _asked(gate: Gate, caller: Principal, told: models.Explanation) -> models.Ex
     return told if answer is None else present.with_answer(told, answer, visible_teams(caller))
 
 
+def team_of_job(gate: Gate, caller: Principal, job_id: str) -> str:
+    """The team of a job that the caller may see. Raises a 404 or 503 problem."""
+    found = gate.details(job_id, caller)
+    return past_run(gate, caller, job_id).team if found is None else found.job.team
+
+
 def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
     """A run that only history knows. Raises a 404 or 503 problem."""
     row = gate.past.ask(lambda questions: questions.history.run(job_id, visible_teams(caller)))

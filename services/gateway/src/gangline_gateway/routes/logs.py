@@ -21,11 +21,10 @@ from gangline_gateway.gate import Caller, Gate, JobId, TheGate, answers, router
 from gangline_gateway.history import LogRow
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError
-from gangline_gateway.routes.jobs import past_run
+from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.routes.streams import has_subject, live_part, resumed, start_of_history
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.workers import WorkerLog
-from gangline_service.tokens import Principal
 
 logs = router("Logs and events")
 
@@ -43,15 +42,18 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Which lines are wanted; `tail`: how many old ones first."""
+    """Which lines are wanted of a team's job; `tail`: how many old ones first."""
 
+    job_id: str
+    team: str
     rank: int | None
     attempt: int | None
     tail: int | None
 
     def takes(self, event: WorkerLog) -> bool:
         """Whether lines of this event are wanted."""
-        return self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
+        ours = (event.job_id, event.team) == (self.job_id, self.team)
+        return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
 
 
 @logs.get(
@@ -75,26 +77,23 @@ async def get_logs(
     last_event_id: LastEventId = None,
 ) -> models.LogPageAnswer | StreamingResponse:
     """Lines of all ranks in order of time. Events of a stream: `log` for each line, then `end`."""
-    await asyncio.to_thread(_known, gate, caller, job_id)
+    team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     if follow:
         places = gate.tail.places(Topic.LOGS)
         at = resumed(gate, last_event_id, places)
-        return gate.streams.response(_log_stream(gate, job_id, _Lines(rank, attempt, tail), at))
+        return gate.streams.response(
+            _log_stream(gate, _Lines(job_id, team, rank, attempt, tail), at)
+        )
     if tail == 0:
         return models.LogPageAnswer(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
     page = await asyncio.to_thread(
         gate.past.ask,
         lambda questions: questions.history.logs(
-            job_id, rank=rank, attempt=attempt, limit=size, cursor=cursor, tail=last
+            job_id, team, rank=rank, attempt=attempt, limit=size, cursor=cursor, tail=last
         ),
     )
     return models.LogPageAnswer(lines=[_line(row) for row in page.lines], cursor=page.cursor)
-
-
-def _known(gate: Gate, caller: Principal, job_id: str) -> None:
-    if gate.details(job_id, caller) is None:
-        past_run(gate, caller, job_id)
 
 
 def _line(row: LogRow) -> models.LogLineAnswer:
@@ -104,14 +103,13 @@ def _line(row: LogRow) -> models.LogLineAnswer:
 
 async def _log_stream(
     gate: Gate,
-    job_id: str,
     wanted: _Lines,
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
     """The last lines from history, unless resumed; then what comes."""
     sent: dict[tuple[int, int], int] = {}
     if at is None:
-        known, rows = await asyncio.to_thread(_old_lines, gate, job_id, wanted)
+        known, rows = await asyncio.to_thread(_old_lines, gate, wanted)
         at = start_of_history(gate, known, gate.tail.places(Topic.LOGS))
         for row in rows:
             sent[row.attempt, row.rank] = max(row.line, sent.get((row.attempt, row.rank), -1))
@@ -119,9 +117,7 @@ async def _log_stream(
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
         event = _event_of(record)
-        if not isinstance(event, WorkerLog) or event.job_id != job_id:
-            return
-        if not wanted.takes(event):
+        if not isinstance(event, WorkerLog) or not wanted.takes(event):
             return
         before = sent.get((event.attempt, event.rank), -1)
         for line, text in enumerate(event.lines, event.first_line):
@@ -134,17 +130,15 @@ async def _log_stream(
                 )  # fmt: skip
                 yield "log", answer.model_dump(mode="json")
 
-    key = job_id.encode()
+    key = wanted.job_id.encode()
     async with aclosing(
-        live_part(gate, at, lambda record: record.key == key, render, job_id)
+        live_part(gate, at, lambda record: record.key == key, render, wanted.job_id)
     ) as parts:
         async for part in parts:
             yield part
 
 
-def _old_lines(
-    gate: Gate, job_id: str, wanted: _Lines
-) -> tuple[dict[TopicPartition, int], list[LogRow]]:
+def _old_lines(gate: Gate, wanted: _Lines) -> tuple[dict[TopicPartition, int], list[LogRow]]:
     """Lines from history and up to where it goes; nothing while ClickHouse is away."""
     topic = gate.tail.names.name(Topic.LOGS)
     try:
@@ -153,7 +147,8 @@ def _old_lines(
             return gate.tail.ends(gate.tail.places(Topic.LOGS)), []
         page = gate.past.ask(
             lambda questions: questions.history.logs(
-                job_id,
+                wanted.job_id,
+                wanted.team,
                 rank=wanted.rank,
                 attempt=wanted.attempt,
                 limit=wanted.tail or 200,
@@ -182,15 +177,15 @@ async def get_events(
     last_event_id: LastEventId = None,
 ) -> models.EventPage | StreamingResponse:
     """In order of time. Events of a stream are named by their type; the last is `end`."""
-    await asyncio.to_thread(_known, gate, caller, job_id)
+    team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     if follow:
         places = [place for topic in _TOPICS for place in gate.tail.places(topic)]
         at = resumed(gate, last_event_id, places)
-        return gate.streams.response(_event_stream(gate, job_id, places, at))
+        return gate.streams.response(_event_stream(gate, (job_id, team), places, at))
     after = read_page_cursor(cursor)
     found = await asyncio.to_thread(
         gate.past.ask,
-        lambda questions: questions.records.events(job_id, after=after, limit=limit),
+        lambda questions: questions.records.events(job_id, team, after=after, limit=limit),
     )
     last = page_cursor(found[-1]) if found else cursor
     return models.EventPage(events=found, cursor=last)
@@ -198,12 +193,13 @@ async def get_events(
 
 async def _event_stream(
     gate: Gate,
-    job_id: str,
+    job: tuple[str, str],
     places: list[TopicPartition],
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
+    job_id, team = job
     if at is None:
-        known, old = await asyncio.to_thread(_old_events, gate, job_id)
+        known, old = await asyncio.to_thread(_old_events, gate, job)
         at = start_of_history(gate, known, places)
         prefix = gate.tail.names.prefix
         for event in old:
@@ -213,7 +209,7 @@ async def _event_stream(
     subject = job_id.encode()
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        answer = answer_of(record, gate.tail.names)
+        answer = answer_of(record, gate.tail.names, {"", team})
         if answer is not None:
             yield answer.type, answer.model_dump(mode="json")
 
@@ -226,7 +222,7 @@ async def _event_stream(
 
 
 def _old_events(
-    gate: Gate, job_id: str
+    gate: Gate, job: tuple[str, str]
 ) -> tuple[dict[TopicPartition, int], list[models.EventAnswer]]:
     """All events from history and up to where it goes; nothing while ClickHouse is away."""
     found: list[models.EventAnswer] = []
@@ -234,7 +230,7 @@ def _old_events(
         known = gate.past.ask(lambda questions: questions.records.event_positions())
         after: tuple[int, str, int, int] | None = None
         while True:
-            page = gate.past.ask(partial(_page, job_id, after))
+            page = gate.past.ask(partial(_page, job, after))
             found += page
             if len(page) < _PAGE:
                 return known, found
@@ -244,9 +240,9 @@ def _old_events(
 
 
 def _page(
-    job_id: str, after: tuple[int, str, int, int] | None, questions: Questions
+    job: tuple[str, str], after: tuple[int, str, int, int] | None, questions: Questions
 ) -> list[models.EventAnswer]:
-    return questions.records.events(job_id, after=after, limit=_PAGE)
+    return questions.records.events(*job, after=after, limit=_PAGE)
 
 
 def _event_of(record: Record) -> object:

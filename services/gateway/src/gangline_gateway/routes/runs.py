@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from datetime import datetime
@@ -32,7 +32,7 @@ from gangline_gateway.history import Curve, RunFilter
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
-from gangline_gateway.routes.jobs import IdempotencyKey, Spec, past_run
+from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.submit import submit
@@ -97,26 +97,25 @@ async def get_metrics(
     With `Accept: application/json` the curves alone. A step may come twice around the border
     between history and live; the later one counts.
     """
-    if gate.details(run_id, caller) is None:
-        await asyncio.to_thread(past_run, gate, caller, run_id)
+    team = await asyncio.to_thread(team_of_job, gate, caller, run_id)
     names = tuple(name or ())
     if "application/json" in (accept or "") and sse.MEDIA_TYPE not in (accept or ""):
         found = await asyncio.to_thread(
-            gate.past.ask, lambda q: _curves(q, [run_id], names, points)
+            gate.past.ask, lambda q: _curves(q, {run_id: team}, names, points)
         )
         return models.Curves(curves=found)
     topic = gate.tail.names.name(Topic.STEPS)
     count = len(gate.tail.places(Topic.STEPS))
     place = TopicPartition(topic, partition_of(run_id.encode(), count))
     at = resumed(gate, last_event_id, [place])
-    return gate.streams.response(_metric_stream(gate, run_id, names, points, place, at))
+    return gate.streams.response(_metric_stream(gate, (run_id, team), names, points, place, at))
 
 
 def _curves(
-    questions: Questions, run_ids: list[str], names: Sequence[str], points: int
+    questions: Questions, runs: Mapping[str, str], names: Sequence[str], points: int
 ) -> list[models.CurveAnswer]:
-    wanted = list(names) or questions.history.metric_names(run_ids)[:MAX_CURVES]
-    found = questions.history.curves(run_ids, wanted, points=points) if wanted else []
+    wanted = list(names) or questions.history.metric_names(runs)[:MAX_CURVES]
+    found = questions.history.curves(runs, wanted, points=points) if wanted else []
     return [_curve(curve) for curve in found]
 
 
@@ -134,17 +133,18 @@ _VALUES = ("value", "low", "high")
 
 async def _metric_stream(
     gate: Gate,
-    run_id: str,
+    run: tuple[str, str],
     names: tuple[str, ...],
     points: int,
     place: TopicPartition,
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
+    run_id, team = run
     if at is None:
 
         def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[models.CurveAnswer]]:
             known = questions.records.positions("steps", place.topic)
-            return known, _curves(questions, [run_id], names, points)
+            return known, _curves(questions, {run_id: team}, names, points)
 
         try:
             known, curves = await asyncio.to_thread(gate.past.ask, ask)
@@ -155,7 +155,7 @@ async def _metric_stream(
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
         event = _step_of(record)
-        if event is None or event.run_id != run_id:
+        if event is None or (event.run_id, event.team) != run:
             return
         for index, step in enumerate(event.step):
             values = {
@@ -318,9 +318,10 @@ def compare_runs(
     rows = gate.past.ask(lambda q: q.history.some_runs(run_ids, teams))
     if len(rows) != len(run_ids):
         raise not_found("run")
-    finals = gate.past.ask(lambda q: q.history.final_metrics(run_ids))
+    owners = {row.job_id: row.team for row in rows}
+    finals = gate.past.ask(lambda q: q.history.final_metrics(owners))
     found = compare(rows, finals)
-    curves = gate.past.ask(lambda q: _curves(q, run_ids, name or (), points))
+    curves = gate.past.ask(lambda q: _curves(q, owners, name or (), points))
     return models.ComparisonAnswer.model_validate(
         {
             "runs": [present.run(row) for row in found.runs],
@@ -362,6 +363,5 @@ def get_curves(
     points: Points = 500,
 ) -> models.Curves:
     """Means, lowest and highest values over equal widths of steps."""
-    if gate.details(run_id, caller) is None:
-        past_run(gate, caller, run_id)
-    return models.Curves(curves=gate.past.ask(lambda q: _curves(q, [run_id], name or (), points)))
+    runs = {run_id: team_of_job(gate, caller, run_id)}
+    return models.Curves(curves=gate.past.ask(lambda q: _curves(q, runs, name or (), points)))
