@@ -169,6 +169,22 @@ def test_it_sees_what_one_sees_that_read_everything(
     assert len(kept.seqs) == HALVES
 
 
+def test_a_start_beats_while_it_reads_a_snapshot_and_says_how_far_it_is(
+    snapped: tuple[Bus, Kept, LiveFacts],
+) -> None:
+    bus, kept, _ = snapped
+    beats: list[None] = []
+    tail = Tail(bus.broker.connect("gateway"), NAMES, views(kept))
+    tail.start(lambda: beats.append(None))
+    try:
+        assert len(beats) > 1
+        assert tail.ready.wait(DEADLINE_S)
+        done, records = tail.progress()
+        assert done == records > 0
+    finally:
+        tail.close()
+
+
 def test_a_place_where_nothing_came_keeps_its_mark(snapped: tuple[Bus, Kept, LiveFacts]) -> None:
     bus, kept, known = snapped
     step = WorkerStep(

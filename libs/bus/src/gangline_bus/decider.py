@@ -41,7 +41,7 @@ from gangline_bus.decision import (
     Tick,
 )
 from gangline_bus.dlq import DlqLimit, refused_record
-from gangline_bus.fold import Folded, event_name, fold_log, refuse_hanging
+from gangline_bus.fold import Folded, Progress, event_name, fold_log, refuse_hanging, unheard
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
@@ -119,13 +119,23 @@ class DeciderLoop(Generic[StateT]):
         """The seq of the next event of this shard's log."""
         return self._folded.next_seq
 
-    def take_over(self) -> None:
-        """Become the shard's only writer and rebuild its state. Raises BusError, LogBroken."""
+    def take_over(self, progress: Progress = unheard) -> None:
+        """Become the shard's only writer and rebuild its state; `progress` may end it.
+
+        Raises BusError, LogBroken, Interrupted.
+        """
         self._traced = traced()
         transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
         self._writer = self._bus.transactional_writer(transactional_id)
         refuse_hanging(self._bus, self._place)
-        self._folded = self._restored() or fold_log(self._bus, self.decider, self._place)
+
+        def folding(done: int, end: int) -> None:
+            self.check_connection()
+            progress(done, end)
+
+        self._folded = self._restored(folding) or fold_log(
+            self._bus, self.decider, self._place, progress=folding
+        )
         self._epoch = self._folded.writer_epoch + 1
         self._reader = self._bus.reader(self.decider.name)
         self._reader.assign(self._start_positions())
@@ -138,10 +148,10 @@ class DeciderLoop(Generic[StateT]):
             epoch=self._epoch,
         )
 
-    def _restored(self) -> Folded[StateT] | None:
+    def _restored(self, progress: Progress) -> Folded[StateT] | None:
         if self._snapshots is None:
             return None
-        return self._snapshots.restore(self._bus, self.decider, self._place)
+        return self._snapshots.restore(self._bus, self.decider, self._place, progress)
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.

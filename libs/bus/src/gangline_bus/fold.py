@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
@@ -13,7 +13,21 @@ from gangline_bus.ports import Bus, Record, TopicPartition
 from gangline_schemas.envelope import Envelope, LogPosition
 
 StateT = TypeVar("StateT")
+Progress = Callable[[int, int], None]
+"""Called after each record and each wait, with the offset reached and the log's end.
+
+A fold may take minutes: this is where its process beats and keeps its membership. It ends the fold
+by raising BusError or Interrupted.
+"""
 _BATCH = 5000
+
+
+def unheard(done: int, end: int) -> None:
+    """The progress of a fold that nobody waits for."""
+
+
+class Interrupted(Exception):
+    """A fold was ended because its process is asked to stop."""
 
 
 class LogBroken(Exception):
@@ -83,6 +97,7 @@ def fold_log(
     *,
     until: datetime | None = None,
     timeout_s: float = 60.0,
+    progress: Progress = unheard,
 ) -> Folded[StateT]:
     """The state at the end of the log as it was when this was called, or at an earlier time.
 
@@ -93,7 +108,7 @@ def fold_log(
     """
     folded = Folded(decider.initial())
     start = bus.start_offsets([place])[place]
-    for record in _records(bus, f"fold-{decider.name}", place, start, timeout_s):
+    for record in _records(bus, f"fold-{decider.name}", place, start, timeout_s, progress):
         envelope, position = _read(record)
         if until is not None and envelope.time > until:
             break
@@ -109,6 +124,7 @@ def fold_tail(
     offset: int,
     *,
     timeout_s: float = 60.0,
+    progress: Progress = unheard,
 ) -> None:
     """Go on with a state that was taken from a snapshot of this log, to the end of the log.
 
@@ -119,7 +135,7 @@ def fold_tail(
     if not start <= offset < end:
         raise LogBroken(f"{place.topic}: offset {offset} is not within {start} to {end}")
     found = False
-    for record in _records(bus, f"fold-{decider.name}", place, offset, timeout_s):
+    for record in _records(bus, f"fold-{decider.name}", place, offset, timeout_s, progress):
         if found:
             fold_record(decider, folded, record)
             continue
@@ -134,7 +150,7 @@ def fold_tail(
 
 
 def _records(
-    bus: Bus, name: str, place: TopicPartition, start: int, timeout_s: float
+    bus: Bus, name: str, place: TopicPartition, start: int, timeout_s: float, progress: Progress
 ) -> Iterator[Record]:
     """What stands from `start` up to the end as it is now."""
     end = bus.end_offsets([place])[place]
@@ -148,7 +164,11 @@ def _records(
             if idle_s > timeout_s:
                 at = reader.positions()[place]
                 raise LogBroken(f"{place.topic}: stuck at {at} of {end} for {timeout_s:.0f} s")
-            yield from records
+            for record in records:
+                yield record
+                progress(record.offset + 1, end)
+            if not records:
+                progress(reader.positions()[place], end)
     finally:
         reader.close()
 

@@ -29,7 +29,7 @@ import structlog
 from pydantic import ValidationError
 
 from gangline_bus.decision import Decider
-from gangline_bus.fold import Folded, fold_tail
+from gangline_bus.fold import Folded, Interrupted, Progress, fold_tail, unheard
 from gangline_bus.ports import Bus, BusError, TopicPartition
 from gangline_bus.state_json import Facts
 from gangline_schemas.base import Model
@@ -104,17 +104,21 @@ class Snapshots(Generic[StateT]):
         self._writing = False
 
     def restore(
-        self, bus: Bus, decider: Decider[StateT], place: TopicPartition
+        self,
+        bus: Bus,
+        decider: Decider[StateT],
+        place: TopicPartition,
+        progress: Progress = unheard,
     ) -> Folded[StateT] | None:
         """The state at the end of the log, by the newest snapshot that holds; None: there is none.
 
-        Raises BusError.
+        Raises BusError, and Interrupted of `progress`.
         """
         kept = self._kept(decider.name, place.partition)
         for data in kept:
             try:
-                folded = self._restored(data, bus, decider, place)
-            except BusError:
+                folded = self._restored(data, bus, decider, place, progress)
+            except (BusError, Interrupted):
                 raise
             except Exception as error:  # noqa: BLE001 - the log decides, whatever a snapshot does
                 log.warning(
@@ -173,16 +177,20 @@ class Snapshots(Generic[StateT]):
             log.warning("snapshots not read", service=service, shard=shard, reason=str(error))
 
     def _restored(
-        self, data: bytes, bus: Bus, decider: Decider[StateT], place: TopicPartition
+        self,
+        data: bytes,
+        bus: Bus,
+        decider: Decider[StateT],
+        place: TopicPartition,
+        progress: Progress,
     ) -> Folded[StateT]:
         header, lines = unpack(data)
         mine = (FORMAT, self._code, decider.name, place.partition)
         if (header.format, header.code, header.service, header.shard) != mine:
             raise SnapshotRefused("it is of another version, service or shard")
-        folded = Folded(
-            self._codec.load(lines), header.next_seq, header.writer_epoch, last=header.last
-        )
-        fold_tail(bus, decider, place, folded, header.offset)
+        state = self._codec.load(counted(lines, lambda: progress(0, header.offset)))
+        folded = Folded(state, header.next_seq, header.writer_epoch, last=header.last)
+        fold_tail(bus, decider, place, folded, header.offset, progress=progress)
         violations = decider.check(folded.state)
         if violations:
             raise SnapshotRefused(violations[0])
@@ -220,6 +228,13 @@ def unpack(data: bytes) -> tuple[SnapshotHeader, Iterator[bytes]]:
 
 def _lines(body: bytes) -> Iterator[bytes]:
     return iter(zlib.decompress(body).splitlines(keepends=True))
+
+
+def counted(lines: Iterable[bytes], beat: Callable[[], None]) -> Iterator[bytes]:
+    """The lines; `beat` is called after each."""
+    for line in lines:
+        yield line
+        beat()
 
 
 def code_hash(*packages: str) -> str:

@@ -3,7 +3,9 @@
 1. Wait for the bus and its topics (bounded and visible), then `on_start`.
 2. Join the group that shares out the own log's partitions; each owned partition is a shard.
 3. For each owned shard: take over and cycle. Owning none is being a healthy standby. Between two
-   cycles others may look at the state (asking.py).
+   cycles others may look at the state (asking.py). A takeover may fold for longer than Kafka waits
+   for a member (`max.poll.interval.ms`): meanwhile it beats, says how far it is, and serves the
+   membership; a shard that is taken away ends the fold.
 4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
    starts a new one, which folds the log again. There is no repair in place.
 """
@@ -26,6 +28,7 @@ import structlog
 
 from gangline_bus.decider import DeciderLoop, LoopSettings, wait_for_bus
 from gangline_bus.decision import Decider, EffectDone
+from gangline_bus.fold import Interrupted, Progress
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus, BusError, BusUnavailable, Member
 from gangline_bus.snapshot import SnapshotCodec
@@ -43,6 +46,7 @@ StateT = TypeVar("StateT")
 HANG_LIMIT_S = 12.0  # two calls of 5 s may time out in one cycle
 LOST_LIMIT_S = 1.0
 _BUS_ATTEMPTS = 60
+_FOLD_BEAT_S = 0.5
 _PERFORMER_THREADS = 4
 
 
@@ -143,6 +147,23 @@ def _raises(check: Callable[[], None]) -> bool:
     return False
 
 
+def _while_folding(shard: int, member: Member, context: Context[ServiceSettings]) -> Progress:
+    """What keeps a process alive, and a member of its group, while it folds the shard's log."""
+
+    def progress(done: int, end: int) -> None:
+        if context.health.beat_age_s() < _FOLD_BEAT_S:
+            return
+        context.health.beat()
+        detail = f"taking over shard {shard}: {done:,} of {end:,} records of its log are folded"
+        context.health.set("role", ok=False, detail=detail)
+        if context.stopping.is_set():
+            raise Interrupted
+        if shard not in member.owned(0.0):
+            raise BusError(f"shard {shard} was given to another instance while its log was folded")
+
+    return progress
+
+
 class _Shards(Generic[StateT]):
     """The loops of the shards that this process owns."""
 
@@ -161,8 +182,12 @@ class _Shards(Generic[StateT]):
         if lost:
             raise BusError(f"shards {sorted(lost)} were given to another instance")
         for shard in sorted(owned - self._loops.keys()):
-            self._loops[shard] = self._make(shard)
-            self._loops[shard].take_over()
+            loop = self._make(shard)
+            try:
+                loop.take_over(_while_folding(shard, member, context))
+            except Interrupted:
+                return
+            self._loops[shard] = loop
             # What was folded lives on: a full collection would hold each cycle up by 0.1 s.
             gc.collect()
             gc.freeze()

@@ -103,15 +103,18 @@ class HealthServer:
             "beat_age_s": round(self._health.beat_age_s(), 3),
             "beat_timeout_s": self._health.beat_timeout_s,
         }
-        return self._json(alive, body)
+        waiting = {check["name"]: check["detail"] for check in self._checks() if not check["ok"]}
+        return self._json(alive, {**body, "not_ready": waiting} if waiting else body)
 
     def _readiness(self) -> tuple[HTTPStatus, bytes, str]:
-        ready = self._health.ready()
-        checks = [
+        ready, checks = self._health.ready(), self._checks()
+        return self._json(ready, {"status": "ready" if ready else "not ready", "checks": checks})
+
+    def _checks(self) -> list[dict[str, Any]]:
+        return [
             {"name": check.name, "ok": check.ok, "detail": redact_text(check.detail, self._secrets)}
             for check in self._health.checks()
         ]
-        return self._json(ready, {"status": "ready" if ready else "not ready", "checks": checks})
 
     def _json(self, ok: bool, body: dict[str, Any]) -> tuple[HTTPStatus, bytes, str]:  # noqa: FBT001
         origin = {"service": self.address.service, "instance": self.address.instance}

@@ -103,7 +103,8 @@ def main(context: Context[Settings]) -> int:
     bus = connect(settings, "gateway")
     wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
     tail = Tail(bus, names, _views(settings))
-    tail.start()
+    health.set("tail", ok=False, detail="reading a snapshot")
+    tail.start(health.beat)
     writer = bus.writer()
     gate = Gate(
         tail=tail,
@@ -119,7 +120,8 @@ def main(context: Context[Settings]) -> int:
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)
     while not tail.ready.wait(0.2):
         health.beat()
-        health.set("tail", ok=False, detail="reading what is on the bus")
+        done, records = tail.progress()
+        health.set("tail", ok=False, detail=f"{done:,} of {records:,} records are read")
         if context.stopping.is_set():
             return 0
     health.set("tail", ok=True)

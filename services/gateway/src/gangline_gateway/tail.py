@@ -63,14 +63,25 @@ class Tail:
         self._since = 0
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
 
-    def start(self) -> None:
-        """Find the places to start from, then read in a thread. Raises BusError."""
+    def start(self, beat: Callable[[], None] = lambda: None) -> None:
+        """Find the places to start from, then read in a thread. Raises BusError.
+
+        `beat` is called again and again while a snapshot is read.
+        """
+        self._restore(beat)
         positions = self._start_positions()
         self._rings = {place: Ring(at, at) for place, at in positions.items()}
         self._goal = self.bus.end_offsets(positions)
+        self._records = sum(max(0, end - positions[at]) for at, end in self._goal.items())
         self._reader = self.bus.reader("tail")
         self._reader.assign(positions)
         self._thread.start()
+
+    def progress(self) -> tuple[int, int]:
+        """How many of the records that were there at the start are read, and how many they are."""
+        with self._lock:
+            left = sum(max(0, end - self._rings[at].end) for at, end in self._goal.items())
+        return self._records - left, self._records
 
     def close(self) -> None:
         """Stop reading."""
@@ -146,7 +157,6 @@ class Tail:
 
     def _start_positions(self) -> dict[TopicPartition, int]:
         """Where to read from; what a snapshot knows is read for the rings alone."""
-        self._restore()
         positions: dict[TopicPartition, int] = {}
         for topic, entry in catalog().items():
             places = self.names.places(self.bus, topic)
@@ -163,13 +173,13 @@ class Tail:
                 positions |= {at: max(starts[at], known.get(at, 0) - MAX_RECORDS) for at in places}
         return positions
 
-    def _restore(self) -> None:
+    def _restore(self, beat: Callable[[], None]) -> None:
         """The model of the newest snapshot that holds."""
         if self._views is None:
             return
         logs = [topic for topic, entry in catalog().items() if entry.kind == "log"]
         places = [place for topic in logs for place in self.names.places(self.bus, topic)]
-        view = self._views.restore(self.bus, places)
+        view = self._views.restore(self.bus, places, beat)
         if view is not None:
             self._live, self._marks = Live.of(view), Marks(view.marks)
 

@@ -30,6 +30,7 @@ from gangline_bus.snapshot import (
     SnapshotHeader,
     SnapshotRefused,
     SnapshotStore,
+    counted,
     pack,
     unpack,
 )
@@ -118,12 +119,17 @@ class ViewSnapshots:
         self._codec = DataclassCodec(View)
         self._writing = False
 
-    def restore(self, bus: Bus, logs: Iterable[TopicPartition]) -> View | None:
-        """The newest view that holds, None: there is none. Raises BusError."""
+    def restore(
+        self, bus: Bus, logs: Iterable[TopicPartition], beat: Callable[[], None] = lambda: None
+    ) -> View | None:
+        """The newest view that holds, None: there is none. Raises BusError.
+
+        `beat` is called after each of its lines.
+        """
         places = list(logs)
         for data in self._kept():
             try:
-                view = self._restored(data, bus, places)
+                view = self._restored(data, bus, places, beat)
             except BusError:
                 raise
             except Exception as error:  # noqa: BLE001 - the logs decide, whatever a snapshot does
@@ -164,11 +170,13 @@ class ViewSnapshots:
         except Exception as error:  # noqa: BLE001 - a store that is away costs time, not truth
             log.warning("snapshots not read", service=NAME, reason=str(error)[:500])
 
-    def _restored(self, data: bytes, bus: Bus, logs: list[TopicPartition]) -> View:
+    def _restored(
+        self, data: bytes, bus: Bus, logs: list[TopicPartition], beat: Callable[[], None]
+    ) -> View:
         header, lines = unpack(data)
         if (header.format, header.code, header.service) != (FORMAT, self._code, NAME):
             raise SnapshotRefused("it is of another version or service")
-        view = self._codec.load(lines)
+        view = self._codec.load(counted(lines, beat))
         marks = Marks(view.marks)
         known = {place: mark for place in logs if (mark := marks.of(place)) is not None}
         _check(bus, known)
