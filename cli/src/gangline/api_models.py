@@ -507,6 +507,7 @@ class Team(Answer):
     weight: float = 1.0
     gpu_types: list[GpuTypeLimit] = Field(default_factory=list)
     gpu_hours_per_month: float | None = None
+    job_limit: int = 10_000
     gpus_used: int = 0
     gpus_borrowed: int = 0
     jobs_running: int = 0

@@ -389,6 +389,7 @@ class Gangline:
         weight: float = 1.0,
         gpu_types: Sequence[api.GpuTypeLimit] = (),
         gpu_hours_per_month: float | None = None,
+        job_limit: int = 10_000,
     ) -> api.Team:
         """Create a team, or change all its limits: what is not given is set to its default."""
         body = {
@@ -399,6 +400,7 @@ class Gangline:
             "weight": weight,
             "gpu_types": [item.model_dump() for item in gpu_types],
             "gpu_hours_per_month": gpu_hours_per_month,
+            "job_limit": job_limit,
         }
         return read(api.Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -24,6 +26,7 @@ from gangline_schemas.secrets import holds_secret, is_secret_name
 
 ENV_LIMIT_BYTES = 64 * 1024
 HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
+COMMAND_LIMIT_BYTES = 64 * 1024
 DIFF_LIMIT_CHARS = 256 * 1024
 MAX_GANG_GPUS = 16_384
 MAX_COUNTS = 256
@@ -293,6 +296,10 @@ class Notification(Model):
     webhook: Identifier
 
 
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _priority(value: Any) -> Any:
     return NAMED_PRIORITIES.get(value, value) if isinstance(value, str) else value
 
@@ -317,6 +324,11 @@ class JobSpec(Model):
     code_bundle: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     code_ref: ShortText | None = None
     code_diff: str | None = Field(default=None, max_length=DIFF_LIMIT_CHARS)
+    code_diff_digest: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="sha256 of code_diff, in hex. Quota fills it in and takes code_diff out.",
+    )
     data_snapshot: ShortText | None = None
     purpose: ShortText | None = None
     resources: Resources
@@ -401,6 +413,40 @@ class JobSpec(Model):
             raise ValueError(f"hold {size:,} characters; at most {HYPERPARAMETERS_LIMIT_BYTES:,}")
         return value
 
+    @field_validator("command")
+    @classmethod
+    def _command_is_small(cls, command: tuple[str, ...]) -> tuple[str, ...]:
+        size = sum(len(part.encode()) for part in command)
+        if size > COMMAND_LIMIT_BYTES:
+            raise ValueError(
+                f"holds {size:,} bytes; at most {COMMAND_LIMIT_BYTES:,} (put data into the workdir)"
+            )
+        return command
+
+    def without_diff(self) -> Self:
+        """The spec with `code_diff_digest` in place of `code_diff`: what events carry onward."""
+        if self.code_diff is None:
+            return self
+        return self.model_copy(
+            update={"code_diff": None, "code_diff_digest": _sha256(self.code_diff)}
+        )
+
+    def digest(self) -> str:
+        """Equal for equal specs, with or without the diff: sha256 of the canonical JSON, in hex.
+
+        Fields at their default are left out, so that a later version with more fields agrees.
+        """
+        data = self.without_diff().model_dump(mode="json", exclude_defaults=True)
+        return _sha256(json.dumps(data, sort_keys=True, separators=(",", ":")))
+
+    @model_validator(mode="after")
+    def _diff_has_its_digest(self) -> Self:
+        if None not in {self.code_diff, self.code_diff_digest} and (
+            self.without_diff().code_diff_digest != self.code_diff_digest
+        ):
+            raise ValueError("code_diff_digest is not the sha256 of code_diff; leave it out")
+        return self
+
     @model_validator(mode="after")
     def _validates_one_checkpoint(self) -> Self:
         if self.validates and (self.resume_from is None or not self.checkpoint.resume.isdigit()):
@@ -471,6 +517,9 @@ class TeamConfig(Model):
     )
     gpu_hours_per_month: float | None = Field(
         default=None, gt=0, le=1e9, description="Budget of each UTC month; none: no budget."
+    )
+    job_limit: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Jobs that have not ended, at once."
     )
 
     @model_validator(mode="after")

@@ -269,6 +269,22 @@ def test_an_ended_job_leaves_nothing_behind() -> None:
     assert (details(live).progress, details(live).checkpoints) == (None, ())
 
 
+@pytest.mark.parametrize("refusal_first", [False, True])
+def test_a_repeated_submission_of_a_forgotten_job_is_not_shown_as_waiting(
+    *, refusal_first: bool
+) -> None:
+    again = JobSubmitted(job_id="a", spec=SPEC)
+    no = RequestRefused(request="job.submitted", target="a", reason="has ended: succeeded")
+    live = fold([no, again] if refusal_first else [again, no])
+    assert live.details("a") is None
+    assert live.active() == []
+
+
+def test_a_refused_repetition_hides_no_job_that_was_admitted() -> None:
+    no = RequestRefused(request="job.submitted", target="a", reason="taken")
+    assert details(fold([queued(), no])).job.state == "pending"
+
+
 def test_requests_are_answered_by_their_id() -> None:
     no = RequestRefused(request="job.cancel.requested", target="x", reason="gone", request_id="r2")
     live = fold([queued(), CancelAdmitted(job_id="a", user="u", request_id="r1"), no])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from datetime import timedelta
+
 import pytest
 
 from builders_deciding import START, Drive, only, spec, team
+from gangline_bus.decision import Decision
 from gangline_quota.decide import Quota
-from gangline_quota.state import State
+from gangline_quota.state import REJECTED_KEPT, State
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
@@ -32,6 +36,7 @@ from gangline_schemas.events.requests import (
 )
 from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.job import JobState
+from gangline_schemas.memory import IDS_REMEMBERED, REMEMBERED
 
 UNSHARED = {
     "command": ["python", "-m", "gangline_worker.training"],
@@ -99,13 +104,80 @@ def test_a_job_may_resume_from_a_run_of_its_team_that_ended(quota: Drive[State])
     assert only(decided, JobAdmitted).job_id == "b"
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_the_same_submission_again_leads_to_nothing(quota: Drive[State], *, ended: bool) -> None:
+def test_the_same_submission_again_leads_to_nothing_while_the_job_lives(
+    quota: Drive[State],
+) -> None:
     quota.give(JobSubmitted(job_id="a", spec=spec()))
-    if ended:
-        end(quota, "a")
 
     assert quota.give(JobSubmitted(job_id="a", spec=spec())) == []
+
+
+def test_the_same_submission_after_the_end_is_answered_with_how_it_ended(
+    quota: Drive[State],
+) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a")
+
+    refused = only(quota.give(JobSubmitted(job_id="a", spec=spec())), RequestRefused)
+
+    assert (refused.request, refused.target) == (JobSubmitted.type, "a")
+    assert refused.reason == "job 'a' was submitted before and has ended: succeeded"
+
+
+def test_an_id_is_free_again_only_when_every_other_service_has_forgotten_it(
+    quota: Drive[State],
+) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a")
+    for days, taken in ((REMEMBERED.days, True), (IDS_REMEMBERED.days + 1, False)):
+        quota.now = START + timedelta(days=days)
+        quota.give(JobSubmitted(job_id=f"other-{days}", spec=spec()))
+        end(quota, f"other-{days}")
+        answer = quota.give(JobSubmitted(job_id="a", spec=spec(gpus=2)))
+        assert [type(event) for event in answer] == [RequestRefused if taken else JobAdmitted]
+
+
+def test_rejected_jobs_never_push_an_ended_one_out_of_memory(quota: Drive[State]) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    end(quota, "a")
+    for number in range(REJECTED_KEPT + 10):
+        rejected = JobRejected(job_id=f"r{number}", reason="no", submitted_at=quota.now)
+        quota.state = quota.decider.evolve(quota.state, Decision("r", rejected), quota.now)
+
+    assert only(quota.give(JobSubmitted(job_id="a", spec=spec(gpus=2))), RequestRefused)
+    assert len(quota.state.rejected) == REJECTED_KEPT
+
+
+def test_the_diff_of_the_code_stays_in_the_submission_and_its_digest_goes_on(
+    quota: Drive[State],
+) -> None:
+    diff = "--- a\n+++ b\n" + "+\u20ac" * 100_000
+    submitted = JobSubmitted(job_id="a", spec=spec(code_diff=diff))
+
+    admitted = only(quota.give(submitted), JobAdmitted)
+
+    assert admitted.spec.code_diff is None
+    assert admitted.spec.code_diff_digest == hashlib.sha256(diff.encode()).hexdigest()
+    assert quota.give(submitted) == []
+    assert quota.replayed() == quota.state
+    other = JobSubmitted(job_id="a", spec=spec(code_diff=diff + "+"))
+    assert "another spec" in only(quota.give(other), RequestRefused).reason
+
+
+def test_a_team_has_only_so_many_jobs_that_have_not_ended(quota: Drive[State]) -> None:
+    few = team("few", limit=8).model_copy(update={"job_limit": 2})
+    quota.give(TeamConfigureRequested(config=few))
+    for job_id in ("a", "b"):
+        quota.give(JobSubmitted(job_id=job_id, spec=spec("few")))
+
+    rejected = only(quota.give(JobSubmitted(job_id="c", spec=spec("few"))), JobRejected)
+
+    assert rejected.reason == (
+        "team few has 2 jobs that have not ended, and its job_limit is 2: submit again when some "
+        "have ended, or raise job_limit"
+    )
+    end(quota, "a")
+    assert only(quota.give(JobSubmitted(job_id="d", spec=spec("few"))), JobAdmitted)
 
 
 def test_a_taken_id_with_another_spec_is_refused(quota: Drive[State]) -> None:

@@ -175,6 +175,27 @@ def test_a_planted_secret_is_refused_and_never_repeated(changes: dict[str, Any])
     assert "hunter2" not in shown
 
 
+def test_a_spec_has_the_same_digest_with_its_diff_and_with_the_digest_of_it() -> None:
+    spec = JobSpec.model_validate(MINIMAL | {"code_diff": "+a"})
+    assert spec.without_diff().digest() == spec.digest()
+    assert spec.without_diff().code_diff is None
+    assert spec.digest() != JobSpec.model_validate(MINIMAL | {"code_diff": "+b"}).digest()
+    assert spec.digest() != JobSpec.model_validate(MINIMAL).digest()
+
+
+def test_the_digest_of_a_diff_is_that_of_the_diff_beside_it() -> None:
+    digest = JobSpec.model_validate(MINIMAL | {"code_diff": "+a"}).without_diff().code_diff_digest
+    JobSpec.model_validate(MINIMAL | {"code_diff": "+a", "code_diff_digest": digest})
+    _, message = refusal(code_diff="+b", code_diff_digest=digest)
+    assert "code_diff_digest is not the sha256 of code_diff" in message
+
+
+def test_a_command_is_of_64_kib_at_most_in_all() -> None:
+    field, message = refusal(command=["x" * 30_000] * 3)
+    assert field == "command"
+    assert message == "holds 90,000 bytes; at most 65,536 (put data into the workdir)"
+
+
 def test_team_guarantee_is_within_the_limit() -> None:
     with pytest.raises(ValidationError, match=r"gpu_guarantee \(9\) is above gpu_limit \(8\)"):
         TeamConfig(team="a", gpu_limit=8, gpu_guarantee=9)

@@ -182,7 +182,7 @@ def test_a_run_is_the_fold_of_the_scheduling_log_however_often_it_is_read() -> N
     assert run.started_at == NOW + timedelta(seconds=2)
     assert run.ended_at == NOW + timedelta(seconds=4)
     assert run.hyperparameters == {"lr": "0.0003", "opt": "adamw", "seed": "7"}
-    assert "code_diff" not in run.spec
+    assert '"code_diff"' not in run.spec
 
 
 def test_events_come_last_and_derived_rows_are_the_same_each_time() -> None:

@@ -138,6 +138,9 @@ def teams_set(
     gpu_hours: Annotated[
         float | None, typer.Option(min=0, help="Budget of each UTC month; 0: none.")
     ] = None,
+    job_limit: Annotated[
+        int | None, typer.Option(min=1, help="Jobs that have not ended, at once.")
+    ] = None,
 ) -> None:
     """Create a team, or change the limits that are given."""
     before = {item.team: item for item in session.client.teams()}.get(team)
@@ -153,6 +156,7 @@ def teams_set(
         weight=old.weight if weight is None else weight,
         gpu_types=old.gpu_types if gpu_types is None else _types(gpu_types),
         gpu_hours_per_month=old.gpu_hours_per_month if gpu_hours is None else gpu_hours or None,
+        job_limit=old.job_limit if job_limit is None else job_limit,
     )
     session.out.table(now, _TEAMS, [_team(now)], "")
 

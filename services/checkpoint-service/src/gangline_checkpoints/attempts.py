@@ -54,9 +54,7 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         allocated_at=at,
         full_every=event.spec.checkpoint.full_every,
         validates=_validated(event),
-        spec=None
-        if event.spec.checkpoint.promote == "off"
-        else event.spec.model_copy(update={"code_diff": None}),
+        spec=None if event.spec.checkpoint.promote == "off" else event.spec,
     )
     decisions = [
         Decision(job_id, noted),

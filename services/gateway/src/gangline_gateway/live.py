@@ -8,8 +8,6 @@ ClickHouse), and each other map forgets its oldest entries.
 # ruff: noqa: ARG002 - the handlers of all events share one signature.
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -122,13 +120,6 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         """Replace what is there, if anything is; it grows no younger by that."""
         if key in self:
             self[key] = change(self[key])
-
-
-def digest_of(spec: JobSpec) -> str:
-    """Equal for equal specs (as quota computes it): sha256 of the canonical JSON, in hex."""
-    data = spec.model_dump(mode="json", exclude_defaults=True)
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class Live:
@@ -258,13 +249,16 @@ class Live:
         while len(self._ended) > self._ended_kept:
             oldest = next(iter(self._ended))
             del self._ended[oldest]
-            del self.jobs[oldest]
-            for others in (
-                self._progress, self._failures, self._checkpoints, self._advice, self._flags
-            ):  # fmt: skip
-                others.pop(oldest, None)
-            if self._by_suffix.get(suffix_of(oldest)) == oldest:
-                del self._by_suffix[suffix_of(oldest)]
+            self._forget(oldest)
+
+    def _forget(self, job_id: str) -> None:
+        del self.jobs[job_id]
+        for others in (
+            self._progress, self._failures, self._checkpoints, self._advice, self._flags
+        ):  # fmt: skip
+            others.pop(job_id, None)
+        if self._by_suffix.get(suffix_of(job_id)) == job_id:
+            del self._by_suffix[suffix_of(job_id)]
 
     @singledispatchmethod
     def _on(self, event: Event, at: datetime) -> None:
@@ -272,7 +266,8 @@ class Live:
 
     @_on.register
     def _(self, event: JobSubmitted, at: datetime) -> None:
-        if event.job_id not in self.jobs:
+        refused = f"{event.type}/{event.job_id}" in self.outcomes
+        if event.job_id not in self.jobs and not refused:
             self._add(_submitted(event.job_id, event.spec, event.user, at))
 
     @_on.register
@@ -381,6 +376,9 @@ class Live:
         self._decided(event.request_id, event.reason)
         if event.request == JobSubmitted.type:
             self.outcomes.put(f"{event.request}/{event.target}", Outcome(event.reason))
+            job = self.jobs.get(event.target)
+            if job is not None and not (job.admitted or job.queued or job.ended):
+                self._forget(event.target)
 
     def _decided(self, request_id: str, refused: str | None = None) -> None:
         if request_id:
@@ -604,8 +602,8 @@ def _submitted(job_id: str, spec: JobSpec, user: str, at: datetime) -> LiveJob:
         user=user,
         state=JobState.PENDING.value,
         submitted_at=at,
-        spec=spec.model_copy(update={"code_diff": None}),  # it can be large
-        digest=digest_of(spec),
+        spec=spec.without_diff(),
+        digest=spec.digest(),
         priority=spec.priority,
         gpus=spec.resources.gpus,
         reason="waits for admission",

@@ -417,6 +417,7 @@ class Team(Answer):
     weight: float
     gpu_types: list[GpuTypeLimit] = Field(description="Empty: what its parent may use.")
     gpu_hours_per_month: float | None
+    job_limit: int = Field(description="Jobs that have not ended, at once.")
     gpus_used: int
     gpus_borrowed: int = Field(description="Above its limit.")
     jobs_running: int
@@ -449,6 +450,7 @@ class TeamBody(BaseModel):
     weight: float = Field(default=1.0, gt=0, le=1e6)
     gpu_types: list[GpuTypeLimit] = Field(default=[], max_length=64)
     gpu_hours_per_month: float | None = Field(default=None, gt=0, le=1e9)
+    job_limit: int = Field(default=10_000, ge=1, le=1_000_000)
 
     def config(self, team: str) -> TeamConfig:
         """As the bus has it. Raises ValidationError."""

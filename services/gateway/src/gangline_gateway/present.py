@@ -174,6 +174,7 @@ def past_job(row: RunRow) -> models.Job:
             )),
             "project": row.project or None,
             "elapsed_s": ran,
+            "gpus_held": 0,
             "metrics": {},
             "nodes": [],
             "errors": [],

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gangline_gateway import job_ids
+from starlette.concurrency import run_in_threadpool
+
+from gangline_gateway import heard, job_ids, present
 from gangline_gateway.gate import Gate, may_change
-from gangline_gateway.live import Live, digest_of
+from gangline_gateway.history import RunRow
+from gangline_gateway.live import Live
 from gangline_gateway.live_model import REJECTED, JobDetails, LiveJob
-from gangline_gateway.models import DryRun
+from gangline_gateway.models import DryRun, Job
 from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas import trainer_batch
 from gangline_schemas.events.requests import JobSubmitted
@@ -21,10 +24,28 @@ _NOT_SENT = "notify is recorded and sends nothing: follow job.state.changed on K
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job, and whether this request made it."""
+    """The job, and whether this request made it. A `RunRow`: only history knows it."""
 
-    found: JobDetails
+    job_id: str
+    found: JobDetails | RunRow
     created: bool
+
+    @property
+    def state(self) -> str:
+        """The job's state now."""
+        return self.found.job.state if isinstance(self.found, JobDetails) else self.found.state
+
+    def answer(self, gate: Gate) -> Job:
+        """The job as routes give it."""
+        if isinstance(self.found, JobDetails):
+            return full(gate, self.found)
+        return present.past_job(self.found)
+
+
+def full(gate: Gate, found: JobDetails) -> Job:
+    """A job with what its ranks said last."""
+    now = gate.clock()
+    return present.job(found, now, gate.tail.ask(lambda live: heard.gang(live, found.job, now)))
 
 
 async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
@@ -38,15 +59,21 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
     async with gate.submitting.hold(suffix):
         known = gate.tail.ask(lambda live: live.by_suffix(suffix, spec.team))
         if known is not None:
-            return Submitted(_same(gate, known, spec), created=False)
+            return Submitted(known.job_id, _same(gate, known, spec), created=False)
         job_id = job_ids.job_id(spec.name, suffix)
         event = JobSubmitted(job_id=job_id, spec=spec, user=caller.name)
         await gate.publisher.publish(job_id, event)
-        found = await gate.tail.until(lambda live: _decided(live, job_id), gate.answer_wait_s)
+        try:
+            found = await gate.tail.until(lambda live: _decided(live, job_id), gate.answer_wait_s)
+        except ProblemError:
+            past = await run_in_threadpool(_ended_before, gate, spec, job_id)
+            if past is None:
+                raise
+            return Submitted(job_id, past, created=False)
     if found is None:
         found = gate.tail.ask(lambda live: live.details(job_id)) or _unseen(gate, event)
     _raise_if_rejected(found.job)
-    return Submitted(found, created=True)
+    return Submitted(job_id, found, created=True)
 
 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
@@ -95,8 +122,17 @@ def _decided(live: Live, job_id: str) -> JobDetails | None:
     return found
 
 
+def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> RunRow | None:
+    """The same job, which ended so long ago that only history has it; None: history has not."""
+    try:
+        row = gate.past.ask(lambda questions: questions.history.run(job_id, frozenset({spec.team})))
+    except ProblemError:
+        return None
+    return row if row is not None and JobSpec.decode(row.spec).digest() == spec.digest() else None
+
+
 def _same(gate: Gate, known: LiveJob, spec: JobSpec) -> JobDetails:
-    if known.digest != digest_of(spec):
+    if known.digest != spec.digest():
         raise conflict(
             "key-reused",
             "this Idempotency-Key was used for a job with another body; use a new key",
@@ -120,7 +156,7 @@ def _unseen(gate: Gate, event: JobSubmitted) -> JobDetails:
             user=event.user,
             state="pending",
             submitted_at=gate.clock(),
-            spec=event.spec.model_copy(update={"code_diff": None}),
+            spec=event.spec.without_diff(),
             priority=event.spec.priority,
             gpus=event.spec.resources.gpus,
             reason="waits for admission",

@@ -10,7 +10,7 @@ Cost: the depth of the tree; for `must_wait` the teams that hold GPUs.
 
 from __future__ import annotations
 
-from gangline_quota.state import ActiveJob, EndedJob, State
+from gangline_quota.state import EndedJob, State
 from gangline_schemas import gpu_time, trainer_batch
 from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.job import JobSpec, Resources
@@ -25,7 +25,8 @@ def never_runs(
         names = ", ".join(sorted(state.teams)) or "none"
         return f"team '{spec.team}' is not known; known: {names}"
     return (
-        _above_ceiling(state, spec)
+        _too_many_jobs(state, spec)
+        or _above_ceiling(state, spec)
         or _above_type_limits(state, spec)
         or _above_budget(state, spec)
         or trainer_batch.cannot_share(spec)
@@ -66,6 +67,16 @@ def must_wait(state: State, spec: JobSpec) -> str | None:
 def needed(resources: Resources) -> int:
     """The fewest GPUs that the gang can start with."""
     return resources.gpus if resources.min_gpus is None else resources.min_gpus
+
+
+def _too_many_jobs(state: State, spec: JobSpec) -> str | None:
+    unfinished, limit = state.unfinished.get(spec.team, 0), state.teams[spec.team].job_limit
+    if unfinished < limit:
+        return None
+    return (
+        f"team {spec.team} has {unfinished:,} jobs that have not ended, and its job_limit is "
+        f"{limit:,}: submit again when some have ended, or raise job_limit"
+    )
 
 
 def _above_ceiling(state: State, spec: JobSpec) -> str | None:
@@ -130,7 +141,7 @@ def _cannot_resume(state: State, job_id: str, spec: JobSpec) -> str | None:
         return None
     if source == job_id:
         return f"resume_from is cyclic: job '{source}' would resume from itself"
-    known: ActiveJob | EndedJob | None = state.active.get(source) or state.ended.get(source)
+    known = state.known(source)
     if known is None or known.team != spec.team:
         return f"resume_from: team {spec.team} has no run '{source}'"
     if isinstance(known, EndedJob) and known.outcome == "rejected":

@@ -23,7 +23,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Refused, Tick
 from gangline_quota import admission, approvals, budgets, configure, invariants, ledger
 from gangline_quota.evolve import apply
-from gangline_quota.state import ActiveJob, EndedJob, State, digest_of
+from gangline_quota.state import ActiveJob, EndedJob, State
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import ApprovalRule
@@ -107,9 +107,9 @@ class Quota:
             case _:
                 return []
 
-    def evolve(self, state: State, decision: Decision, at: datetime) -> State:  # noqa: ARG002 - port
+    def evolve(self, state: State, decision: Decision, at: datetime) -> State:
         """Fold one event of the own log."""
-        return apply(state, decision.event)
+        return apply(state, decision.event, at)
 
     def observe(self, state: State, signal: Received, now: datetime) -> None:
         """Quota reads no signals."""
@@ -132,18 +132,18 @@ def _submitted(
     if isinstance(submitted, PromotionRequested):
         submitted = JobSubmitted(job_id=submitted.run, spec=submitted.spec, user=PROMOTION)
     job_id = submitted.job_id
-    digest = digest_of(submitted.spec)
-    known: ActiveJob | EndedJob | None = state.active.get(job_id) or state.ended.get(job_id)
+    digest = submitted.spec.digest()
+    known = state.known(job_id)
     if known is not None:
         if known.digest == digest:
-            return []
+            return _repeated(job_id, known, submitted.user)
         taken = f"job id '{job_id}' is taken by a job with another spec; choose another id"
         return [_refused(JobSubmitted.type, job_id, taken, submitted.user)]
     reason = admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
             job_id=job_id,
-            spec=submitted.spec,
+            spec=submitted.spec.without_diff(),
             user=submitted.user,
             submitted_at=at,
             note=admission.must_wait(state, submitted.spec),
@@ -161,6 +161,14 @@ def _submitted(
     return [Decision(job_id, rejected)]
 
 
+def _repeated(job_id: str, known: ActiveJob | EndedJob, user: str) -> list[Decision]:
+    """Nothing follows from the same submission again; of a job that ended, its end is said."""
+    if isinstance(known, ActiveJob):
+        return []
+    reason = f"job '{job_id}' was submitted before and has ended: {known.outcome}"
+    return [_refused(JobSubmitted.type, job_id, reason, user)]
+
+
 def _unreadable(state: State, refused: Refused) -> list[Decision]:
     """A submission that cannot be read is answered under its subject, if that can be a job id."""
     if refused.event_type != JobSubmitted.type or not _is_identifier(refused.subject):
@@ -168,10 +176,9 @@ def _unreadable(state: State, refused: Refused) -> list[Decision]:
     job_id, error = refused.subject, refused.error
     problems = "; ".join(f"{item.field}: {item.message}" for item in error.fields[:3])
     reason = redact(f"the job spec is not valid: {problems or error.reason}")
-    if job_id in state.active or job_id in state.ended:
-        taken = state.ended.get(job_id)
-        if taken is not None and taken.outcome == "rejected":
-            return []
+    if job_id in state.rejected:
+        return []
+    if state.known(job_id) is not None:
         return [_refused(JobSubmitted.type, job_id, reason)]
     errors = tuple(
         item.model_copy(update={"message": redact(item.message)})
@@ -206,7 +213,7 @@ def _about_job(state: State, request: AboutJob, request_id: str) -> list[Decisio
 
 
 def _not_active(state: State, job_id: str) -> str:
-    ended = state.ended.get(job_id)
+    ended = state.over(job_id)
     if ended is None:
         return f"job '{job_id}' is not known"
     return f"job '{job_id}' has already ended: {ended.outcome}"
@@ -228,7 +235,7 @@ def _forwarded(
         )
         return [Decision(request.node_id, drain)]
     job_id = request.job_id
-    if job_id not in state.active and job_id not in state.ended:
+    if state.known(job_id) is None:
         reason = _not_active(state, job_id)
         return [_refused(request.type, job_id, reason, request.user, request_id)]
     pin = PinAdmitted(

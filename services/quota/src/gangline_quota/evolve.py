@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from functools import singledispatch
 
 from gangline_quota.state import (
-    ENDED_JOBS_KEPT,
+    REJECTED_KEPT,
     REQUESTS_KEPT,
     TEAMS_FILE_USER,
     ActiveJob,
@@ -15,7 +16,6 @@ from gangline_quota.state import (
     Meter,
     State,
     Total,
-    digest_of,
 )
 from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
@@ -37,11 +37,18 @@ from gangline_schemas.events.quota import (
     TeamConfigured,
     UsageCharged,
 )
+from gangline_schemas.memory import IDS_REMEMBERED, forget_old
 
 
-def apply(state: State, event: Event) -> State:
+def apply(state: State, event: Event, at: datetime) -> State:
     """Change the state in place and return it. Raises TypeError for a foreign event."""
-    _apply(event, state)
+    match event:
+        case JobClosed():
+            _close(state, event, at)
+        case JobRejected():
+            _reject(state, event, at)
+        case _:
+            _apply(event, state)
     return state
 
 
@@ -77,22 +84,9 @@ def _(event: SnapshotWithdrawn, state: State) -> None:
 
 @_apply.register
 def _(event: JobAdmitted, state: State) -> None:
-    state.active[event.job_id] = ActiveJob(
-        event.spec.team, digest_of(event.spec), event.spec.priority
-    )
-
-
-@_apply.register
-def _(event: JobRejected, state: State) -> None:
-    _remember_ended(state, event.job_id, EndedJob(event.team or "", event.digest, "rejected"))
-
-
-@_apply.register
-def _(event: JobClosed, state: State) -> None:
-    job = state.active.pop(event.job_id, None)
-    if job is not None:
-        ended = EndedJob(job.team, job.digest, event.state.value, job.gpu_us)
-        _remember_ended(state, event.job_id, ended)
+    team = event.spec.team
+    state.active[event.job_id] = ActiveJob(team, event.spec.digest(), event.spec.priority)
+    state.unfinished[team] = state.unfinished.get(team, 0) + 1
 
 
 @_apply.register
@@ -155,8 +149,19 @@ def _remember_request(state: State, request_id: str) -> None:
             del state.requests[next(iter(state.requests))]
 
 
-def _remember_ended(state: State, job_id: str, job: EndedJob) -> None:
-    state.ended[job_id] = job
-    if len(state.ended) > ENDED_JOBS_KEPT:
-        oldest = state.ended.pop(next(iter(state.ended)))
-        _add_total(state, "forgotten", oldest.gpu_us)
+def _close(state: State, event: JobClosed, at: datetime) -> None:
+    job = state.active.pop(event.job_id, None)
+    if job is None:
+        return
+    state.unfinished[job.team] -= 1
+    if not state.unfinished[job.team]:
+        del state.unfinished[job.team]
+    state.ended[event.job_id] = EndedJob(job.team, job.digest, event.state.value, at, job.gpu_us)
+    for _, old in forget_old(state.ended, lambda ended: ended.ended_at, at, IDS_REMEMBERED):
+        _add_total(state, "forgotten", old.gpu_us)
+
+
+def _reject(state: State, event: JobRejected, at: datetime) -> None:
+    state.rejected[event.job_id] = EndedJob(event.team or "", event.digest, "rejected", at)
+    if len(state.rejected) > REJECTED_KEPT:
+        del state.rejected[next(iter(state.rejected))]

@@ -1,22 +1,22 @@
 """What quota knows: the fold of gangline.quota and of nothing else.
 
-Everything here is a dict of frozen values. Jobs that ended leave only their id, digest and GPU time
-behind, for the last `ENDED_JOBS_KEPT` of them. GPU time is in whole GPU-microseconds (`_us`), so
-that sums over jobs, over teams and over months are equal (gangline_schemas.gpu_time).
+Everything here is a dict of frozen values. A job that ended leaves its id, digest and GPU time
+behind for `IDS_REMEMBERED`; of rejected jobs the newest `REJECTED_KEPT` are remembered. GPU time
+is in whole GPU-microseconds (`_us`), so that sums over jobs, over teams and over months are equal
+(gangline_schemas.gpu_time).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Literal
 
 from gangline_schemas.data_use import DataUse
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import TeamConfig
 
-ENDED_JOBS_KEPT = 100_000
+REJECTED_KEPT = 10_000
 REQUESTS_KEPT = 10_000
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
@@ -37,11 +37,12 @@ class ActiveJob:
 
 @dataclass(frozen=True, slots=True)
 class EndedJob:
-    """A job id that is taken. `outcome` is its last state, or "rejected"."""
+    """A job id that is taken since `ended_at`. `outcome` is its last state, or "rejected"."""
 
     team: str
     digest: str
     outcome: str
+    ended_at: datetime
     gpu_us: int = 0
 
 
@@ -65,13 +66,14 @@ class Budget:
 
 @dataclass(slots=True)
 class State:
-    """Quota's state. `ended` and `requests` are bounded memories in order of insertion.
+    """Quota's state. `ended`, `rejected` and `requests` are memories in order of insertion.
 
     `from_file` is what the file of teams said last of each team: the same file read again after a
     restart changes nothing, so a later change by request stays. `held` are the GPUs under meters
     by team, `spent_us` the charged GPU time by team and UTC month, each without the teams below.
     `totals_us` has what was "charged" in all, and of that to jobs that are "forgotten" since.
-    `approvals` are the uses of data that hold, with who gave each.
+    `approvals` are the uses of data that hold, with who gave each. `unfinished` is the number of
+    `active` jobs by team.
     """
 
     teams: dict[str, TeamConfig] = field(default_factory=dict)
@@ -82,19 +84,19 @@ class State:
     totals_us: dict[Total, int] = field(default_factory=dict)
     active: dict[str, ActiveJob] = field(default_factory=dict)
     ended: dict[str, EndedJob] = field(default_factory=dict)
+    rejected: dict[str, EndedJob] = field(default_factory=dict)
+    unfinished: dict[str, int] = field(default_factory=dict)
     meters: dict[tuple[str, int], Meter] = field(default_factory=dict)
     requests: dict[str, None] = field(default_factory=dict)
     approvals: dict[DataUse, str] = field(default_factory=dict)
 
+    def known(self, job_id: str) -> ActiveJob | EndedJob | None:
+        """The job that has this id; None: the id is free."""
+        return self.active.get(job_id) or self.over(job_id)
 
-def digest_of(spec: JobSpec) -> str:
-    """Equal for equal specs: the sha256 of the canonical JSON, in hex.
-
-    Fields at their default are left out, so that a later version with more fields agrees.
-    """
-    data = spec.model_dump(mode="json", exclude_defaults=True)
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+    def over(self, job_id: str) -> EndedJob | None:
+        """The ended or rejected job that has this id."""
+        return self.ended.get(job_id) or self.rejected.get(job_id)
 
 
 def fingerprint(state: State) -> str:

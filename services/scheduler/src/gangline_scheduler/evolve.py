@@ -28,7 +28,7 @@ from gangline_scheduler.model import (
     Wait,
     Waiting,
 )
-from gangline_scheduler.state import ENDED_RUNS_KEPT, LEFT_NODES_KEPT, LOST_NODES_KEPT, State
+from gangline_scheduler.state import LEFT_NODES_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.values import replace
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
@@ -56,6 +56,7 @@ from gangline_schemas.events.scheduling import (
     TeamNoted,
 )
 from gangline_schemas.job import JobState
+from gangline_schemas.memory import forget_old
 
 CHECKPOINTS_KEPT = 64
 EVERY_KTH_KEPT = 1000
@@ -129,7 +130,7 @@ def _(event: JobStateChanged, state: State, at: datetime) -> None:
         job = replace(job, state=event.state)
         _wait_no_more(state, event.job_id)
         state.jobs[event.job_id] = job
-    _drop_if_over(state, job)
+    _drop_if_over(state, job, at)
 
 
 @_apply.register
@@ -228,7 +229,7 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
     _put_job(state, job)
     if event.reason is ReleaseReason.SUCCEEDED:
         _remember_runtime(state, job)
-    _drop_if_over(state, job)
+    _drop_if_over(state, job, at)
 
 
 @_apply.register
@@ -439,11 +440,10 @@ def _change_ended(state: State, event: ResumePointChanged) -> None:
     state.ended[event.job_id] = replace(run, checkpoints=points)
 
 
-def _drop_if_over(state: State, job: Job) -> None:
+def _drop_if_over(state: State, job: Job, at: datetime) -> None:
     """A job leaves the working set when it has ended and its gang is released, in any order."""
     if not job.state.terminal or job.gang is not None:
         return
     del state.jobs[job.job_id]
-    state.ended[job.job_id] = EndedRun(job.team, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
-    if len(state.ended) > ENDED_RUNS_KEPT:
-        del state.ended[next(iter(state.ended))]
+    state.ended[job.job_id] = EndedRun(job.team, at, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
+    forget_old(state.ended, lambda run: run.ended_at, at)

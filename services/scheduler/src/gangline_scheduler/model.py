@@ -211,9 +211,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """What is remembered of an ended job: whose it was, and its newest checkpoints."""
+    """What is remembered of an ended job: whose it was, since when, its newest checkpoints."""
 
     team: str
+    ended_at: datetime
     checkpoints: tuple[CheckpointRef, ...]
 
 

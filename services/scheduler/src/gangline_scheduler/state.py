@@ -18,7 +18,6 @@ from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.queue import PendingIndex, Slot
 from gangline_schemas.isolation import Isolation
 
-ENDED_RUNS_KEPT = 100_000
 LOST_NODES_KEPT = 10_000
 LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
 

@@ -136,8 +136,7 @@ def _described(run: Run, event: JobQueued) -> Run:
         code_ref=spec.code_ref or "",
         data_snapshot=spec.data_snapshot or "",
         hyperparameters=flat_hyperparameters(spec),
-        # The diff can be large, and stays readable in the event.
-        spec=spec.model_copy(update={"code_diff": None}).encode().decode(),
+        spec=spec.without_diff().encode().decode(),
     )
 
 

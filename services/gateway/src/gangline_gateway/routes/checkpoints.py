@@ -8,7 +8,6 @@ from fastapi import Path, Response
 
 from gangline_gateway import models, present
 from gangline_gateway.gate import Caller, JobId, TheGate, answers, job_to_change, router
-from gangline_gateway.heard import GangHeard
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Checkpoint, JobDetails
 from gangline_gateway.problems import conflict, not_found
@@ -92,8 +91,8 @@ async def promote(
         )
     done = await submit(gate, caller, validation_of(spec, job_id, step), key)
     response.status_code = 201 if done.created else 200
-    response.headers["Location"] = f"/v1/training-jobs/{done.found.job.job_id}"
-    return present.job(done.found, gate.clock(), GangHeard())
+    response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
+    return done.answer(gate)
 
 
 def _standing(found: JobDetails, step: int, *, pinned_first: bool = False) -> Checkpoint:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
 
-from gangline_gateway import heard, models, present
+from gangline_gateway import models, present
 from gangline_gateway.gate import (
     Caller,
     Gate,
@@ -24,7 +24,7 @@ from gangline_gateway.history import RunRow
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_gateway.scheduler_door import AwayError
-from gangline_gateway.submit import dry_run, quota_notes, submit
+from gangline_gateway.submit import dry_run, full, quota_notes, submit
 from gangline_schemas.base import Event
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
@@ -78,10 +78,10 @@ async def submit_job(
         response.status_code = 200
         return dry_run(gate, caller, spec)
     done = await submit(gate, caller, spec, key)
-    response.headers["Location"] = f"/v1/training-jobs/{done.found.job.job_id}"
+    response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
         response.status_code = 200
-    return _full(gate, done.found)
+    return done.answer(gate)
 
 
 @jobs.get(
@@ -139,7 +139,7 @@ def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
     """Its state as the scheduler has it, its newest step, its checkpoints, why it waits."""
     found = gate.details(job_id, caller)
     if found is not None:
-        return _full(gate, found)
+        return full(gate, found)
     return present.past_job(past_run(gate, caller, job_id))
 
 
@@ -156,7 +156,7 @@ async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job
     found = _active(gate, caller, job_id)
     if not found.job.cancelled:
         await _request(gate, job_id, JobCancelRequested(job_id=job_id, user=caller.name))
-    return _full(gate, gate.details(job_id, caller) or found)
+    return full(gate, gate.details(job_id, caller) or found)
 
 
 @jobs.post(
@@ -179,7 +179,7 @@ async def set_priority(
             lambda live: True if live.jobs[job_id].priority == body.priority else None,
             gate.answer_wait_s,
         )
-    return _full(gate, gate.details(job_id, caller) or found)
+    return full(gate, gate.details(job_id, caller) or found)
 
 
 @jobs.get(
@@ -302,11 +302,6 @@ def _past(gate: Gate, caller: Principal, job_id: str) -> list[models.CheckpointA
         )
         for row in old
     ]  # fmt: skip
-
-
-def _full(gate: Gate, found: JobDetails) -> models.Job:
-    now = gate.clock()
-    return present.job(found, now, gate.tail.ask(lambda live: heard.gang(live, found.job, now)))
 
 
 def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:

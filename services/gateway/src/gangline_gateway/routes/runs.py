@@ -69,11 +69,10 @@ async def create_run(
 ) -> models.RunCreated:
     """The same body as POST /v1/training-jobs; the run's id is its job's id."""
     done = await submit(gate, caller, spec, key)
-    job = done.found.job
-    response.headers["Location"] = f"/v1/training-jobs/{job.job_id}"
+    response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
         response.status_code = 200
-    return models.RunCreated.model_validate({"run_id": job.job_id, "state": job.state})
+    return models.RunCreated.model_validate({"run_id": done.job_id, "state": done.state})
 
 
 @runs.get(
@@ -237,10 +236,9 @@ async def _continue_ended(
     policy = spec.checkpoint.model_copy(update={"resume": str(step)})
     again = spec.model_copy(update={"resume_from": old, "checkpoint": policy})
     done = await submit(gate, caller, again, key)
-    job = done.found.job
     response.status_code = 201
-    response.headers["Location"] = f"/v1/training-jobs/{job.job_id}"
-    return _restored(job.job_id, step, old, job.state)
+    response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
+    return _restored(done.job_id, step, old, done.state)
 
 
 def _restored(run_id: str, step: int, from_run: str, state: str) -> models.Restored:
