@@ -26,6 +26,9 @@ def _to_utc(value: datetime) -> datetime:
 
 
 _UNKNOWN = "extra_forbidden"
+_MAX_ERRORS = 100
+_MAX_PATH_CHARS = 200
+_MAX_MESSAGE_CHARS = 1000
 _IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
@@ -85,18 +88,28 @@ def field_errors(
 ) -> tuple[FieldError, ...]:
     """Pydantic's errors as (dotted field, message) pairs without the offending values.
 
+    At most the first 100, and each text is cut: names and numbers of fields are the sender's too.
     With the `model` that was read, a field that it does not have is told the nearest one, or all.
     """
     found = []
-    for item in error.errors(include_url=False, include_input=False):
-        path = ".".join(str(part) for part in item["loc"])
+    for item in error.errors(include_url=False, include_input=False)[:_MAX_ERRORS]:
+        path = ".".join(str(part)[: _MAX_PATH_CHARS + 1] for part in item["loc"])
         if prefix and path:
             path = f"{prefix}.{path}"
         message = in_words(item["type"], item["msg"], item.get("ctx", {}))
         if item["type"] == _UNKNOWN:
             message += _nearest(model, item["loc"])
-        found.append(FieldError(field=path or prefix or "(body)", message=message))
+        found.append(
+            FieldError(
+                field=_cut(path, _MAX_PATH_CHARS) or prefix or "(body)",
+                message=_cut(message, _MAX_MESSAGE_CHARS),
+            )
+        )
     return tuple(found)
+
+
+def _cut(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[:chars]}..."
 
 
 def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:

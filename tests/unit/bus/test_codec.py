@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from cloudevents.core.bindings.kafka import KafkaMessage, from_binary, to_binary
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from gangline_bus.codec import UndecodableError, decode, encode
 from gangline_bus.ports import OutRecord, Record
+from gangline_schemas.catalog import Topic, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 from gangline_schemas.events.requests import JobCancelRequested
 
@@ -27,6 +30,9 @@ HEADERS = {
     "ce_type": b"job.cancel.requested",
     "ce_subject": b"job-1",
 }
+TOPIC = "prefix.gangline.requests"
+EXAMPLES = Path(__file__).parents[3] / "schemas" / "examples"
+FAULTS = "prefix.gangline.faults"
 POSITION = ("ce_ganglineshard", "ce_ganglineepoch", "ce_ganglineseq")
 BEFORE_ALL = b'{"job_id": "j", "attempt": 1, "running_at": "0001-01-01T00:00:00+14:00"}'
 
@@ -37,18 +43,23 @@ def as_read(out: OutRecord) -> Record:
 
 def record(value: bytes = b'{"job_id": "job-1"}', **changes: bytes | None) -> Record:
     headers = {k: v for k, v in (HEADERS | changes).items() if v is not None}
-    return Record("t", 0, 7, b"job-1", value, tuple(headers.items()), 1_795_248_000_000)
+    return Record(TOPIC, 0, 7, b"job-1", value, tuple(headers.items()), 1_795_248_000_000)
+
+
+def headers_of(*more: tuple[str, bytes], at_ms: int = 0, topic: str = TOPIC) -> Record:
+    headers = (*HEADERS.items(), *more)
+    return Record(topic, 0, 7, b"job-1", b'{"job_id": "job-1"}', headers, at_ms)
 
 
 @pytest.mark.parametrize("position", [None, LogPosition(0, 3, 17)])
 @pytest.mark.parametrize("traceparent", [None, "00-" + "1" * 32 + "-" + "2" * 16 + "-01"])
 def test_round_trip(position: LogPosition | None, traceparent: str | None) -> None:
     envelope = Envelope("id", "/gangline/test", NOW, "job-1", EVENT, traceparent, position)
-    assert decode(as_read(encode(envelope, topic="t"))) == envelope
+    assert decode(as_read(encode(envelope, topic=TOPIC))) == envelope
 
 
 def test_the_cloudevents_package_reads_what_we_write() -> None:
-    out = encode(Envelope("id", "/gangline/test", NOW, "job-1", EVENT), topic="t")
+    out = encode(Envelope("id", "/gangline/test", NOW, "job-1", EVENT), topic=TOPIC)
     message = KafkaMessage(headers=dict(out.headers), key=out.key, value=out.value)
     event = from_binary(message, JSONFormat(), CloudEvent)
     assert event.get_id() == "id"
@@ -72,7 +83,7 @@ def test_we_read_what_the_cloudevents_package_writes() -> None:
     message = to_binary(CloudEvent(attributes=attributes, data=EVENT.data()), JSONFormat())
     raw = tuple((name, value) for name, value in message.headers.items())
     value = message.value if isinstance(message.value, bytes) else message.value.encode()
-    envelope = decode(Record("t", 0, 0, None, value, raw, 0))
+    envelope = decode(Record(TOPIC, 0, 0, None, value, raw, 0))
     assert (envelope.id, envelope.time, envelope.data) == ("77", NOW, EVENT)
 
 
@@ -99,13 +110,51 @@ def test_unknown_fields_are_ignored_by_consumers() -> None:
         (record(**dict.fromkeys(POSITION, "²".encode())), "log position"),
         (record(b"{}"), "job_id: must be given"),
         (record(b"not json"), "Invalid JSON"),
-        (record(BEFORE_ALL, ce_type=b"gang.running"), "running_at: must lie in the years 1 to"),
+        (
+            replace(record(BEFORE_ALL, ce_type=b"gang.running"), topic=FAULTS),
+            "running_at: must lie in the years 1 to",
+        ),
+        (headers_of(at_ms=-(10**17)), "the record's own time is not in the years 1 to 9999"),
+        (headers_of(at_ms=2**62), "the record's own time is not in the years 1 to 9999"),
+        (headers_of(("CE_ID", b"2")), "the header CE_ID is there twice"),
+        (headers_of(*[(f"x{n}", b"") for n in range(60)]), "more than 64 headers"),
+        (replace(record(), damage="torn"), "torn"),
     ],
 )
 def test_what_is_wrong_is_said(bad: Record, reason: str) -> None:
     with pytest.raises(UndecodableError) as caught:
         decode(bad)
     assert reason in caught.value.reason
+
+
+@pytest.mark.parametrize("kind", sorted(event_types()))
+def test_a_type_is_an_event_of_its_own_topic_alone(kind: str) -> None:
+    example = (EXAMPLES / f"{kind}.json").read_bytes()
+    headers = tuple((HEADERS | {"ce_type": kind.encode()}).items())
+    for topic in Topic:
+        raw = Record(f"prefix.{topic.value}", 0, 7, None, example, headers, 0)
+        reason = refusal(raw)
+        if topic is topic_of(kind):
+            assert reason is None
+        else:
+            assert reason == (
+                f"ce_type {kind} belongs to {topic_of(kind).value}, not to this topic"
+            )
+
+
+def test_whatever_a_validator_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(raw: bytes) -> JobCancelRequested:
+        raise OverflowError(raw)
+
+    monkeypatch.setattr(JobCancelRequested, "decode", fail)
+    assert refusal(record()) == "job.cancel.requested: cannot be read (OverflowError)"
+
+
+def test_a_long_name_of_a_field_is_cut_in_the_reason() -> None:
+    spec = b'{"job_id": "a", "spec": {"env": {"' + b"K" * 2_000_000 + b'": 5}}}'
+    reason = refusal(record(spec, ce_type=b"job.submitted"))
+    assert reason is not None
+    assert len(reason) < 2000
 
 
 def test_the_reason_never_holds_a_value() -> None:

@@ -1,6 +1,9 @@
 """CloudEvents 1.0 in Kafka's binary mode: attributes are `ce_` headers, the value is the JSON data.
 
 Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq`.
+
+Each type belongs to one topic of the catalog. In any other topic it is no valid event, whoever
+wrote it: so the right to write a stream is no right to say what a decision log says.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from typing import TypeGuard
 from pydantic import ValidationError
 
 from gangline_bus.ports import Headers, OutRecord, Record
-from gangline_schemas.base import FieldError, field_errors
-from gangline_schemas.catalog import event_types
+from gangline_schemas.base import Event, FieldError, field_errors
+from gangline_schemas.catalog import event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.secrets import redact
 
 CONTENT_TYPE = "application/json"
 _MAX_ATTRIBUTE_BYTES = 1024
+_MAX_HEADERS = 64
 
 
 class UndecodableError(Exception):
@@ -77,6 +81,8 @@ def encode(
 
 def decode(record: Record) -> Envelope:
     """The event of a record. Raises UndecodableError, which says what is wrong and where."""
+    if record.damage:
+        raise UndecodableError(record.damage)
     attributes = _attributes(record.headers)
     for name in ("ce_specversion", "ce_id", "ce_source", "ce_type"):
         if not attributes.get(name):
@@ -89,21 +95,17 @@ def decode(record: Record) -> Envelope:
     model = event_types().get(attributes["ce_type"])
     if model is None:
         raise UndecodableError("ce_type is not a published type", attributes=attributes)
-    time = _time(attributes, record.timestamp_ms)
-    try:
-        data = model.decode(record.value)
-    except ValidationError as error:
-        fields = field_errors(error)
-        shown = redact("; ".join(f"{item.field}: {item.message}" for item in fields[:5]))
+    if not record.topic.endswith(topic_of(model.type).value):  # before it stands the prefix
         raise UndecodableError(
-            f"{attributes['ce_type']}: {shown}", attributes=attributes, fields=fields
-        ) from None
+            f"ce_type {model.type} belongs to {topic_of(model.type).value}, not to this topic",
+            attributes=attributes,
+        )
     return Envelope(
         id=attributes["ce_id"],
         source=attributes["ce_source"],
-        time=time,
+        time=_time(attributes, record.timestamp_ms),
         subject=attributes.get("ce_subject", ""),
-        data=data,
+        data=_data(model, record.value, attributes),
         traceparent=attributes.get("traceparent"),
         position=_position(attributes),
     )
@@ -114,13 +116,37 @@ def receive(record: Record) -> Received:
     return Received(decode(record), record.topic, record.partition, record.offset)
 
 
+def record_time(timestamp_ms: int) -> datetime:
+    """The time of a record in UTC. Raises UndecodableError outside of the years 1 to 9999."""
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    raise UndecodableError("the record's own time is not in the years 1 to 9999")
+
+
+def _data(model: type[Event], value: bytes, attributes: Mapping[str, str]) -> Event:
+    try:
+        return model.decode(value)
+    except ValidationError as error:
+        fields = field_errors(error)
+        shown = redact("; ".join(f"{item.field}: {item.message}" for item in fields[:5]))
+        reason = f"{model.type}: {shown}"
+    except Exception as error:  # noqa: BLE001 - whatever a validator raises, others must be read
+        fields, reason = (), f"{model.type}: cannot be read ({type(error).__name__})"
+    raise UndecodableError(reason, attributes=attributes, fields=fields)
+
+
 def _attributes(headers: Headers) -> dict[str, str]:
+    if len(headers) > _MAX_HEADERS:
+        raise UndecodableError(f"there are more than {_MAX_HEADERS} headers")
     found: dict[str, str] = {}
     for name, value in headers:
+        attribute = name.lower()
         if value is None or len(value) > _MAX_ATTRIBUTE_BYTES:
             raise UndecodableError(f"the header {name[:64]} is empty or above 1 KiB")
+        if attribute in found and attribute.startswith("ce_"):
+            raise UndecodableError(f"the header {name[:64]} is there twice")
         try:
-            found[name.lower()] = value.decode()
+            found[attribute] = value.decode()
         except UnicodeDecodeError:
             raise UndecodableError(f"the header {name[:64]} is not UTF-8") from None
     return found
@@ -129,7 +155,7 @@ def _attributes(headers: Headers) -> dict[str, str]:
 def _time(attributes: Mapping[str, str], timestamp_ms: int) -> datetime:
     written = attributes.get("ce_time")
     if written is None:
-        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+        return record_time(timestamp_ms)
     with contextlib.suppress(ValueError, OverflowError):  # the latter: before the year 1 in UTC
         time = datetime.fromisoformat(written)
         if time.tzinfo is not None:

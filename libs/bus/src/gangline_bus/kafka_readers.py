@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPlace
 
 from gangline_bus.kafka_client import FENCED_CODES, translate
+from gangline_bus.kafka_damage import BAD_BATCH_CODES, BadBatches, PassedOver, record_of
 from gangline_bus.ports import Fenced, Record, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -22,10 +23,13 @@ class KafkaReader:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._consumer = Consumer(dict(settings))
         self._positions: dict[TopicPartition, int] = {}
+        self._bad = BadBatches(self._seek, self._end)
+        self._moved: set[TopicPartition] = set()
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Replace the assignment."""
         self._positions = dict(positions)
+        self._bad.forget()
         self._consumer.assign(
             [KafkaPlace(at.topic, at.partition, offset) for at, offset in positions.items()]
         )
@@ -38,13 +42,12 @@ class KafkaReader:
             first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
             if first is None:
                 break
-            self._take(first, found)
+            self._take([first], found)
         while found and len(found) < max_records:
             more = self._consumer.consume(min(500, max_records - len(found)), 0)
             if not more:
                 break
-            for message in more:
-                self._take(message, found)
+            self._take(more, found)
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -55,34 +58,47 @@ class KafkaReader:
         """Close the connection."""
         self._consumer.close()
 
-    def _take(self, message: Message, found: list[Record]) -> None:
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+    def _take(self, messages: Iterable[Message], found: list[Record]) -> None:
+        self._moved.clear()
+        for message in messages:
+            place = TopicPartition(str(message.topic()), int(message.partition() or 0))
+            if place not in self._moved:  # else it was fetched before the seek
+                self._take_one(place, message, found)
+
+    def _take_one(self, place: TopicPartition, message: Message, found: list[Record]) -> None:
+        error, offset = message.error(), int(message.offset() or 0)
+        code = None if error is None else error.code()
+        if error is not None and code not in {KafkaError._PARTITION_EOF, *BAD_BATCH_CODES}:
+            if error.fatal() or code == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise translate(error)
             log.debug("kafka reader", error=error.str())
             return
-        place = TopicPartition(str(message.topic()), int(message.partition() or 0))
-        offset = int(message.offset() or 0)
         if place not in self._positions:
             return
-        if error is not None:
+        if code in BAD_BATCH_CODES:
+            self._found_bad(place, self._bad.failed(place, offset, self._positions[place]), found)
+        elif self._bad.searching(place):
+            self._found_bad(place, self._bad.passed(place), found)
+        elif error is not None:
             self._positions[place] = max(self._positions[place], offset)
-            return
-        self._positions[place] = offset + 1
-        pairs: list[tuple[str, Any]] = list(message.headers() or ())  # type: ignore[arg-type]
-        headers = tuple((name, value or b"") for name, value in pairs)
-        found.append(
-            Record(
-                place.topic,
-                place.partition,
-                offset,
-                message.key(),
-                message.value() or b"",
-                headers,
-                message.timestamp()[1],
-            )
-        )
+        else:
+            self._positions[place] = offset + 1
+            found.append(record_of(place, offset, message))
+
+    def _found_bad(
+        self, place: TopicPartition, passed: PassedOver | None, found: list[Record]
+    ) -> None:
+        if passed is not None:
+            self._positions[place] = passed.end
+            found.append(passed.record)
+
+    def _seek(self, place: TopicPartition, offset: int) -> None:
+        self._moved.add(place)
+        self._consumer.seek(KafkaPlace(place.topic, place.partition, offset))
+
+    def _end(self, place: TopicPartition) -> int:
+        at = KafkaPlace(place.topic, place.partition)
+        return int(self._consumer.get_watermark_offsets(at, cached=True)[1])
 
 
 class KafkaMember:

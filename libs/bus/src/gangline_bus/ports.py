@@ -57,7 +57,10 @@ class OutRecord:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as read. `timestamp_ms` is Unix time."""
+    """A record as read. `timestamp_ms` is Unix time.
+
+    `damage` says what of it the client could not read; "" when all is there.
+    """
 
     topic: str
     partition: int
@@ -66,6 +69,7 @@ class Record:
     value: bytes
     headers: Headers
     timestamp_ms: int
+    damage: str = ""
 
     @property
     def place(self) -> TopicPartition:

@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import structlog
 
-from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.codec import UndecodableError, decode, record_time
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
@@ -222,7 +221,10 @@ class Tail:
     def _fold(self, record: Record) -> None:
         if record.topic == self._heartbeats:
             node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
-            at = datetime.fromtimestamp(record.timestamp_ms / 1000, tz=UTC)
+            try:
+                at = record_time(record.timestamp_ms)
+            except UndecodableError:
+                return
             self._live.heard(node_id, at, record.value)
             return
         if not self._marks.passes(record):
