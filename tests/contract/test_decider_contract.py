@@ -18,7 +18,6 @@ import pytest
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decision, Input, InvariantViolated, Refused
-from gangline_bus.dlq import DlqLimitReached
 from gangline_bus.fold import LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
@@ -238,6 +237,19 @@ def run_until(loop: DeciderLoop[Seen], done: Callable[[Seen], bool], rounds: int
     raise AssertionError(f"not reached: {loop.state}")
 
 
+def run_to_the_end(world: World, loop: DeciderLoop[Seen]) -> None:
+    """Cycle until the offsets behind all requests are committed."""
+    places = world.names.places(world.connect(None), Topic.REQUESTS)
+    group = f"{world.names.prefix}gangline.teams.0.inputs"
+    for _ in range(150):
+        loop.cycle(0.1)
+        saved = world.connect(None).committed(group, places)
+        ends = world.connect(None).end_offsets(places)
+        if all((saved[at] or 0) == ends[at] for at in places):
+            return
+    raise AssertionError(f"offsets were not saved: {saved} of {ends}")
+
+
 TEAMS = tuple((f"team-{index}", index + 100) for index in range(40))
 
 
@@ -310,16 +322,7 @@ def test_offsets_of_inputs_that_led_to_nothing_are_saved_too(world: World) -> No
     loop.take_over()
     run_until(loop, all_seen)
     world.request(*TEAMS)
-    places = world.names.places(world.connect(None), Topic.REQUESTS)
-    for _ in range(150):
-        loop.cycle(0.1)
-        group = f"{world.names.prefix}gangline.teams.0.inputs"
-        saved = world.connect(None).committed(group, places)
-        ends = world.connect(None).end_offsets(places)
-        if all((saved[at] or 0) == ends[at] for at in places):
-            break
-    else:
-        raise AssertionError(f"offsets were not saved: {saved} of {ends}")
+    run_to_the_end(world, loop)
     assert len(loop.state.order) == 40
 
 
@@ -357,13 +360,16 @@ def test_an_invalid_request_with_a_subject_can_be_answered_instead(world: World)
     assert world.read(world.names.dlq(world.names.name(Topic.REQUESTS))) == []
 
 
-def test_too_many_refusals_stop_the_service(world: World) -> None:
-    for _ in range(4):
+def test_too_many_refusals_are_counted_and_others_are_served(world: World) -> None:
+    for _ in range(9):
         world.send_raw(b"nonsense")
-    loop = world.process(dlq_limit=3)
+    world.request(("late", 5))
+    loop = world.process(dlq_limit=3, offsets_after_s=0.0)
     loop.take_over()
-    with pytest.raises(DlqLimitReached, match="4 messages"):
-        run_until(loop, lambda _: False)
+    run_to_the_end(world, loop)
+    loop.close()
+    assert loop.state.limits == {"late": 5}
+    assert len(world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))) == 3
 
 
 def test_a_violated_invariant_writes_nothing_of_the_batch(world: World) -> None:

@@ -44,7 +44,7 @@ def table() -> dict[str, Rights]:
 
 
 def dead_letters(topics: tuple[Topic, ...]) -> set[str]:
-    return {topic.dlq for topic in topics if catalog()[topic].kind == "stream"}
+    return {topic.dlq for topic in topics}
 
 
 @pytest.mark.parametrize("decider", DECIDERS, ids=lambda decider: decider.name)

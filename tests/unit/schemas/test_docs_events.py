@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gangline_bus.codec import UndecodableError, encode
-from gangline_bus.dlq import DlqLimit, refused_record
+from gangline_bus.dlq import KEPT_VALUE_BYTES, DlqLimit, refused_record
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import catalog, event_types, topic_of
@@ -33,8 +33,8 @@ def written_headers() -> set[str]:
 
 
 def dead_letter_headers() -> set[str]:
-    record = Record("t", 0, 1, b"k", b"v", (), 0)
-    added = refused_record(record, UndecodableError("no"), dlq="t.dlq").headers
+    record = Record("t", 0, 1, b"k", bytes(KEPT_VALUE_BYTES + 1), (), 0)
+    added = refused_record(record, UndecodableError("no"), dlq="t.dlq", trace="where").headers
     return {name for name, _ in added}
 
 
@@ -87,4 +87,5 @@ def test_files_and_limits_that_are_named_are_there() -> None:
         if word.startswith(("schemas/", "tests/")):
             assert (ROOT / word).exists(), word
     limit = DlqLimit()
-    assert f"{limit._limit:,} such records within an hour" in PAGE
+    kept = f"keeps at most {limit._limit:,}\nsuch records within an hour"
+    assert kept in PAGE

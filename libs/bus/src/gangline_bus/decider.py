@@ -46,7 +46,6 @@ from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPart
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
-from gangline_schemas.catalog import catalog
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 
 log = structlog.get_logger(__name__)
@@ -156,7 +155,7 @@ class DeciderLoop(Generic[StateT]):
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
 
-        Raises what ends the process: BusError, InvariantViolated, DlqLimitReached, LogBroken.
+        Raises what ends the process: BusError, InvariantViolated, LogBroken.
         """
         self.check_connection()
         records = self._reader.poll(self.settings.batch, timeout_s)
@@ -227,23 +226,14 @@ class DeciderLoop(Generic[StateT]):
     def _refuse(
         self, record: Record, error: UndecodableError, now: datetime, out: list[OutRecord]
     ) -> None:
-        if catalog()[self.names.topic(record.topic)].kind == "log":
-            raise error
         attributes = error.attributes
         refused = Refused(
             error, attributes.get("ce_subject", ""), attributes.get("ce_type", ""), now
         )
         if self._decide(refused, now, out, traceparent=attributes.get("traceparent")):
             return
-        self._dlq_limit.count(now)
-        log.warning(
-            "refused",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=error.reason,
-        )
-        out.append(refused_record(record, error, dlq=self.names.dlq(record.topic)))
+        if self._dlq_limit.keeps(record, error, now):
+            out.append(refused_record(record, error, dlq=self.names.dlq(record.topic)))
 
     def _decide(
         self, item: Input, now: datetime, out: list[OutRecord], *, traceparent: str | None

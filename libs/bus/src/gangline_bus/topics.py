@@ -39,8 +39,7 @@ class TopicNames:
         for topic, entry in catalog().items():
             name = self.name(topic)
             found.append(TopicSettings(name, entry.partitions, entry.retention_ms))
-            if entry.kind == "stream":
-                found.append(TopicSettings(self.dlq(name), 1, _DLQ_RETENTION_MS))
+            found.append(TopicSettings(self.dlq(name), 1, _DLQ_RETENTION_MS))
         return found
 
 

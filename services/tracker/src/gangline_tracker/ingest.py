@@ -207,15 +207,8 @@ class Pipeline:
 
     def _refuse(self, record: Record, error: UndecodableError) -> None:
         self.counts.refused += 1
-        self._limit.count(self._clock())
-        log.warning(
-            "refused",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=error.reason,
-        )
-        if not self.group.dead_letters:
+        kept = self._limit.keeps(record, error, self._clock())
+        if not (kept and self.group.dead_letters):
             return
         if self._writer is None:
             self._writer = self._bus.writer()
