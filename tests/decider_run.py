@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decider, Decision, EffectDone, Input, Tick
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recalling, Tick
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -26,11 +26,17 @@ class DeciderRun(Generic[StateT]):
         self.state = decider.initial()
         self.now = START
         self.log: list[tuple[Decision, datetime]] = []
+        self.inputs: list[Received] = []
         self._offset = 0
 
     def feed(self, event: Event) -> list[Event]:
         """Decide upon an input event; the own events that followed."""
-        return self._decide(self.received(event))
+        received = self.received(event)
+        events = self._decide(received)
+        if isinstance(self.decider, Recalling):
+            self.inputs.append(received)
+            self.decider.observe(self.state, received, self.now)
+        return events
 
     def tick(self, after_s: float = 0.0) -> list[Event]:
         """Let time pass, then a Tick; the own events that followed."""
@@ -50,12 +56,18 @@ class DeciderRun(Generic[StateT]):
         return dict(self.decider.effects(self.state))
 
     def take_over(self) -> None:
-        """A new process folds the log: the hard state is equal, the soft one is lost."""
+        """A new process folds the log: the hard state is equal, the soft one is lost or reread."""
         before = self.fingerprint(self.state)
         state = self.decider.initial()
         for decision, at in self.log:
             state = self.decider.evolve(state, decision, at)
         assert self.fingerprint(state) == before
+        if isinstance(self.decider, Recalling):
+            recall = self.decider.recall(state)
+            for received in self.inputs:
+                begin = recall.offsets.get(received.partition, received.offset + 1)
+                if received.envelope.type in recall.types and received.offset >= begin:
+                    self.decider.observe(state, received, self.now)
         self.state = state
 
     def events(self, kind: type[Event]) -> list[Event]:

@@ -17,8 +17,8 @@ from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartiti
 from gangline_checkpoints import perform as checkpoints_perform
 from gangline_checkpoints import references
 from gangline_checkpoints import state as checkpoints_state
-from gangline_checkpoints.model import Open
 from gangline_checkpoints.perform import StorePerformer
+from gangline_checkpoints.reports import Reported
 from gangline_faults.policy import silence
 from gangline_quota import decide as quota_decide
 from gangline_quota.state import State as QuotaState
@@ -212,7 +212,7 @@ ABLATIONS: dict[str, Ablation] = {
     "all-ranks": Ablation(
         "a checkpoint is committed when every rank has written its part (the first phase)",
         _patched(
-            (Open, "complete", lambda self, world_size: True),
+            (Reported, "complete", lambda self, world_size, also=(): True),
             (checkpoints_perform, "coverage_problem", lambda manifests: None),
         ),
         ("late", "rank.crash"),

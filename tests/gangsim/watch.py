@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOGS = (Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS)
 # What comes long after its job was forgotten is recorded again, to delete its objects again.
-LATE_TYPES = ("checkpoint.shard.recorded", "checkpoint.abandoned", "checkpoint.objects.deleted")
+LATE_TYPES = ("checkpoint.begun", "checkpoint.abandoned", "checkpoint.objects.deleted")
 
 
 class Watch:

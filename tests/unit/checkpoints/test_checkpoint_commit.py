@@ -14,11 +14,12 @@ from gangline_schemas.events.checkpoints import (
     AttemptEnded,
     AttemptNoted,
     CheckpointAbandoned,
+    CheckpointBegun,
     CheckpointCommitted,
     CheckpointCorrupted,
+    CheckpointWritten,
     EffectDeferred,
     ObjectsDeleted,
-    ShardRecorded,
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
@@ -40,9 +41,10 @@ def kinds(events: list[Event]) -> list[type[Event]]:
 
 def test_with_all_ranks_there_it_is_verified_then_committed() -> None:
     run = running()
-    assert run.feed(part(0)) == [ShardRecorded(shard=part(0))]
+    [begun] = run.feed(part(0))
+    assert begun == CheckpointBegun(job_id=JOB, attempt=1, step=20, partition=0, offset=2)
     assert run.effects() == {}
-    run.feed(part(1, metrics={"loss": 2.5}))
+    assert kinds(run.feed(part(1, metrics={"loss": 2.5}))) == [CheckpointWritten]
     effect = run.effects()[VERIFY]
     assert isinstance(effect, Verify)
     assert (effect.prefix, effect.world_size) == (PREFIX, 2)
@@ -71,7 +73,7 @@ def test_parts_that_come_before_the_allocation_are_not_lost() -> None:
     run.feed(part(1))
     assert run.effects() == {}
     run.take_over()
-    assert kinds(run.feed(allocated())) == [AttemptNoted]
+    assert kinds(run.feed(allocated())) == [AttemptNoted, CheckpointWritten]
     assert kinds(run.done(VERIFY, FINE)) == [CheckpointCommitted]
 
 
@@ -98,22 +100,24 @@ def test_a_new_attempt_abandons_what_the_old_one_left_and_deletes_it() -> None:
 def test_a_late_part_of_an_older_attempt_is_deleted_once() -> None:
     run = running(2)
     late = part(1, attempt=1)
-    assert kinds(run.feed(late)) == [ShardRecorded, CheckpointAbandoned]
+    assert kinds(run.feed(late)) == [CheckpointAbandoned]
     assert DELETE in run.effects()
     assert run.feed(late) == []
-    run.done(DELETE, Removed(1))
+    assert kinds(run.done(DELETE, Removed(1))) == [ObjectsDeleted]
     assert run.feed(late) == []
     # another rank's part comes later still: its objects must go too
-    assert kinds(run.feed(part(0, attempt=1))) == [ShardRecorded, CheckpointAbandoned]
+    assert kinds(run.feed(part(0, attempt=1))) == [CheckpointAbandoned]
     assert DELETE in run.effects()
 
 
 def test_a_part_that_comes_while_its_step_is_deleted_is_deleted_too() -> None:
     run = running(2)
     run.feed(part(1, attempt=1))
-    run.feed(part(0, attempt=1))
+    assert run.feed(part(0, attempt=1)) == []
+    assert list(run.effects()) == [DELETE]
+    assert kinds(run.done(DELETE, Removed(1))) == [CheckpointAbandoned]
     assert list(run.effects()) == [f"delete:{JOB}:1:20:1"]
-    assert run.done(DELETE, Removed(1)) == []
+    assert run.feed(part(0, attempt=1)) == []
     assert kinds(run.done(f"delete:{JOB}:1:20:1", Removed(1))) == [ObjectsDeleted]
 
 
@@ -171,7 +175,7 @@ def test_commits_of_a_job_come_in_order() -> None:
     assert isinstance(committed, CheckpointCommitted)
     assert isinstance(older, CheckpointAbandoned)
     assert older.step == 20
-    assert kinds(run.feed(part(0, 10))) == [ShardRecorded, CheckpointAbandoned]
+    assert kinds(run.feed(part(0, 10))) == [CheckpointAbandoned]
 
 
 def test_the_next_complete_step_is_verified_after_the_one_before() -> None:

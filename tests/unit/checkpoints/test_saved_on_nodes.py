@@ -15,13 +15,19 @@ from checkpoint_scene import (
     released,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints.state import STEPS_ON_NODES, CheckpointState
+from gangline_checkpoints.parts import MAX_OPEN
+from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
+    CheckpointBegun,
     CheckpointSaved,
-    NodeSaveRecorded,
 )
 from gangline_schemas.events.workers import NodeSaved
+
+
+def begun(offset: int, step: int = 20, attempt: int = 1) -> CheckpointBegun:
+    return CheckpointBegun(job_id=JOB, attempt=attempt, step=step, partition=0, offset=offset)
+
 
 WHOLE = CheckpointSaved(job_id=JOB, attempt=1, step=20, world_size=2)
 
@@ -34,9 +40,9 @@ def run() -> DeciderRun[CheckpointState]:
 
 
 def test_with_all_ranks_on_disks_it_is_saved_once(run: DeciderRun[CheckpointState]) -> None:
-    assert run.feed(on_node(0)) == [NodeSaveRecorded(saved=on_node(0))]
+    assert run.feed(on_node(0)) == [begun(2)]
     assert run.feed(on_node(0)) == []
-    assert run.feed(on_node(1)) == [NodeSaveRecorded(saved=on_node(1)), WHOLE]
+    assert run.feed(on_node(1)) == [WHOLE]
     assert run.feed(on_node(1)) == []
 
 
@@ -46,7 +52,7 @@ def test_one_node_may_have_all_ranks(run: DeciderRun[CheckpointState]) -> None:
 
 def test_steps_are_counted_apart(run: DeciderRun[CheckpointState]) -> None:
     run.feed(on_node(0, step=20))
-    assert run.feed(on_node(1, step=40)) == [NodeSaveRecorded(saved=on_node(1, step=40))]
+    assert run.feed(on_node(1, step=40)) == [begun(3, step=40)]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +71,7 @@ def test_nothing_is_saved_after_the_attempt(run: DeciderRun[CheckpointState]) ->
     run.feed(released())
     assert run.feed(on_node(1)) == []
     run.feed(allocated(2))
-    assert run.feed(on_node(1, attempt=2)) == [NodeSaveRecorded(saved=on_node(1, attempt=2))]
+    assert run.feed(on_node(1, attempt=2)) == [begun(6, attempt=2)]
 
 
 def test_what_is_committed_need_not_be_saved(run: DeciderRun[CheckpointState]) -> None:
@@ -75,10 +81,19 @@ def test_what_is_committed_need_not_be_saved(run: DeciderRun[CheckpointState]) -
 
 
 def test_what_is_remembered_is_bounded(run: DeciderRun[CheckpointState]) -> None:
-    for step in range(STEPS_ON_NODES + 1):
+    for step in range(MAX_OPEN + 1):
         run.feed(on_node(0, step=step))
-    assert len(run.state.jobs[JOB].on_nodes) == STEPS_ON_NODES
-    assert run.feed(on_node(1, step=0)) == [NodeSaveRecorded(saved=on_node(1, step=0))]
+    assert len(run.state.jobs[JOB].open) == MAX_OPEN
+    assert run.feed(on_node(1, step=0)) == [], "it was given up"
+
+
+def test_what_nodes_reported_survives_a_takeover(run: DeciderRun[CheckpointState]) -> None:
+    run.feed(on_node(0))
+    run.take_over()
+    assert run.feed(on_node(0)) == []
+    assert run.feed(on_node(1)) == [WHOLE]
+    run.take_over()
+    assert run.feed(on_node(1)) == []
 
 
 def test_a_part_that_never_comes_ends_it(run: DeciderRun[CheckpointState]) -> None:

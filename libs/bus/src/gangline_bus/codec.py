@@ -135,6 +135,14 @@ def _data(model: type[Event], value: bytes, attributes: Mapping[str, str]) -> Ev
     raise UndecodableError(reason, attributes=attributes, fields=fields)
 
 
+def event_type(headers: Headers) -> str | None:
+    """The ce_type, without a look at anything else; None when there is none that can be read."""
+    for name, value in headers:
+        if value is not None and name.lower() == "ce_type":
+            return value.decode(errors="replace")
+    return None
+
+
 def _attributes(headers: Headers) -> dict[str, str]:
     if len(headers) > _MAX_HEADERS:
         raise UndecodableError(f"there are more than {_MAX_HEADERS} headers")

@@ -5,7 +5,7 @@ Takeover
    the log's end is still held back, Kafka has lost track of a transaction: nothing goes on.
 2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
 3. Take the committed input offsets; read on from there (a new input: from its start; signals: from
-   their end).
+   their end). Read again what a `Recalling` decider names of what lies before them.
 
 Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
@@ -23,6 +23,7 @@ deciding them again from the same state gives nothing again.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -30,18 +31,28 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from gangline_bus.codec import Received, UndecodableError, encode, receive
+from gangline_bus.codec import Received, UndecodableError, encode, event_type, receive
 from gangline_bus.decision import (
     Decider,
     Decision,
     EffectDone,
     Input,
     InvariantViolated,
+    Recall,
+    Recalling,
     Refused,
     Tick,
 )
 from gangline_bus.dlq import DlqLimit, refused_record
-from gangline_bus.fold import Folded, Progress, event_name, fold_log, refuse_hanging, unheard
+from gangline_bus.fold import (
+    Folded,
+    Progress,
+    event_name,
+    fold_log,
+    records_between,
+    refuse_hanging,
+    unheard,
+)
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
@@ -107,6 +118,7 @@ class DeciderLoop(Generic[StateT]):
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._epoch = 0
         self._traced = False
+        self._recalling = isinstance(decider, Recalling)
 
     @property
     def state(self) -> StateT:
@@ -137,8 +149,10 @@ class DeciderLoop(Generic[StateT]):
         )
         self._epoch = self._folded.writer_epoch + 1
         self._reader = self._bus.reader(self.decider.name)
-        self._reader.assign(self._start_positions())
+        positions = self._start_positions()
+        self._reader.assign(positions)
         self._saved = self._input_positions()
+        self._recall(positions, folding)
         log.info(
             "took over",
             service=self.decider.name,
@@ -151,6 +165,22 @@ class DeciderLoop(Generic[StateT]):
         if self._snapshots is None:
             return None
         return self._snapshots.restore(self._bus, self.decider, self._place, progress)
+
+    def _recall(self, positions: Mapping[TopicPartition, int], progress: Progress) -> None:
+        """Give the soft state what it is made of once more: inputs that were decided before."""
+        if not isinstance(self.decider, Recalling):
+            return
+        recall: Recall = self.decider.recall(self.state)
+        topic, name = self.names.name(recall.topic), f"recall-{self.decider.name}"
+        wanted = {TopicPartition(topic, number): at for number, at in recall.offsets.items()}
+        for place, start in self._bus.start_offsets(sorted(wanted)).items():
+            begin, end = max(start, wanted[place]), positions.get(place, 0)
+            if begin >= end:
+                continue
+            for record in records_between(self._bus, name, place, begin, end, progress=progress):
+                if event_type(record.headers) in recall.types:
+                    with contextlib.suppress(UndecodableError):  # it was refused in its time
+                        self.decider.observe(self.state, receive(record), self._clock())
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
@@ -222,6 +252,8 @@ class DeciderLoop(Generic[StateT]):
             self.decider.observe(self.state, received, now)
         else:
             self._decide(received, now, out, traceparent=received.envelope.traceparent)
+            if self._recalling:
+                self.decider.observe(self.state, received, now)
 
     def _refuse(
         self, record: Record, error: UndecodableError, now: datetime, out: list[OutRecord]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from gangline_bus.codec import Received, UndecodableError
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 
 StateT = TypeVar("StateT")
+StateT_contra = TypeVar("StateT_contra", contravariant=True)
 
 
 class InvariantViolated(Exception):
@@ -97,3 +98,25 @@ class Decider(Protocol[StateT]):
 
     def check(self, state: StateT) -> list[str]:
         """Invariants that do not hold, as sentences; [] when all is well. Called each cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """What a takeover reads again: records of `types`, from these offsets (by partition) on."""
+
+    topic: Topic
+    types: frozenset[str]
+    offsets: Mapping[int, int]
+
+
+@runtime_checkable
+class Recalling(Protocol[StateT_contra]):
+    """A decider whose soft state is also made of inputs, so that its log need not repeat them.
+
+    The loop gives each input to `observe` too, after what followed from it was applied. A takeover
+    gives it again what `recall` names, up to the committed offset of each partition. So the soft
+    state is a function of the own log and of that part of the input.
+    """
+
+    def recall(self, state: StateT_contra) -> Recall:
+        """What the soft state is made of, as the state's log tells it."""

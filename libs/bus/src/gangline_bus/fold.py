@@ -154,6 +154,23 @@ def _records(
 ) -> Iterator[Record]:
     """What stands from `start` up to the end as it is now."""
     end = bus.end_offsets([place])[place]
+    return records_between(bus, name, place, start, end, timeout_s=timeout_s, progress=progress)
+
+
+def records_between(
+    bus: Bus,
+    name: str,
+    place: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float = 60.0,
+    progress: Progress = unheard,
+) -> Iterator[Record]:
+    """The records at offsets from `start` to before `end`.
+
+    Raises LogBroken after `timeout_s` without progress.
+    """
     reader = bus.reader(name)
     try:
         reader.assign({place: start})
@@ -165,6 +182,8 @@ def _records(
                 at = reader.positions()[place]
                 raise LogBroken(f"{place.topic}: stuck at {at} of {end} for {timeout_s:.0f} s")
             for record in records:
+                if record.offset >= end:
+                    break
                 yield record
                 progress(record.offset + 1, end)
             if not records:

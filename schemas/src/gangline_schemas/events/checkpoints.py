@@ -8,7 +8,6 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.events.workers import CheckpointShardWritten, NodeSaved
 from gangline_schemas.job import JobSpec, Retention
 
 
@@ -71,18 +70,18 @@ class ResumeNoted(Event):
     checkpoint: CheckpointRef = Field(description="It and all newer ones are kept.")
 
 
-class ShardRecorded(Event):
-    """One rank's part of an open checkpoint is known."""
+class CheckpointBegun(Event):
+    """A rank or node reported its part of a checkpoint first. The checkpoint is open from here on.
 
-    type: ClassVar[str] = "checkpoint.shard.recorded"
-    shard: CheckpointShardWritten
+    The other reports follow in `gangline.workers`; this log does not repeat them.
+    """
 
-
-class NodeSaveRecorded(Event):
-    """One node's ranks have their part of a checkpoint on its disk."""
-
-    type: ClassVar[str] = "checkpoint.node.recorded"
-    saved: NodeSaved
+    type: ClassVar[str] = "checkpoint.begun"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    partition: int = Field(ge=0, description="Of gangline.workers: the first report lies there.")
+    offset: int = Field(ge=0, description="The offset of that report.")
 
 
 class CheckpointSaved(Event):
@@ -92,6 +91,16 @@ class CheckpointSaved(Event):
     """
 
     type: ClassVar[str] = "checkpoint.saved"
+    job_id: Identifier
+    attempt: int = Field(ge=1)
+    step: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+
+
+class CheckpointWritten(Event):
+    """Every rank reported that its part is in the store. The parts are verified from here on."""
+
+    type: ClassVar[str] = "checkpoint.written"
     job_id: Identifier
     attempt: int = Field(ge=1)
     step: int = Field(ge=0)
@@ -128,6 +137,9 @@ class CheckpointAbandoned(Event):
     attempt: int = Field(ge=1)
     step: int = Field(ge=0)
     reason: str
+    ranks: tuple[tuple[int, int], ...] = Field(
+        default=(), description="Ranks whose parts were reported: first and last of each run."
+    )
 
 
 class CheckpointCorrupted(Event):

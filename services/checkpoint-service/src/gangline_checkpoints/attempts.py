@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_checkpoints import advice, promotions, references
+from gangline_checkpoints.closing import abandoned, written
 from gangline_checkpoints.deleting import deletions, no_longer_held
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.acceptance import refusal
@@ -14,7 +15,6 @@ from gangline_schemas.checkpoint import checkpoint_prefix, job_prefix
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,
     AttemptNoted,
-    CheckpointAbandoned,
     CheckpointCorrupted,
     RestoreNoted,
     ResumeNoted,
@@ -66,13 +66,16 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         if step_id.attempt < event.attempt and step_id != job.verifying:
             reason = f"attempt {event.attempt} took over"
         elif step_id.attempt == event.attempt:
-            shards = [shard for _, shard in sorted(job.open[step_id].shards.items())]
+            reported = state.reports.of(job_id, step_id)
             refusals = [
-                refusal(shard, prefix=prefix, world_size=event.world_size) for shard in shards
+                refusal(shard, prefix=prefix, world_size=event.world_size)
+                for shard in reported.by_rank()
             ]
             reason = next((text for text in refusals if text is not None), None)
+            if reason is None and reported.complete(event.world_size):
+                decisions.append(written(job_id, step_id, event.world_size))
         if reason is not None:
-            decisions.append(abandoned(job_id, step_id, reason))
+            decisions.append(abandoned(state, job_id, step_id, reason))
     return decisions
 
 
@@ -156,14 +159,6 @@ def end_job(state: CheckpointState, event: JobStateChanged, at: datetime) -> lis
     if job is None or job.final or not job.attempt:
         return []
     return _end(state, job_id, job, at, final=True, succeeded=succeeded)
-
-
-def abandoned(job_id: str, step_id: StepId, reason: str) -> Decision:
-    """The open checkpoint will never be committed."""
-    event = CheckpointAbandoned(
-        job_id=job_id, attempt=step_id.attempt, step=step_id.step, reason=reason
-    )
-    return Decision(job_id, event)
 
 
 def _end(

@@ -1,7 +1,9 @@
 """The checkpoint service's decisions.
 
 1. gang.allocated: from here on only this attempt can commit; what older ones left is abandoned.
-2. checkpoint.shard.written: recorded; with all ranks there, the state asks for a verification.
+2. The first report of a part: the checkpoint has begun. The reports themselves are soft
+   (reports.py): a takeover reads them again from there.
+   checkpoint.shard.written: with all ranks there, the state asks for a verification.
    checkpoint.node.saved, before: with all ranks there, the nodes' disks hold a whole checkpoint.
    checkpoint.shard.lost, instead: it is abandoned.
 3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
@@ -29,7 +31,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, EffectDone, Input, Tick
+from gangline_bus.decision import Decision, EffectDone, Input, Recall, Tick
 from gangline_checkpoints import (
     advice,
     attempts,
@@ -38,14 +40,15 @@ from gangline_checkpoints import (
     parts,
     pins,
     promotions,
+    reports,
     scrubs,
 )
+from gangline_checkpoints.closing import abandoned
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.scrubbing import Scrubbing
 from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.checkpoints import CheckpointAbandoned
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import (
@@ -54,12 +57,7 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     ResumePointChanged,
 )
-from gangline_schemas.events.workers import (
-    CheckpointShardLost,
-    CheckpointShardWritten,
-    NodeSaved,
-    WorkerExited,
-)
+from gangline_schemas.events.workers import WorkerExited
 
 
 @dataclass(slots=True)
@@ -84,7 +82,10 @@ class CheckpointDecider:
             case EffectDone():
                 return outcomes.decide(state, item, now)
             case Received():
-                return _decide_event(state, item.envelope.data, item.envelope.time, now)
+                event = item.envelope.data
+                if isinstance(event, parts.Report):
+                    return parts.decide(state, event, (item.partition, item.offset), now)
+                return _decide_event(state, event, item.envelope.time, now)
             case _:
                 return []
 
@@ -93,8 +94,13 @@ class CheckpointDecider:
         apply(state, decision.event, at)
         return state
 
-    def observe(self, state: CheckpointState, signal: Received, now: datetime) -> None:
-        """Nothing: there are no signals."""
+    def observe(self, state: CheckpointState, signal: Received, now: datetime) -> None:  # noqa: ARG002  (the port)
+        """Keep what an input reports of a part (reports.py)."""
+        reports.noted(state.reports, state.jobs, signal)
+
+    def recall(self, state: CheckpointState) -> Recall:
+        """The reports of open checkpoints."""
+        return reports.recalled(state.jobs[job_id] for job_id in state.active)
 
     def effects(self, state: CheckpointState) -> Mapping[str, object]:
         """Verifications, deletions and the one scrub that are wanted, by key."""
@@ -109,8 +115,6 @@ def _decide_event(
     state: CheckpointState, event: Event, at: datetime, now: datetime
 ) -> list[Decision]:
     match event:
-        case NodeSaved() | CheckpointShardWritten() | CheckpointShardLost():
-            return parts.decide(state, event, now)
         case WorkerExited(damaged_object=str() as key):
             return attempts.damaged(state, event, key)
         case CheckpointRequested():
@@ -141,17 +145,22 @@ def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> lis
 
 
 def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
-    """Parts of attempts that ended, or that nobody told us of, are not waited for for ever."""
+    """Parts of attempts that ended, or that nobody told us of, are not waited for for ever.
+
+    Nor is a verification whose reports the stream no longer held when this process took over.
+    """
     decisions = []
     for job_id in sorted(state.active):
         job = state.jobs[job_id]
         for step_id in sorted(job.open):
-            reason = None if step_id == job.verifying else _stale(job, step_id, now)
+            if step_id != job.verifying:
+                reason = _stale(job, step_id, now)
+            elif state.reports.of(job_id, step_id).complete(job.open[step_id].written):
+                reason = None
+            else:
+                reason = "what its ranks reported is no longer on gangline.workers"
             if reason is not None:
-                event = CheckpointAbandoned(
-                    job_id=job_id, attempt=step_id.attempt, step=step_id.step, reason=reason
-                )
-                decisions.append(Decision(job_id, event))
+                decisions.append(abandoned(state, job_id, step_id, reason))
     return decisions
 
 

@@ -168,4 +168,6 @@ def _job_violations(job: Job) -> list[str]:
         found.append(f"{sorted(both)} are both open and committed")
     if job.verifying is not None and job.verifying not in job.open:
         found.append(f"{job.verifying} is being verified but is not open")
+    elif job.verifying is not None and not job.open[job.verifying].written:
+        found.append(f"{job.verifying} is being verified but not all its parts are written")
     return found

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from gangline_checkpoints.policy.interval import Failures, Save
+from gangline_checkpoints.policy.ranks import Runs, holds
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.job import JobSpec, Retention
@@ -19,16 +20,19 @@ class StepId(NamedTuple):
     step: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Open:
-    """A checkpoint that is not committed yet: the parts that are known, by rank."""
+    """A checkpoint that is not committed yet. What its ranks reported is soft (reports.py).
+
+    `places` are the offsets in gangline.workers from which on its reports lie, by partition.
+    `saved`: all parts lie on their nodes' disks. `written`: so many parts, and these are all, are
+    in the store; 0: not all are.
+    """
 
     opened_at: datetime
-    shards: dict[int, CheckpointShardWritten] = field(default_factory=dict)
-
-    def complete(self, world_size: int) -> bool:
-        """Whether every rank's part is known."""
-        return len(self.shards) == world_size and all(rank < world_size for rank in self.shards)
+    places: dict[int, int] = field(default_factory=dict)
+    saved: bool = False
+    written: int = 0
 
 
 @dataclass(slots=True)
@@ -73,7 +77,6 @@ class Job:
       so that a job's commits come in order.
     - `deleting` counts how often the deletion was asked for.
     - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
-    - `on_nodes`: of this attempt's steps, the ranks whose parts lie on their nodes' disks; bounded.
     - `saves` are the costs of the newest saves at this world size, `failures` what became of its
       ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
       `suspected_at`: when the sign was told that makes it shorter.
@@ -98,8 +101,7 @@ class Job:
     verifying: StepId | None = None
     verify_tries: int = 0
     deleting: dict[StepId, int] = field(default_factory=dict)
-    closed: dict[StepId, frozenset[int]] = field(default_factory=dict)
-    on_nodes: dict[int, frozenset[int]] = field(default_factory=dict)
+    closed: dict[StepId, Runs] = field(default_factory=dict)
     allocated_at: datetime | None = None
     saves: tuple[Save, ...] = ()
     failures: Failures = field(default_factory=Failures)
@@ -119,6 +121,10 @@ class Job:
     def keeps(self, step_id: StepId) -> bool:
         """Whether this checkpoint is committed and not deleted."""
         return any(kept.id == step_id for kept in self.kept)
+
+    def knew(self, step_id: StepId, rank: int) -> bool:
+        """Whether the rank's part of a checkpoint that was given up or deleted was reported."""
+        return holds(self.closed.get(step_id, ()), rank)
 
     def kept_with(self, *ids: StepId, **changes: Any) -> list[Kept]:
         """What is kept, with these fields of these checkpoints changed."""

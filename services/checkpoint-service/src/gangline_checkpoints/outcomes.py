@@ -7,7 +7,7 @@ from typing import Literal
 
 from gangline_bus.decision import Decision, EffectDone
 from gangline_checkpoints import advice, references
-from gangline_checkpoints.attempts import abandoned
+from gangline_checkpoints.closing import abandoned
 from gangline_checkpoints.deleting import deletions, no_longer_held
 from gangline_checkpoints.model import (
     Away,
@@ -18,6 +18,7 @@ from gangline_checkpoints.model import (
     Removed,
     Scrub,
     Scrubbed,
+    StepId,
     Verified,
     Verify,
     merged_metrics,
@@ -44,16 +45,25 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
         case Away(reason):
             return [_deferred(effect, reason)]
         case Removed():
-            gone = ObjectsDeleted(job_id=job_id, attempt=effect.id.attempt, step=effect.id.step)
-            return [Decision(job_id, gone)]
+            return [_removed(state, job_id, effect.id)]
         case Corrupt() | Scrubbed():
             return _read(state, effect, done.result)
         case Refused(reason):
-            return [abandoned(job_id, effect.id, reason)]
+            return [abandoned(state, job_id, effect.id, reason)]
         case Verified() if isinstance(effect, Verify):
             return _commit(state, effect, done.result, now)
         case _:
             raise TypeError(f"{done.key}: {type(done.result).__name__} is no outcome of it")
+
+
+def _removed(state: CheckpointState, job_id: str, step_id: StepId) -> Decision:
+    """The objects are gone, but for those of ranks that reported while they were being deleted."""
+    late = state.reports.late.get((job_id, step_id), ())
+    if late:
+        reason = "parts of it came while its objects were deleted"
+        return abandoned(state, job_id, step_id, reason, also=late)
+    gone = ObjectsDeleted(job_id=job_id, attempt=step_id.attempt, step=step_id.step)
+    return Decision(job_id, gone)
 
 
 def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
@@ -84,7 +94,7 @@ def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> 
         ]
     return [
         Decision(job_id, corrupted),
-        abandoned(job_id, step_id, f"{found.key}: {found.reason}"),
+        abandoned(state, job_id, step_id, f"{found.key}: {found.reason}"),
     ]
 
 
@@ -94,12 +104,12 @@ def _commit(
     job_id, step_id = effect.job_id, effect.id
     job = state.jobs[job_id]
     if step_id.attempt != job.attempt:
-        return [abandoned(job_id, step_id, f"attempt {job.attempt} took over")]
+        return [abandoned(state, job_id, step_id, f"attempt {job.attempt} took over")]
     if job.newest is not None and step_id < job.newest:
-        return [abandoned(job_id, step_id, f"step {job.newest.step} is committed already")]
+        return [abandoned(state, job_id, step_id, f"step {job.newest.step} is committed already")]
     problem = references.commit_problem(job, step_id, verified.refers)
     if problem is not None:
-        return [abandoned(job_id, step_id, problem)]
+        return [abandoned(state, job_id, step_id, problem)]
     metrics = merged_metrics(effect.shards)
     committed = CheckpointCommitted(
         job_id=job_id,
@@ -120,7 +130,7 @@ def _commit(
         metrics=metrics,
     )
     older = [
-        abandoned(job_id, other, f"step {step_id.step} is committed already")
+        abandoned(state, job_id, other, f"step {step_id.step} is committed already")
         for other in sorted(job.open)
         if other < step_id
     ]

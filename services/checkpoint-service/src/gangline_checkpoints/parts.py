@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 
 from gangline_bus.decision import Decision
-from gangline_checkpoints.attempts import abandoned
+from gangline_checkpoints.closing import abandoned, written
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.acceptance import refusal
 from gangline_checkpoints.state import GRACE_S, CheckpointState
 from gangline_schemas.events.checkpoints import (
+    CheckpointBegun,
     CheckpointSaved,
-    NodeSaveRecorded,
-    ShardRecorded,
 )
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
@@ -20,73 +19,105 @@ from gangline_schemas.events.workers import (
     NodeSaved,
 )
 
+Report = NodeSaved | CheckpointShardWritten | CheckpointShardLost
 MAX_OPEN = 16
 """Open checkpoints of one job. The oldest goes when a rank of the gang never writes its part."""
 
 
 def decide(
     state: CheckpointState,
-    event: NodeSaved | CheckpointShardWritten | CheckpointShardLost,
+    event: Report,
+    place: tuple[int, int],
     now: datetime,
 ) -> list[Decision]:
-    """What follows from what an agent says of a part."""
+    """What follows from an agent's report of a part, which lies at this partition and offset."""
     match event:
         case NodeSaved():
-            return _on_node(state, event)
+            return _on_node(state, event, place)
         case CheckpointShardWritten():
-            return _record(state, event, now)
+            return _written(state, event, place, now)
         case CheckpointShardLost():
             return _lost(state, event)
 
 
-def _record(state: CheckpointState, shard: CheckpointShardWritten, now: datetime) -> list[Decision]:
-    """Record a part, once.
+def _written(
+    state: CheckpointState, shard: CheckpointShardWritten, place: tuple[int, int], now: datetime
+) -> list[Decision]:
+    """Count a part, once; the last one completes its checkpoint.
 
-    What can never be committed is recorded and abandoned at once, so that its objects are
-    deleted, however late they came.
+    The checkpoint of a part that can never be committed is abandoned at once, so that the objects
+    are deleted, however late they came. While that deletion is at work it is noted (reports.py).
     """
-    job = state.jobs.get(shard.job_id)
-    if shard.job_id in state.ended:
+    job_id, step_id = shard.job_id, StepId(shard.attempt, shard.step)
+    if job_id in state.ended:
         return []
-    recorded = Decision(shard.job_id, ShardRecorded(shard=shard))
+    job = state.jobs.get(job_id)
     if job is None:
-        return [recorded]
-    step_id = StepId(shard.attempt, shard.step)
-    if _known(job, step_id, shard.rank):
+        return _begun(state, job_id, Job(), step_id, place)
+    if _known(state, job, shard):
         return []
     if shard.attempt > job.attempt:  # its gang.allocated is on another topic: decided with it
-        return [recorded, *_too_many(shard.job_id, job, step_id)]
+        return _begun(state, job_id, job, step_id, place)
     reason = _hopeless(job, step_id, now) or refusal(
         shard, prefix=job.prefix, world_size=job.world_size
     )
     if reason is not None:
-        return [recorded, abandoned(shard.job_id, step_id, reason)]
-    return [recorded, *_too_many(shard.job_id, job, step_id)]
+        late = step_id not in job.open and step_id in job.deleting
+        return [] if late else [abandoned(state, job_id, step_id, reason, also=(shard.rank,))]
+    decisions = _begun(state, job_id, job, step_id, place)
+    if state.reports.of(job_id, step_id).complete(job.world_size, (shard.rank,)):
+        decisions.append(written(job_id, step_id, job.world_size))
+    return decisions
 
 
-def _on_node(state: CheckpointState, saved: NodeSaved) -> list[Decision]:
-    """Record that a node's ranks have saved; with all ranks it is committed on the nodes' disks.
+def _on_node(state: CheckpointState, saved: NodeSaved, place: tuple[int, int]) -> list[Decision]:
+    """Count a node whose ranks have saved; with all ranks it is committed on the nodes' disks.
 
     Only of the attempt that is known to be live: what this is for ends with it.
     """
-    job = state.jobs.get(saved.job_id)
+    job_id, step_id = saved.job_id, StepId(saved.attempt, saved.step)
+    job = state.jobs.get(job_id)
     if job is None or not job.live or saved.attempt != job.attempt:
         return []
-    if job.newest is not None and StepId(saved.attempt, saved.step) <= job.newest:
+    if step_id in job.closed or (job.newest is not None and step_id <= job.newest):
         return []
-    known = job.on_nodes.get(saved.step, frozenset())
-    ranks = known.union(saved.ranks)
-    if ranks == known or max(ranks) >= job.world_size:
+    opened, reported = job.open.get(step_id), state.reports.of(job_id, step_id)
+    if opened is not None and opened.saved:
         return []
-    decisions = [Decision(saved.job_id, NodeSaveRecorded(saved=saved))]
-    if len(ranks) == job.world_size:
+    if reported.on_nodes.issuperset(saved.ranks) or max(saved.ranks) >= job.world_size:
+        return []
+    decisions = _begun(state, job_id, job, step_id, place)
+    if reported.on_all_nodes(job.world_size, saved.ranks):
         whole = CheckpointSaved(
-            job_id=saved.job_id,
+            job_id=job_id,
             attempt=saved.attempt,
             step=saved.step,
             world_size=job.world_size,
         )
-        decisions.append(Decision(saved.job_id, whole))
+        decisions.append(Decision(job_id, whole))
+    return decisions
+
+
+def _begun(
+    state: CheckpointState, job_id: str, job: Job, step_id: StepId, place: tuple[int, int]
+) -> list[Decision]:
+    """The first report of a checkpoint in a partition: the reports are found there again."""
+    partition, offset = place
+    opened = job.open.get(step_id)
+    if opened is not None and partition in opened.places:
+        return []
+    event = CheckpointBegun(
+        job_id=job_id,
+        attempt=step_id.attempt,
+        step=step_id.step,
+        partition=partition,
+        offset=offset,
+    )
+    decisions = [Decision(job_id, event)]
+    if opened is None and len(job.open) >= MAX_OPEN:
+        oldest = min(other for other in job.open if other != job.verifying)
+        reason = f"not all ranks had written when {MAX_OPEN} later ones came"
+        decisions.append(abandoned(state, job_id, oldest, reason))
     return decisions
 
 
@@ -95,18 +126,21 @@ def _lost(state: CheckpointState, part: CheckpointShardLost) -> list[Decision]:
     job, step_id = state.jobs.get(part.job_id), StepId(part.attempt, part.step)
     if job is None or not job.live or part.attempt != job.attempt:
         return []
-    if step_id in job.closed or _known(job, step_id, part.rank):
+    if step_id in job.closed or _known(state, job, part):
         return []
     reason = f"rank {part.rank} of node {part.node_id}: {part.reason}"
-    return [abandoned(part.job_id, step_id, reason)]
+    return [abandoned(state, part.job_id, step_id, reason)]
 
 
-def _known(job: Job, step_id: StepId, rank: int) -> bool:
-    if step_id == job.verifying or job.keeps(step_id):
+def _known(
+    state: CheckpointState, job: Job, part: CheckpointShardWritten | CheckpointShardLost
+) -> bool:
+    step_id = StepId(part.attempt, part.step)
+    if step_id == job.verifying or job.keeps(step_id) or job.knew(step_id, part.rank):
         return True
-    opened = job.open.get(step_id)
-    recorded = opened is not None and rank in opened.shards
-    return recorded or rank in job.closed.get(step_id, frozenset())
+    reports = state.reports
+    late = reports.late.get((part.job_id, step_id), ())
+    return part.rank in reports.of(part.job_id, step_id).shards or part.rank in late
 
 
 def _hopeless(job: Job, step_id: StepId, now: datetime) -> str | None:
@@ -119,10 +153,3 @@ def _hopeless(job: Job, step_id: StepId, now: datetime) -> str | None:
     if job.final and job.ended_at is not None and (now - job.ended_at).total_seconds() >= GRACE_S:
         return "the job ended long ago"
     return None
-
-
-def _too_many(job_id: str, job: Job, step_id: StepId) -> list[Decision]:
-    if step_id in job.open or len(job.open) < MAX_OPEN:
-        return []
-    oldest = min(other for other in job.open if other != job.verifying)
-    return [abandoned(job_id, oldest, f"not all ranks had written when {MAX_OPEN} later ones came")]

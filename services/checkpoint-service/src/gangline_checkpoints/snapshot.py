@@ -10,23 +10,16 @@ from gangline_checkpoints.state import CheckpointState
 
 
 def codec() -> DataclassCodec[CheckpointState]:
-    """Implements `SnapshotCodec[CheckpointState]`.
-
-    `effects` are kept too: which shards a verification reads was fixed when it was asked for.
-    """
-    return DataclassCodec(CheckpointState, mutable={"jobs": _copy, "effects": dict})
+    """Implements `SnapshotCodec[CheckpointState]`; what was reported is read from the stream."""
+    return DataclassCodec(CheckpointState, left_out={"reports"}, mutable={"jobs": _copy})
 
 
 def _copy(job: Job) -> Job:
-    """Kept checkpoints are replaced and never changed; open ones grow."""
-    opened = {
-        step_id: replace(known, shards=dict(known.shards)) for step_id, known in job.open.items()
-    }
+    """Open and kept checkpoints are replaced and never changed."""
     return replace(
         job,
-        open=opened,
+        open=dict(job.open),
         kept=list(job.kept),
         deleting=dict(job.deleting),
         closed=dict(job.closed),
-        on_nodes=dict(job.on_nodes),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gangline_checkpoints.model import (
@@ -22,37 +22,38 @@ from gangline_checkpoints.model import (
     verify_key,
 )
 from gangline_checkpoints.policy.interval import SAVES, Failures, Save
+from gangline_checkpoints.policy.ranks import Runs, joined
+from gangline_checkpoints.reports import Reports
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,
     AttemptNoted,
     CheckpointAbandoned,
+    CheckpointBegun,
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
     CheckpointPinChanged,
     CheckpointPromoted,
+    CheckpointSaved,
     CheckpointScrubbed,
+    CheckpointWritten,
     EffectDeferred,
     IntervalAdvised,
-    NodeSaveRecorded,
     ObjectsDeleted,
     PromotionRefused,
     PromotionRequested,
     RestoreNoted,
     ResumeNoted,
     ScrubBegun,
-    ShardRecorded,
 )
 from gangline_schemas.events.scheduling import CheckpointRef
-from gangline_schemas.events.workers import NodeSaved
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
 Stored = tuple[str, int, int]
 """Job, attempt and step of a committed checkpoint."""
 CLOSED_STEPS = 64
-STEPS_ON_NODES = 16
 ENDED_JOBS = 1000
 
 
@@ -61,7 +62,7 @@ class CheckpointState:
     """`active` are jobs that may still change; an ended job is there for its kept checkpoints.
 
     `ending` are ended jobs, oldest first, whose late parts are still waited for; `ended` is a
-    bounded memory of jobs of which nothing is kept. `effects` follows from the rest.
+    bounded memory of jobs of which nothing is kept.
 
     `right` says of each healthy committed checkpoint when all its bytes were found right, oldest
     first, but for what could not be read, which goes to the end. One at a time is read again
@@ -69,34 +70,57 @@ class CheckpointState:
     was away. `failures` are those of all jobs.
 
     `trying` are the checkpoints that were asked to be validated, by the run that shall do it.
+
+    `working` are the jobs with something to verify or to delete. `reports` are soft: no part of the
+    log, and none of the fingerprint.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
     active: dict[str, None] = field(default_factory=dict)
     ending: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
-    effects: dict[str, dict[str, Work]] = field(default_factory=dict)
+    working: dict[str, None] = field(default_factory=dict)
     right: dict[Stored, datetime] = field(default_factory=dict)
     scrubbing: Scrub | None = None
     scrubbed_at: datetime | None = None
     scrub_away: bool = False
     failures: Failures = field(default_factory=Failures)
     trying: dict[str, Stored] = field(default_factory=dict)
+    reports: Reports = field(default_factory=Reports)
 
     def effect(self, key: str) -> Effect | None:
         """What is asked for under this key."""
         read = self.scrubbing
         if read is not None and key == scrub_key(read.job_id, read.id):
             return read
-        return self.effects.get(key.split(":")[1], {}).get(key)
+        return self._works(key.split(":")[1]).get(key)
 
     def wanted(self) -> dict[str, Effect]:
         """All effects, by key."""
         found: dict[str, Effect] = {}
-        for wanted in self.effects.values():
-            found |= wanted
+        for job_id in self.working:
+            found |= self._works(job_id)
         if self.scrubbing is not None:
             found[scrub_key(self.scrubbing.job_id, self.scrubbing.id)] = self.scrubbing
+        return found
+
+    def _works(self, job_id: str) -> dict[str, Work]:
+        """What is to be done for a job. A verification waits until its parts are known again."""
+        job = self.jobs.get(job_id)
+        found: dict[str, Work] = {}
+        if job is None:
+            return found
+        if job.verifying is not None:
+            reported = self.reports.of(job_id, job.verifying)
+            if reported.complete(job.open[job.verifying].written):
+                shards = reported.by_rank()
+                key = verify_key(job_id, job.verifying, job.verify_tries)
+                found[key] = Verify(
+                    job_id, job.prefix, job.verifying, len(shards), shards, job.verify_tries
+                )
+        if job.deleting:  # one at a time: a slow store must not keep verifications waiting for many
+            step_id, tries = min(job.deleting.items())
+            found[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
         return found
 
     def held(self, *, but_for: str = "") -> dict[str, set[StepId]]:
@@ -126,10 +150,10 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             job = state.jobs[event.job_id]
             job.restored, job.known = event.checkpoint, _place(event.checkpoint)
             job_id = event.job_id
-        case ShardRecorded():
-            _record(state, event, at)
-            job_id = event.shard.job_id
-        case ResumeNoted() | IntervalAdvised() | CheckpointPinChanged() | NodeSaveRecorded():
+        case CheckpointBegun() | CheckpointSaved() | CheckpointWritten():
+            _change_open(state, event, at)
+            job_id = event.job_id
+        case ResumeNoted() | IntervalAdvised() | CheckpointPinChanged():
             _change_job(state, event)
             return
         case PromotionRequested() | CheckpointPromoted() | PromotionRefused():
@@ -146,7 +170,7 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
             | ObjectsDeleted()
             | EffectDeferred()
         ):
-            _change_step(state.jobs[event.job_id], event)
+            _change_step(state, state.jobs[event.job_id], event)
             _change_right(state, event, at)
             job_id = event.job_id
         case _:
@@ -168,7 +192,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     job.prefix, job.keep, job.resume = event.prefix, event.keep, event.resume
     job.spec, job.validates = event.spec, event.validates
     job.full_every = event.full_every
-    job.live, job.restored, job.on_nodes = True, None, {}
+    job.live, job.restored = True, None
     if event.resume is not None and event.resume.job_id == event.job_id:
         job.known = _place(event.resume)
     state.active[event.job_id] = None
@@ -176,7 +200,7 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
 
 def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job = state.jobs[event.job_id]
-    job.live, job.ended_at, job.on_nodes = False, at, {}
+    job.live, job.ended_at = False, at
     seen = Failures(float(event.failed), event.ran_s * job.world_size / 3600)
     job.failures, job.allocated_at = job.failures.plus(seen), None
     state.failures = state.failures.plus(seen)
@@ -190,23 +214,29 @@ def _place(point: CheckpointRef) -> StepId:
     return StepId(point.attempt, point.step)
 
 
-def _record(state: CheckpointState, event: ShardRecorded, at: datetime) -> None:
-    shard = event.shard
-    job = state.jobs.get(shard.job_id)
-    if job is None:
-        job = state.jobs[shard.job_id] = Job()
-        state.active[shard.job_id] = None
-    opened = job.open.setdefault(StepId(shard.attempt, shard.step), Open(at))
-    opened.shards[shard.rank] = shard
-
-
-def _record_on_node(job: Job, saved: NodeSaved) -> None:
-    job.on_nodes[saved.step] = job.on_nodes.get(saved.step, frozenset()).union(saved.ranks)
-    while len(job.on_nodes) > STEPS_ON_NODES:
-        del job.on_nodes[min(job.on_nodes)]
+def _change_open(
+    state: CheckpointState,
+    event: CheckpointBegun | CheckpointSaved | CheckpointWritten,
+    at: datetime,
+) -> None:
+    job_id, step_id = event.job_id, StepId(event.attempt, event.step)
+    if isinstance(event, CheckpointBegun):
+        job = state.jobs.setdefault(job_id, Job())
+        state.active[job_id] = None
+        opened = job.open.get(step_id, Open(at))
+        places = {event.partition: event.offset} | opened.places
+        job.open[step_id] = replace(opened, places=places)
+        return
+    job = state.jobs[job_id]
+    opened = job.open[step_id]
+    if isinstance(event, CheckpointSaved):
+        job.open[step_id] = replace(opened, saved=True)
+    else:
+        job.open[step_id] = replace(opened, written=event.world_size)
 
 
 def _change_step(
+    state: CheckpointState,
     job: Job,
     event: CheckpointCommitted
     | CheckpointAbandoned
@@ -218,24 +248,26 @@ def _change_step(
     if isinstance(event, CheckpointCommitted):
         step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
         job.open.pop(step_id, None)
+        state.reports.forget(event.job_id, step_id)
         point = event.checkpoint
         job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
         save = Save(event.blocked_s, event.write_s, event.verify_s)
         job.saves = (*job.saves, save)[-SAVES:]
         job.unasked += 1
-        job.on_nodes = {step: on for step, on in job.on_nodes.items() if step > step_id.step}
         if step_id.attempt == job.attempt:
             job.resume = None
         return
     step_id = StepId(event.attempt, event.step)
     match event:
         case CheckpointAbandoned():
-            opened = job.open.pop(step_id, None)
-            _close(job, step_id, frozenset() if opened is None else frozenset(opened.shards))
+            job.open.pop(step_id, None)
+            state.reports.forget(event.job_id, step_id)
+            state.reports.late.pop((event.job_id, step_id), None)
+            _close(job, step_id, event.ranks)
         case CheckpointDeleted():
-            gone = [kept for kept in job.kept if kept.id == step_id]
+            size = _size_of(job, step_id)
             job.kept = [kept for kept in job.kept if kept.id != step_id]
-            _close(job, step_id, frozenset(range(sum(kept.world_size for kept in gone))))
+            _close(job, step_id, ((0, size - 1),))
         case CheckpointCorrupted():
             job.kept = job.kept_with(step_id, healthy=False)
         case ObjectsDeleted():
@@ -248,11 +280,8 @@ def _change_step(
 
 def _change_job(
     state: CheckpointState,
-    event: ResumeNoted | IntervalAdvised | CheckpointPinChanged | NodeSaveRecorded,
+    event: ResumeNoted | IntervalAdvised | CheckpointPinChanged,
 ) -> None:
-    if isinstance(event, NodeSaveRecorded):
-        _record_on_node(state.jobs[event.saved.job_id], event.saved)
-        return
     job = state.jobs[event.job_id]
     match event:
         case ResumeNoted():
@@ -323,8 +352,8 @@ def _end_scrub(state: CheckpointState, at: datetime, *, away: bool = False) -> N
     state.scrubbing, state.scrubbed_at, state.scrub_away = None, at, away
 
 
-def _close(job: Job, step_id: StepId, ranks: frozenset[int]) -> None:
-    job.closed[step_id] = job.closed.get(step_id, frozenset()) | ranks
+def _close(job: Job, step_id: StepId, ranks: Runs) -> None:
+    job.closed[step_id] = joined(job.closed.get(step_id, ()), ranks)
     while len(job.closed) > CLOSED_STEPS:
         del job.closed[next(iter(job.closed))]
     if job.prefix:
@@ -334,7 +363,7 @@ def _close(job: Job, step_id: StepId, ranks: frozenset[int]) -> None:
 
 
 def _refresh(state: CheckpointState, job_id: str) -> None:
-    """Choose what to verify next, and bring the job's effects up to date."""
+    """Choose what to verify next, and note whether the job has something to do."""
     job = state.jobs[job_id]
     if job.verifying is not None and job.verifying not in job.open:
         job.verifying, job.verify_tries = None, 0
@@ -345,25 +374,14 @@ def _refresh(state: CheckpointState, job_id: str) -> None:
                 for step_id, opened in job.open.items()
                 if step_id.attempt == job.attempt
                 and step_id not in job.closed
-                and opened.complete(job.world_size)
+                and opened.written > 0
             ),
             default=None,
         )
-    old = state.effects.pop(job_id, {})
-    wanted: dict[str, Work] = {}
-    if job.verifying is not None:
-        key = verify_key(job_id, job.verifying, job.verify_tries)
-        wanted[key] = old.get(key) or _verify(job_id, job, job.verifying)
-    if job.deleting:  # one at a time: a slow store must not keep verifications waiting for many
-        step_id, tries = min(job.deleting.items())
-        wanted[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
-    if wanted:
-        state.effects[job_id] = wanted
-
-
-def _verify(job_id: str, job: Job, step_id: StepId) -> Verify:
-    shards = tuple(shard for _, shard in sorted(job.open[step_id].shards.items()))
-    return Verify(job_id, job.prefix, step_id, len(shards), shards, job.verify_tries)
+    if job.verifying is None and not job.deleting:
+        state.working.pop(job_id, None)
+    else:
+        state.working[job_id] = None
 
 
 def _forget(state: CheckpointState, at: datetime) -> None:
@@ -397,7 +415,10 @@ def fingerprint(state: CheckpointState) -> str:
         "active": sorted(state.active),
         "ending": [[job_id, at.isoformat()] for job_id, at in state.ending.items()],
         "ended": list(state.ended),
-        "effects": sorted(state.wanted()),
+        "working": list(state.working),
+        "scrubbing": None
+        if state.scrubbing is None
+        else [state.scrubbing.job_id, *state.scrubbing.id],
         "right": [[*place, at.isoformat()] for place, at in state.right.items()],
         "scrubbed": [_iso(state.scrubbed_at), state.scrub_away],
         "trying": sorted(state.trying.items()),
@@ -423,7 +444,8 @@ def _job(job: Job) -> list[object]:
             [
                 *step_id,
                 opened.opened_at.isoformat(),
-                [opened.shards[rank].data() for rank in sorted(opened.shards)],
+                sorted(opened.places.items()),
+                [opened.saved, opened.written],
             ]
             for step_id, opened in sorted(job.open.items())
         ],
@@ -442,6 +464,5 @@ def _job(job: Job) -> list[object]:
         None if job.validates is None else job.validates.data(),
         [job.verifying, job.verify_tries],
         [[*step_id, tries] for step_id, tries in sorted(job.deleting.items())],
-        [[*step_id, sorted(ranks)] for step_id, ranks in job.closed.items()],
-        [[step, sorted(ranks)] for step, ranks in job.on_nodes.items()],
+        [[*step_id, ranks] for step_id, ranks in job.closed.items()],
     ]
