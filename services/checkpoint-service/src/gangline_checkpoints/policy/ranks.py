@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 Runs = tuple[tuple[int, int], ...]
 
@@ -32,9 +32,3 @@ def joined(*several: Runs) -> Runs:
 def holds(runs: Iterable[tuple[int, int]], rank: int) -> bool:
     """Whether the rank is among them."""
     return any(first <= rank <= last for first, last in runs)
-
-
-def each(runs: Runs) -> Iterator[int]:
-    """The ranks one by one."""
-    for first, last in runs:
-        yield from range(first, last + 1)
