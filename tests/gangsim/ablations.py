@@ -217,6 +217,11 @@ ABLATIONS: dict[str, Ablation] = {
         ),
         ("late", "rank.crash"),
     ),
+    "recall": Ablation(
+        "a takeover reads again what ranks reported of open checkpoints",
+        _patched((DeciderLoop, "_recall", lambda self, positions: None)),
+        ("crash", "pause"),
+    ),
     "commit-record": Ablation(
         "the record is in the store before the commit is in the log (the second phase)",
         _patched((StorePerformer, "_put_record", lambda self, effect, referred: None)),

@@ -10,6 +10,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.checkpoints import (
     AttemptNoted,
+    CheckpointAbandoned,
     CheckpointCommitted,
     CheckpointCorrupted,
     CheckpointDeleted,
@@ -125,6 +126,8 @@ class CheckpointsWatch:
                 self._committed(event)
             case CheckpointDeleted(job_id=job_id, attempt=attempt, step=step):
                 self._deleted(job_id, attempt, step)
+            case CheckpointAbandoned(reason=reason) if "no longer on" in reason:
+                raise Violation(f"{event.job_id}: {event.step} was given up: {reason}")
             case CheckpointCorrupted(job_id=job_id, attempt=attempt, step=step):
                 self.gone[job_id, attempt, step] = "corrupted"
             case _:
