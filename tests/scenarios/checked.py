@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from builders_deciding import Drive
 from builders_scheduler import Cluster
-from gangline_bus.decision import Input, Tick
+from gangline_bus.decision import Decision, Input, Tick
 from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import consistent, violations
+from gangline_scheduler.searches import Searches
 from gangline_scheduler.snapshot import codec
 from gangline_scheduler.state import fingerprint
 from gangline_schemas.base import Event
@@ -16,7 +17,8 @@ from gangline_schemas.base import Event
 class Checked(Cluster):
     """The scheduler with these settings, without teams or nodes.
 
-    `thorough`: also that deciding changes nothing, and that the same input again leads to nothing.
+    `thorough`: also that deciding changes nothing, that what is remembered of searches decides
+    nothing, and that the same input again leads to nothing.
     """
 
     def __init__(self, settings: SchedulerSettings, *, thorough: bool = True) -> None:
@@ -29,6 +31,8 @@ class Checked(Cluster):
         mark = fingerprint(self.state) if self.thorough else ""
         decisions = list(self.decider.decide(self.state, item, self.now))
         assert not self.thorough or fingerprint(self.state) == mark, "decide changed the state"
+        if self.thorough:
+            assert decisions == self._decided_without_memory(item), "a memory decided"
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
             self.log.append((decision, self.now))
@@ -41,6 +45,17 @@ class Checked(Cluster):
             derived = consistent(self.state)
             assert not derived, "; ".join(derived)
         return [decision.event for decision in decisions]
+
+    def _decided_without_memory(self, item: Input) -> list[Decision]:
+        """What is decided if every search is made."""
+        state = self.state
+        known = state.free.searches, state.empty.searches, state.unreservable
+        state.free.searches, state.empty.searches = Searches(), Searches()
+        state.unreservable = Searches()
+        try:
+            return list(self.decider.decide(state, item, self.now))
+        finally:
+            state.free.searches, state.empty.searches, state.unreservable = known
 
     def folds_to_the_same(self) -> None:
         """A successor that folds the log, or reads a snapshot, stands where this one does."""

@@ -31,6 +31,8 @@ class SchedulerSettings(DoorSettings):
     """off; easy: the first job that waited too long gets a reservation; conservative: ten do."""
     reserve_after_minutes: Annotated[float, Field(ge=0)] = 30.0
     """A job that waited longer than this gets a reservation: a start that nobody may delay."""
+    node_return_minutes: Annotated[float, Field(ge=0)] = 15.0
+    """A failed node is expected back for so long; what is left of its gangs' GPUs is kept."""
     default_runtime_hours: Annotated[float, Field(gt=0)] = 24.0
     """What a job is taken for that says nothing and whose team has no past jobs."""
     resize_every_minutes: Annotated[float, Field(ge=0)] = 30.0
@@ -83,6 +85,7 @@ class SchedulerSettings(DoorSettings):
             mix_from=self.mix_teams_from if self.mix_teams_from.strength else None,
             reservation=self.reservation,
             reserve_after=timedelta(minutes=self.reserve_after_minutes),
+            node_return=timedelta(minutes=self.node_return_minutes),
             default_runtime=timedelta(hours=self.default_runtime_hours),
             resize_every=timedelta(minutes=self.resize_every_minutes),
             drain_within=timedelta(minutes=self.drain_within_minutes),

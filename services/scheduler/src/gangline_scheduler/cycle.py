@@ -6,8 +6,8 @@ One pass
    ceiling (policy/share.py), then a placement of the whole gang on what is free
    (policy/placement.py). It starts, whole, or it waits; a job that doesn't fit does not hold up
    smaller ones behind it (but in a strict order),
-3. unless it has waited longer than the guard: then it gets a reservation, and who comes behind it
-   starts only if that does not delay it (policy/reservation.py).
+3. unless it has waited longer than the guard, or failed: then it gets a reservation, and who comes
+   behind it starts only if that does not delay it (policy/reservation.py).
    A preemptive order has a pass of its own (policy/rebalance.py).
 4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
 
@@ -16,23 +16,28 @@ just joined the queue is tried alone, because nobody who waits fits (or it waits
 somebody has waited longer than the guard).
 
 Cost of a full pass: O(log groups) for each job looked at; a group of which one job did not fit is
-left out as a whole, and the same or a larger demand of the kind is not tried again. Each start is
-one placement. Nothing at all when no GPU is free. A single trial: one placement. Figures are in
-docs/concepts/scheduling.md.
+left out as a whole, and the same or a larger demand of the kind is not tried again, in this pass
+or in later ones, until nodes grow for it (searches.py). Each start is one placement. A pass that
+is not of a tick ends after `MOST_FRUITLESS` searches that found nothing; the next tick has all.
+Nothing at all when no GPU is free. A single trial: one placement. docs/concepts/scheduling.md
+tells how it grows.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from gangline_scheduler.allocate import allocate, need_of, next_demand
 from gangline_scheduler.model import Demand, Held, Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy import rebalance
 from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.eligible import holdable, too_large
 from gangline_scheduler.policy.estimate import Estimates
-from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve
+from gangline_scheduler.policy.placement import lacking, most_room, place
+from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve, returning
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.policy.victims import promised
@@ -41,12 +46,19 @@ from gangline_schemas.events.scheduling import GpusUnheld, StopReason
 
 BACKFILL_DEPTH = 1000
 """So many jobs are looked at behind the first reservation."""
+MOST_FRUITLESS = 32
+"""So many searches may find nothing in a pass that an input leads to."""
+RECOVERIES = 10
+"""So many gangs that failed get a reservation, whatever the depth is for the others."""
 MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 """A gang that stops for these goes on at once, on GPUs that are held for it."""
 
 
-def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
-    """Start every job that can start now, in order; what was reserved for those that cannot."""
+def run_pass(plan: Plan, policy: Policy, *, most_fruitless: int | None = None) -> list[Reservation]:
+    """Start every job that can start now, in order; what was reserved for those that cannot.
+
+    `most_fruitless`: it ends after so many searches that found nothing; None: with the queue.
+    """
     _end_holds(plan)
     if policy.order.preemptive:
         rebalance.run_pass(plan, policy)
@@ -56,7 +68,7 @@ def run_pass(plan: Plan, policy: Policy) -> list[Reservation]:
     _end_late_holds(plan)
     if not plan.state.pending or plan.state.free_gpus <= 0:
         return []
-    made = _Pass(plan, policy).run()
+    made = _Pass(plan, policy, most_fruitless).run()
     _end_holds(plan)
     return made
 
@@ -78,17 +90,15 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
 
 
 def guarded(plan: Plan, policy: Policy) -> bool:
-    """Whether somebody has waited longer than the guard, so that only full passes start jobs."""
-    oldest = plan.state.jobs[next(iter(plan.state.pending))]
-    return _waited(oldest, plan.now, policy.reserve_after)
+    """Whether somebody may have a reservation, so that only full passes start jobs."""
+    return DEPTH[policy.reservation] > 0 and _anybody_waited(plan.state, plan.now, policy)
 
 
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
     """What is reserved for whom after a pass, so that nobody who waits could start."""
-    oldest = state.jobs[next(iter(state.pending))] if state.pending else None
-    if oldest is None or policy.order.preemptive or not _waited(oldest, now, policy.reserve_after):
+    if policy.order.preemptive or not _anybody_waited(state, now, policy):
         return []
-    return _Pass(Plan(state, now), policy).run(start=False)
+    return _Pass(Plan(state, now), policy, None).run(start=False)
 
 
 def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
@@ -141,7 +151,7 @@ class _Pass:
     to longer ones.
     """
 
-    def __init__(self, plan: Plan, policy: Policy) -> None:
+    def __init__(self, plan: Plan, policy: Policy, most_fruitless: int | None) -> None:
         self._plan, self._policy = plan, policy
         self._ceilings = Ceilings(plan.state)
         self._now = self._later = free_for(plan.state, policy)
@@ -149,12 +159,18 @@ class _Pass:
         self._until: list[tuple[datetime, Reservation]] = []
         self._failed: dict[tuple[Demand, bool], int] = {}
         self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
+        self._left = most_fruitless
+        # What the default placement does not find stays unfound until nodes grow.
+        self._remembers = policy.placer is place
+        self._returns = returning(plan.state, plan.now, policy.node_return)
 
     def run(self, *, start: bool = True) -> list[Reservation]:
         plan, order = self._plan, self._policy.order
         walk = order.walk(lambda: plan.state, plan.now)
         left = BACKFILL_DEPTH
         while self._now.free_gpus > 0 and left > 0 and (job := walk.next()) is not None:
+            if self._left is not None and self._left <= 0:
+                break
             if self._made:
                 left -= 1
             wanted = next_demand(job, plan.state)
@@ -166,7 +182,7 @@ class _Pass:
                 continue
             if self._reserve(job, demand):
                 continue
-            if order.strict:
+            if order.strict and holdable(plan.state, demand):
                 break
             if not self._made:
                 walk.drop()
@@ -178,16 +194,36 @@ class _Pass:
         fewest = demand.fewest or demand.gpus
         if fewest >= self._failed.get(kind, fewest + 1):
             return False
+        if self._remembers and self._was_fruitless(demand):
+            self._failed[kind] = fewest
+            return False
         statement = Statement(self._now if short else self._later)
         found = statement.place(demand)
         if found is None:
             self._failed[kind] = fewest
+            self._found_nothing(demand, short=short)
             return False
         statement.commit()
         if self._now is not self._later:
             (self._later if short else self._now).take(demand, found)
         allocate(self._plan, job, found)
         return True
+
+    def _was_fruitless(self, demand: Demand) -> bool:
+        """Whether it did not fit in an earlier pass, and nothing since can have changed that."""
+        state, least = self._plan.state, demand.least()
+        free = state.free
+        return too_large(state, least) or free.searches.fails(
+            least, lambda node_id: most_room(least, free, node_id)
+        )
+
+    def _found_nothing(self, demand: Demand, *, short: bool) -> None:
+        if self._left is not None:
+            self._left -= 1
+        state, least = self._plan.state, demand.least()
+        if short and self._remembers and holdable(state, least):
+            missing = lacking(least, self._now.free, state.levels)
+            state.free.searches.failed(least, missing)
 
     def _ends_before_reservations(self, job: Job) -> bool:
         if not self._made:
@@ -196,13 +232,27 @@ class _Pass:
         return end <= min(reservation.start for reservation in self._made)
 
     def _reserve(self, job: Job, demand: Demand) -> bool:
-        policy, now = self._policy, self._plan.now
-        if len(self._made) >= DEPTH[policy.reservation] or job.job_id in self._plan.state.held:
+        policy, now, depth = self._policy, self._plan.now, DEPTH[self._policy.reservation]
+        most = max(depth, RECOVERIES) if depth and job.restarting else depth
+        if len(self._made) >= most or job.job_id in self._plan.state.held:
             return False
         if not _waited(job, now, policy.reserve_after):
             return False
+        if demand.never and self._returns:
+            # A node that is back is one that was admitted anew.
+            back = {node.node_id for _, node in self._returns}
+            demand = replace(demand, never=demand.never - back)
+        if not self._fits_at_last(demand):
+            return False
         found = reserve(
-            job.job_id, demand, self._now, self._ends(), now, made=self._until, kept=self._later
+            job.job_id,
+            demand,
+            self._now,
+            self._ends,
+            now,
+            made=self._until,
+            kept=self._later,
+            returns=self._returns,
         )
         if found is None:
             return False
@@ -216,6 +266,32 @@ class _Pass:
         self._failed.clear()
         return True
 
+    def _fits_at_last(self, demand: Demand) -> bool:
+        """Whether it fits once all that runs has ended and all that is expected back is there."""
+        memory, least = self._plan.state.unreservable, demand.least()
+        if not self._remembers:
+            return True
+        if memory.fails(least, lambda _: None):
+            return False
+        if not self._returns and too_large(self._plan.state, least):
+            return False
+        if Statement(self._at_last.copy()).place(least) is not None:
+            return True
+        memory.failed(least, 1)
+        return False
+
+    @cached_property
+    def _at_last(self) -> Snapshot:
+        """The nodes as if nothing ran there, but what is held for jobs that wait."""
+        state = self._plan.state
+        last = Snapshot(state.empty, state.nodes, levels=state.levels, placer=self._policy.placer)
+        for _, node in self._returns:
+            last.free.put(node)
+        for job_id, held in _by_promise(state):
+            last.keep(_still_free(state, job_id, held), need_of(state, job_id))
+        return last
+
+    @cached_property
     def _ends(self) -> Ends:
         state = self._plan.state
         jobs = (state.jobs[job_id] for job_id in state.live)
@@ -264,5 +340,14 @@ def _moves(plan: Plan, job_id: str) -> bool:
     return stop is not None and stop.reason in MOVES
 
 
+def _anybody_waited(state: State, now: datetime, policy: Policy) -> bool:
+    """Whether anybody has waited longer than the guard, or waits for GPUs that it had."""
+    oldest = next(iter(state.pending), None)
+    if oldest is None:
+        return False
+    return bool(state.restarting) or _waited(state.jobs[oldest], now, policy.reserve_after)
+
+
 def _waited(job: Job, now: datetime, guard: timedelta) -> bool:
-    return now - job.waiting_since > guard
+    """Whether it may have a reservation: one that failed has it from the start."""
+    return job.restarting or now - job.waiting_since > guard

@@ -169,7 +169,7 @@ class Scheduler:
             if decided and cause.job_id in plan.state.pending:
                 self._joined(plan, cause.job_id)
         elif any(_makes_room(event) for event in decided):
-            cycle.run_pass(plan, self._policy)
+            cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
         self._explain_new(plan, decided)
 
     def _joined(self, plan: Plan, job_id: str) -> None:

@@ -150,18 +150,19 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
         hold = Hold.of(part.gpus, need, event.team)
         node = state.nodes[part.node_id]
         led = node.led + (1 if part.first_rank == 0 else 0)
-        _put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
+        put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
 
 
 @_apply.register
 def _(event: GpusHeld, state: State, at: datetime) -> None:  # noqa: ARG001
     nodes = tuple((share.node_id, share.gpus) for share in event.nodes)
+    _hold_no_more(state, event.job_id)
     state.held[event.job_id] = Held(nodes, event.until, event.reason, event.victims)
 
 
 @_apply.register
 def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
-    held = state.held.pop(event.job_id, None)
+    held = _hold_no_more(state, event.job_id)
     if held is None or event.job_id in state.live:
         return
     for job_id in held.victims:  # nobody waits for what they were to give back
@@ -202,7 +203,7 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
     for part in gang.nodes:
         node = state.nodes[part.node_id]
         holds = tuple(item for item in node.holds if item[0] != event.job_id)
-        _put_node(state, replace(node, holds=holds))
+        put_node(state, replace(node, holds=holds))
     del state.live[event.job_id]
     usage.give_back(state, job, gang, at)
     part_of = {part.node_id: part.incarnation for part in gang.nodes}
@@ -302,18 +303,19 @@ def _(event: NodeAdmitted, state: State, at: datetime) -> None:  # noqa: ARG001
     state.left.pop(info.node_id, None)
     known = state.nodes.get(info.node_id)
     if known is None:
-        _put_node(state, Node(info))
+        put_node(state, Node(info))
         return
     past = known.past
     if known.info.incarnation != info.incarnation:
         past = (*past, known.info.incarnation)[-PAST_INCARNATIONS_KEPT:]
-    _put_node(
+    put_node(
         state,
         replace(
             known,
             info=info,
             admission=known.admission + 1,
             down=None,
+            down_at=None,
             drained=False,
             moving_since=None,
             past=past,
@@ -330,9 +332,9 @@ def _(event: NodeCordoned, state: State, at: datetime) -> None:
             del state.lost[next(iter(state.lost))]
     elif event.reason == "drain":
         moving_since = at if event.move_jobs else None
-        _put_node(state, replace(node, drained=True, moving_since=moving_since))
+        put_node(state, replace(node, drained=True, moving_since=moving_since))
     else:
-        _put_node(state, replace(node, down=event.reason))
+        put_node(state, replace(node, down=event.reason, down_at=at))
         if event.reason == "leaving":
             _forget_left(state, event.node_id)
 
@@ -344,7 +346,7 @@ def _(event: NodeUncordoned, state: State, at: datetime) -> None:  # noqa: ARG00
         state.lost.pop(event.node_id, None)
     else:
         admission = node.admission + 1
-        _put_node(state, replace(node, drained=False, moving_since=None, admission=admission))
+        put_node(state, replace(node, drained=False, moving_since=None, admission=admission))
 
 
 def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:
@@ -366,10 +368,26 @@ def _forget_left(state: State, node_id: str) -> None:
             return
 
 
-def _put_node(state: State, node: Node) -> None:
+def _hold_no_more(state: State, job_id: str) -> Held | None:
+    """Others may have the GPUs that were held for this job."""
+    held = state.held.pop(job_id, None)
+    if held is not None:
+        state.unreservable.forget()
+        for node_id, _ in held.nodes:
+            state.free.searches.grew(node_id)
+    return held
+
+
+def put_node(state: State, node: Node) -> None:
+    """Keep a node as it is now, and what is derived from it."""
     node_id = node.info.node_id
     known = state.nodes.get(node_id)
     state.nodes[node_id] = node
+    if known is None or known.standing != node.standing:
+        state.unreservable.forget()
+        state.failed.pop(node_id, None)
+        if node.down == "failed":
+            state.failed[node_id] = None
     if node.schedulable:
         empty = state.empty.get(node_id)
         if empty is None or known is None or known.info is not node.info:
@@ -390,12 +408,15 @@ def _put_job(state: State, job: Job) -> None:
 def _wait(state: State, job: Job) -> None:
     state.pending[job.job_id] = None
     state.queue.add(job)
+    if job.restarting:
+        state.restarting[job.job_id] = None
 
 
 def _wait_no_more(state: State, job_id: str) -> None:
     if job_id in state.pending:
         del state.pending[job_id]
         state.queue.remove(state.jobs[job_id])
+        state.restarting.pop(job_id, None)
 
 
 def _came_true(state: State, job: Job, at: datetime) -> Job:

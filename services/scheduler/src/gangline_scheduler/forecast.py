@@ -127,6 +127,7 @@ def _cut(state: State, kept: set[str]) -> State:
     """A copy in which only these jobs wait."""
     copy = fork(state)
     copy.pending = {job_id: None for job_id in state.pending if job_id in kept}
+    copy.restarting = {job_id: None for job_id in state.restarting if job_id in kept}
     copy.queue = PendingIndex(state.queue.slot_of)
     for job_id in copy.pending:
         copy.queue.add(copy.jobs[job_id])

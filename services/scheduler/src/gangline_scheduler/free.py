@@ -20,6 +20,7 @@ from operator import itemgetter
 
 from gangline_scheduler.model import Hold, Node
 from gangline_scheduler.overlay import Overlay
+from gangline_scheduler.searches import Searches
 from gangline_scheduler.values import replace
 from gangline_schemas.isolation import Isolation
 
@@ -75,6 +76,18 @@ class FreeNode:
             if hold.team in staying:
                 staying.remove(hold.team)
         return all(name == team for name in staying)
+
+    def is_within(self, other: FreeNode) -> bool:
+        """Whether it gives no gang more room than the other, which is the same node."""
+        if self.cpus > other.cpus or self.memory_gb > other.memory_gb:
+            return False
+        if (self.path, self.labels, self.alone) != (other.path, other.labels, other.alone):
+            return False
+        if not set(self.teams) >= set(other.teams):
+            return False
+        return all(
+            set(indexes) <= set(other.indexes(model)) for model, indexes in self.gpus if indexes
+        )
 
     def less(self, hold: Hold) -> FreeNode:
         """After a gang took this. GPUs that are not free are left out."""
@@ -185,6 +198,7 @@ class FreeIndex:
         self._own: set[tuple[str, int] | tuple[str, int, str]] = set()
         self._own_members: set[str] = set()
         self._shared = False
+        self.searches = Searches()
         for node in nodes:
             self.put(node)
 
@@ -199,6 +213,7 @@ class FreeIndex:
         other._largest, other._resources = self._largest, self._resources  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
         other._shared = False  # noqa: SLF001
+        other.searches = Searches()
         self._own, self._own_members = set(), set()
         return other
 
@@ -211,6 +226,8 @@ class FreeIndex:
         other._largest, other._resources = self._largest, self._resources  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
         other._shared = True  # noqa: SLF001
+        # What is found before it is written is found of its base too.
+        other.searches = self.searches
         return other
 
     def _unshare(self) -> None:
@@ -219,6 +236,7 @@ class FreeIndex:
         self._sums = {key: dict(sums) for key, sums in self._sums.items()}
         self._totals = dict(self._totals)
         self._shared = False
+        self.searches = self.searches.split()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FreeIndex) and self._nodes == other._nodes
@@ -306,6 +324,10 @@ class FreeIndex:
         if self._shared:
             self._unshare()
         before = self._nodes.get(node.node_id)
+        if self.searches:
+            self.searches.shrank()
+            if before is None or not node.is_within(before):
+                self.searches.grew(node.node_id)
         if before is not None and before.path == node.path and before.home == node.home:
             self._count(before, -1)
         else:
@@ -322,6 +344,7 @@ class FreeIndex:
         node = self._nodes.pop(node_id, None)
         if node is None:
             return
+        self.searches.shrank()
         self._count(node, -1)
         for domain in node.path[1:-1]:
             if domain != node_id:

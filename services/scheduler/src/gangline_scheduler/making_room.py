@@ -21,10 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from gangline_scheduler import moving
+from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.defragment import defragment, moves_left
+from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.preemption import preempt, urgent
 from gangline_scheduler.policy.reclaim import reclaim
@@ -106,10 +108,11 @@ def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
 
 
 def _qualifies(scene: Scene, job: Job) -> bool:
-    if _has_a_claim(scene, job):
-        return True
-    apart = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
-    return apart and scene.ceilings.allows(scene.state, job)
+    if not _has_a_claim(scene, job):
+        apart = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
+        if not apart or not scene.ceilings.allows(scene.state, job):
+            return False
+    return holdable(scene.state, next_demand(job, scene.state))
 
 
 def _has_a_claim(scene: Scene, job: Job) -> bool:

@@ -284,7 +284,9 @@ class Demand:
 
     def least(self) -> Demand:
         """The same for its fewest GPUs and no more."""
-        return replace(self, gpus=self.fewest or self.gpus, fewest=None, counts=())
+        if self.fewest is None:
+            return self
+        return replace(self, gpus=self.fewest, fewest=None, counts=())
 
     def smaller(self) -> Sequence[int]:
         """What else it may have than `gpus`: less, rising; nothing for one that is not elastic."""
@@ -341,7 +343,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that joined. `down` says why it takes no gangs.
+    """A node that joined. `down` says why it takes no gangs, `down_at` since when.
 
     `admission` counts how often it was admitted, `led` the rendezvous that it was given.
     `drained` ones take no gangs; `moving_since`: those there were told to go on elsewhere.
@@ -356,11 +358,17 @@ class Node:
     led: int = 0
     past: tuple[str, ...] = ()
     holds: tuple[tuple[str, Hold], ...] = ()
+    down_at: datetime | None = None
 
     @property
     def schedulable(self) -> bool:
         """Whether gangs may be placed here."""
         return self.down is None and not self.drained
+
+    @property
+    def standing(self) -> tuple[str, int, datetime | None, bool]:
+        """What changes when it joins, fails, returns or is drained, and never with its gangs."""
+        return self.info.incarnation, self.admission, self.down_at, self.drained
 
     @property
     def gpu_models(self) -> tuple[tuple[int, str], ...]:

@@ -23,12 +23,12 @@ from gangline_scheduler.model import Job, Node
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.elastic import (
-    ELSEWHERE,
     Shrinking,
     growth,
     may_give,
     shrinking,
 )
+from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.statement import Statement
@@ -132,10 +132,12 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
     if not any(may_give(state.jobs[job_id], plan.now, policy) for job_id in state.live):
         return False
     walk = in_order(policy.order, lambda: state, plan.now)
-    waiting = (job for job in walk if job.job_id not in state.held)
+    waiting = (
+        job
+        for job in walk
+        if job.job_id not in state.held and holdable(state, next_demand(job, state))
+    )
     for job in islice(waiting, 1 if policy.order.strict else HELPED):
-        if job.waiting is not None and job.waiting.code in ELSEWHERE - {"quota"}:
-            continue
         if shrink_for(plan, policy, job):
             return True
     return False

@@ -11,10 +11,21 @@ from collections.abc import Callable
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
 from gangline_scheduler import usage
-from gangline_scheduler.evolve import _put_node
+from gangline_scheduler.evolve import put_node
 from gangline_scheduler.state import State
 
-DERIVED = frozenset({"queue", "free", "empty", "used", "used_models"})
+DERIVED = frozenset(
+    {
+        "queue",
+        "free",
+        "empty",
+        "used",
+        "used_models",
+        "restarting",
+        "failed",
+        "unreservable",
+    }
+)
 CONFIGURED = frozenset({"levels", "mix_from"})
 ORDERS = frozenset({"pending", "live"})
 
@@ -27,9 +38,18 @@ def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
 def rebuild(state: State) -> None:
     """Derive what is left out of a snapshot, in place. O(nodes + jobs)."""
     for node in list(state.nodes.values()):
-        _put_node(state, node)
+        put_node(state, node)
+    failed = [
+        (node.down_at, node_id)
+        for node_id, node in state.nodes.items()
+        if node.down == "failed" and node.down_at is not None
+    ]
+    state.failed = {node_id: None for _, node_id in sorted(failed)}
     for job_id in state.pending:
-        state.queue.add(state.jobs[job_id])
+        job = state.jobs[job_id]
+        state.queue.add(job)
+        if job.restarting:
+            state.restarting[job_id] = None
     usage.recount(state)
 
 

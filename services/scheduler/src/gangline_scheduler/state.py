@@ -16,6 +16,7 @@ from gangline_scheduler.free import LEVELS, FreeIndex
 from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage, Wait
 from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.queue import PendingIndex, Slot
+from gangline_scheduler.searches import Searches
 from gangline_schemas.isolation import Isolation
 
 LOST_NODES_KEPT = 10_000
@@ -35,7 +36,9 @@ class State:
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
-    by team and model. `levels` and `mix_from` (free.empty_of) are the configuration's.
+    by team and model; `restarting`: pending jobs that failed; `failed` nodes, the last to fail
+    last; `unreservable`: gangs that would not fit if all that runs had ended. `levels` and
+    `mix_from` (free.empty_of) are the configuration's.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -57,6 +60,9 @@ class State:
     empty: FreeIndex = field(default_factory=FreeIndex)
     used: dict[str, int] = field(default_factory=dict)
     used_models: dict[tuple[str, str], int] = field(default_factory=dict)
+    restarting: dict[str, None] = field(default_factory=dict)
+    failed: dict[str, None] = field(default_factory=dict)
+    unreservable: Searches = field(default_factory=Searches)
     levels: tuple[str, ...] = LEVELS
     mix_from: Isolation | None = None
 
@@ -75,16 +81,19 @@ def fork(state: State) -> State:
 
     Its memory of ended runs begins empty: that one is large, and not needed there.
     """
-    return _copied(state, dict, FreeIndex.copy)
+    return _copied(state, dict, FreeIndex.copy, Searches())
 
 
 def branch(state: State) -> State:
     """As `fork`, to use for as long as the given state stays as it is. O(teams + groups)."""
-    return _copied(state, Overlay, FreeIndex.branch)
+    return _copied(state, Overlay, FreeIndex.branch, state.unreservable.split())
 
 
 def _copied(
-    state: State, copied: Callable[[Any], Any], index: Callable[[FreeIndex], FreeIndex]
+    state: State,
+    copied: Callable[[Any], Any],
+    index: Callable[[FreeIndex], FreeIndex],
+    unreservable: Searches,
 ) -> State:
     """`copied` and `index` are for what grows with the cluster or the queue."""
     return State(
@@ -107,6 +116,9 @@ def _copied(
         empty=index(state.empty),
         used=dict(state.used),
         used_models=dict(state.used_models),
+        restarting=dict(state.restarting),
+        failed=dict(state.failed),
+        unreservable=unreservable,
         levels=state.levels,
         mix_from=state.mix_from,
     )

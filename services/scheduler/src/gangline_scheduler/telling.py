@@ -8,8 +8,9 @@ further off is estimated once it is closer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from itertools import islice
+from itertools import cycle, islice
 
 from gangline_scheduler.cycle import reservations
 from gangline_scheduler.forecast import forecast
@@ -24,6 +25,8 @@ from gangline_schemas.events.scheduling import JobWaiting
 
 REASONED = 50
 REASON_EVERY = timedelta(seconds=15)
+KINDS_EXPLAINED = 10
+"""So many kinds of jobs are looked at on a tick, in turn: each may take a look at every node."""
 FORETOLD = 10
 FORETOLD_ENDS = 20
 
@@ -38,7 +41,7 @@ def give_reasons(plan: Plan, policy: Policy, made: list[Reservation] | None = No
         return
     explainer = _explainer(plan, policy, made)
     first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
-    for job in first:
+    for job in _in_turn(first, explainer, plan):
         _tell(plan, job, explainer.explain(job))
     if policy.foretell:
         _foretell(plan, policy, [job.job_id for job in first[:FORETOLD]])
@@ -54,6 +57,16 @@ def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
         _tell(plan, job, later())
         return
     _tell(plan, job, _explainer(plan, policy).explain(job))
+
+
+def _in_turn(first: Sequence[Job], explainer: Explainer, plan: Plan) -> list[Job]:
+    """The jobs whose kinds have their turn on this tick: all, if they are of few kinds."""
+    kinds = dict.fromkeys(explainer.kind(job) for job in first)
+    if len(kinds) <= KINDS_EXPLAINED:
+        return [*first]
+    begin = int(plan.now.timestamp()) * KINDS_EXPLAINED % len(kinds)
+    turn = set(islice(cycle(kinds), begin, begin + KINDS_EXPLAINED))
+    return [job for job in first if explainer.kind(job) in turn]
 
 
 def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:

@@ -65,7 +65,8 @@ class Preemption:
 class Policy:
     """How the scheduler decides. The defaults are the platform's own.
 
-    `reserve_after`: a job that waited longer gets a reservation, in the given mode.
+    `reserve_after`: a job that waited longer gets a reservation, in the given mode; a node that
+    failed is expected back within `node_return`.
     `default_runtime`: for jobs that say nothing, of teams without a past.
     `mix_from`: nodes of a weaker isolation hold one team's gangs at a time; None: all mix them.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
@@ -78,6 +79,7 @@ class Policy:
     levels: tuple[str, ...] = LEVELS
     reservation: Mode = "easy"
     reserve_after: timedelta = timedelta(minutes=30)
+    node_return: timedelta = timedelta(minutes=15)
     default_runtime: timedelta = timedelta(hours=24)
     resize_every: timedelta = timedelta(minutes=30)
     drain_within: timedelta = timedelta(minutes=30)

@@ -25,6 +25,7 @@ from datetime import datetime
 from gangline_scheduler.allocate import demand_from, next_demand
 from gangline_scheduler.model import Demand, Job
 from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.eligible import eligible
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.order import examples
 from gangline_scheduler.policy.placement import Placement, models, room
@@ -37,8 +38,6 @@ from gangline_schemas.job import JobState
 
 ASKED = 32
 """So many gangs are asked for GPUs for one waiting job."""
-ELSEWHERE = frozenset({"quota", "shape", "gpu_type"})
-"""Who waits for these waits for no GPU that is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +154,14 @@ def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
 
 
 def _wanted(found: Placement, snapshot: Snapshot, state: State) -> bool:
-    """Whether somebody waits who could use GPUs that are free on those nodes."""
+    """Whether an eligible job waits that could use GPUs that are free on those nodes."""
     nodes = [node for part in found.parts if (node := snapshot.free.get(part.node_id)) is not None]
+    ceilings = Ceilings(state)
     for job in examples(state):
-        if job.waiting is not None and job.waiting.code in ELSEWHERE:
-            continue
         demand = next_demand(job, state)
-        if any(room(demand, node, model) for node in nodes for model in models(demand)):
+        if not any(room(demand, node, model) for node in nodes for model in models(demand)):
+            continue
+        if eligible(state, ceilings, job):
             return True
     return False
 

@@ -117,6 +117,31 @@ def _place_outside(
     return None
 
 
+def lacking(demand: Demand, free: FreeIndex, levels: tuple[str, ...]) -> int:
+    """GPUs that are missing where there is most room for the gang, of all that it may span."""
+    widest = [number for number, _ in reached(demand, levels)]
+    number = widest[-1] if widest else 0
+    most = 0
+    for model in models(demand):
+        rooms: dict[str, int] = {}
+        for node in free.some(model):
+            if node.node_id not in demand.never:
+                domain = node.path[number]
+                rooms[domain] = rooms.get(domain, 0) + room(demand, node, model)
+        most = max(most, *rooms.values(), 0)
+    return (demand.fewest or demand.gpus) - most
+
+
+def most_room(demand: Demand, free: FreeIndex, node_id: str) -> int | None:
+    """Ranks of the gang that a node holds; 0 where it must not go, None: no such node."""
+    node = free.get(node_id)
+    if node is None:
+        return None
+    if node_id in demand.never:
+        return 0
+    return max(room(demand, node, model) for model in models(demand))
+
+
 def reached(demand: Demand, levels: tuple[str, ...]) -> list[tuple[int, str]]:
     """The levels above one node that a gang may span, closest first, as (index of path, name)."""
     known = [*enumerate(levels, start=1), (len(levels) + 1, CLUSTER)]

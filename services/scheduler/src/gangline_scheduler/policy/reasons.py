@@ -52,14 +52,18 @@ class Explainer:
         self._holding: str | None = None
         self._known: dict[tuple[str, Demand, str], Reason] = {}
 
+    def kind(self, job: Job) -> tuple[str, Demand, str]:
+        """The same for jobs that wait for the same reason."""
+        own = any(reservation.job_id == job.job_id for reservation in self._reserved)
+        return job.team, next_demand(job, self._state), job.job_id if own else ""
+
     def explain(self, job: Job) -> Reason:
         """Why this job waits."""
         held = self._state.held.get(job.job_id)
         if held is not None:
             return _making_room(held)
-        demand = next_demand(job, self._state)
-        own = any(reservation.job_id == job.job_id for reservation in self._reserved)
-        kind = (job.team, demand, job.job_id if own else "")
+        kind = self.kind(job)
+        demand = kind[1]
         if kind not in self._known:
             self._known[kind] = (
                 self._quota(job)

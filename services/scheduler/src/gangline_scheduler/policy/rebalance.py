@@ -25,6 +25,7 @@ from gangline_scheduler.allocate import allocate, next_demand
 from gangline_scheduler.model import Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
@@ -70,7 +71,11 @@ def run_pass(plan: Plan, policy: Policy) -> None:
 
     def waiting() -> Iterator[Job]:
         jobs_in_order = in_order(order, lambda: state, now)
-        return (job for job in jobs_in_order if ceilings.allows(state, job))
+        return (
+            job
+            for job in jobs_in_order
+            if ceilings.allows(state, job) and holdable(state, next_demand(job, state))
+        )
 
     everybody = _all_that_wait(waiting(), gpus - sum(job.held_gpus for job in rest))
     if everybody is not None:

@@ -1,31 +1,39 @@
 """Reservations: when and where a gang that has waited too long will start.
 
 Running gangs are taken away in the order of their expected ends until the waiting gang fits: that
-is its start and its place. Until then a job may use those GPUs only if it is expected to end before
-the start (backfill); a longer one gets what the reserved gang leaves over. So a reserved gang is
-not delayed but by wrong estimates, and no GPU that can be used idles for it.
+is its start and its place. A node that failed is expected back, empty, `node_return` after that:
+so a gang that lost one of its nodes keeps what is left of its GPUs for so long, and if the node
+never comes back, no GPU waits longer for it. Until then a job may use those GPUs only if it is
+expected to end before the start (backfill); a longer one gets what the reserved gang leaves over.
+So a reserved gang is not delayed but by wrong estimates, and no GPU that can be used idles for it.
 
 `easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`: each
 gets what those before it leave, until they start and until they end.
-Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free).
+Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free); one
+placement for a gang that would not fit after the last end either (`fits_at_last`), once until a
+node joins or fails, or GPUs are no longer held (searches.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
+from gangline_scheduler.free import FreeNode, empty_of
 from gangline_scheduler.model import Demand, Job
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.state import State
 
 Mode = Literal["off", "easy", "conservative"]
 DEPTH: dict[Mode, int] = {"off": 0, "easy": 1, "conservative": 10}
 
 Ends = list[tuple[datetime, str, Job]]
 """Running gangs by their expected ends: (end, job id, job)."""
+Returns = Sequence[tuple[datetime, FreeNode]]
+"""Nodes that are expected back, each with when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ def reserve(
     *,
     made: Made = (),
     kept: Snapshot | None = None,
+    returns: Returns = (),
 ) -> Reservation | None:
     """The earliest start; None when the gang would not fit even after the last end.
 
@@ -68,19 +77,34 @@ def reserve(
     later = snapshot.copy()
     trial = Statement(later)
     found, start = _place(demand, later, made, now), now
-    over: list[tuple[datetime, str, Job | None]] = [(end, item.job_id, None) for end, item in made]
-    for end, _, running in sorted([*ends, *over], key=lambda entry: entry[:2]):
+    over = [(end, item.job_id, None) for end, item in made]
+    back = [(at, node.node_id, node) for at, node in returns]
+    changes: list[tuple[datetime, str, Job | FreeNode | None]] = [*ends, *over, *back]
+    for at, _, change in sorted(changes, key=lambda entry: entry[:2]):
         if found is not None:
             break
-        if running is not None:
-            trial.evict(running)
-        start = max(now, end)
+        if isinstance(change, FreeNode):
+            later.free.put(change)
+        elif change is not None:
+            trial.evict(change)
+        start = max(now, at)
         if later.free_gpus >= (demand.fewest or demand.gpus):
             found = _place(demand, later, made, start)
     if found is None:
         return None
     left = tuple((part.node_id, _free(later, part.node_id)) for part in found.parts)
     return Reservation(job_id, start, found, _kept(left, kept or snapshot), left)
+
+
+def returning(state: State, now: datetime, within: timedelta) -> Returns:
+    """The nodes that failed less than so long ago, as if nothing ran there, and when it is over."""
+    found: list[tuple[datetime, FreeNode]] = []
+    for node_id in state.failed:
+        node = state.nodes[node_id]
+        if node.down_at is not None and not node.drained and now < node.down_at + within:
+            whole = empty_of(node, levels=state.levels, mix_from=state.mix_from)
+            found.append((node.down_at + within, whole))
+    return found
 
 
 def _place(demand: Demand, later: Snapshot, made: Made, at: datetime) -> Placement | None:

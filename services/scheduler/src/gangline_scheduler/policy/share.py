@@ -1,36 +1,42 @@
 """How many GPUs a team may hold now, of which models, along the tree of teams.
 
 A team may always hold its limit. It may hold `borrow_limit` more as long as no *other* team has a
-pending job that would fit into what that team is guaranteed: guarantees come first. What a team
-holds counts for every team above it, so a job must fit at each level. GPU models that a team of
-the line does not allow are left out; a team whose budget of the month is spent starts nothing.
+pending job that would fit into what that team is guaranteed: guarantees come first. Only a job that
+could start counts (eligible.py): nodes could hold it, and its team may have it without borrowing.
+What a team holds counts for every team above it, so a job must fit at each level. GPU models that a
+team of the line does not allow are left out; a team whose budget of the month is spent starts
+nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
+from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Demand, Job
+from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import examples
 from gangline_scheduler.state import State
 from gangline_schemas.job import TeamConfig
 from gangline_schemas.teams import line, type_limits
 
 STUCK = frozenset({"shape", "gpu_type"})
+"""Reasons of jobs whose start cannot be foretold: no nodes that are there could hold them."""
 
 
 class Ceilings:
     """What each team may hold in one pass.
 
-    Pending jobs that no admitted nodes can hold do not stand in the way of borrowing. Cost: the
-    depth of the tree for each question; O(groups of pending jobs), once, and only if a team that
-    may borrow is at its limit.
+    Cost: the depth of the tree for each question; O(groups of pending jobs), once, and only if a
+    team that may borrow is at its limit.
     """
 
     def __init__(self, state: State) -> None:
         self._at_start = state
-        self._smallest: dict[str, int] | None = None
+        self._owed: dict[str, list[Job]] | None = None
+        self._holdable: dict[str, bool] = {}
         self._types: dict[str, dict[str, tuple[int | None, str]] | None] = {}
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
 
@@ -89,14 +95,44 @@ class Ceilings:
         )
 
     def creditor(self, state: State, team: str) -> str | None:
-        """Another team with a pending job that fits into its guarantee; None when there is none."""
-        for other, fewest in self._smallest_jobs().items():
-            known = state.teams.get(other)
-            if known is None or state.used.get(other, 0) + fewest > known.config.gpu_guarantee:
+        """Another team with a job that could start within its guarantee; None: there is none."""
+        for other, waiting in self._waiting().items():
+            if other in self._names(team) or team in self._names(other):
                 continue
-            if other not in self._names(team) and team not in self._names(other):
+            left = min(
+                config.gpu_limit - state.used.get(config.team, 0) for config in self._line(other)
+            )
+            guarantee = state.teams[other].config.gpu_guarantee - state.used.get(other, 0)
+            if any(self._could_start(state, job) for job in _up_to(min(left, guarantee), waiting)):
                 return other
         return None
+
+    def _could_start(self, state: State, job: Job) -> bool:
+        """Whether its team may have it and nodes could hold it; its GPUs fit into the limits."""
+        if self.broke(state, job.team) is not None:
+            return False
+        demand: Demand | None = next_demand(job, self._at_start).least()
+        allowed = self._allowed(job.team)
+        if demand is not None and allowed is not None:
+            demand = _of_models(state, demand, allowed)
+        if demand is None:
+            return False
+        if job.job_id not in self._holdable:
+            self._holdable[job.job_id] = holdable(self._at_start, demand)
+        return self._holdable[job.job_id]
+
+    def _waiting(self) -> dict[str, list[Job]]:
+        """Pending jobs of teams with a guarantee, by team; of equal ones the first; small first."""
+        if self._owed is None:
+            found: dict[str, list[Job]] = {}
+            for job in examples(self._at_start):
+                team = self._at_start.teams.get(job.team)
+                if team is not None and team.config.gpu_guarantee:
+                    found.setdefault(job.team, []).append(job)
+            for jobs in found.values():
+                jobs.sort(key=lambda job: (job.fewest, job.job_id))
+            self._owed = dict(sorted(found.items()))
+        return self._owed
 
     def _line(self, team: str) -> tuple[TeamConfig, ...]:
         """The team and those above it; the tree stays as it is for the pass."""
@@ -117,17 +153,10 @@ class Ceilings:
             )
         return self._types[team]
 
-    def _smallest_jobs(self) -> dict[str, int]:
-        """GPUs of the smallest pending job of each team that some nodes could hold."""
-        if self._smallest is None:
-            self._smallest = {}
-            for job in examples(self._at_start):
-                if job.waiting is None or job.waiting.code not in STUCK:
-                    fewest = job.spec.resources.min_gpus or job.gpus
-                    known = self._smallest.get(job.team, fewest)
-                    self._smallest[job.team] = min(known, fewest)
-            self._smallest = dict(sorted(self._smallest.items()))
-        return self._smallest
+
+def _up_to(gpus: int, jobs: Iterable[Job]) -> Iterable[Job]:
+    """The jobs that so many GPUs are enough for; the smallest come first."""
+    return takewhile(lambda job: job.fewest <= gpus, jobs)
 
 
 def _of_models(
