@@ -8,10 +8,12 @@ from datetime import timedelta
 import pytest
 
 from builders_deciding import START, Drive, only, spec, team
+from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
 from gangline_quota.decide import Quota
 from gangline_quota.state import REJECTED_KEPT, State
 from gangline_schemas.base import Event, FieldError
+from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -290,3 +292,21 @@ def test_the_file_read_again_does_not_undo_a_later_request(quota: Drive[State]) 
     assert quota.give(from_file) == []
     assert only(quota.give(edited), TeamConfigured).config.gpu_limit == 16
     assert only(quota.give(from_file), TeamConfigured).config.gpu_limit == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "counts"),
+    [
+        (timedelta(0), timedelta(0)),
+        (-timedelta(minutes=9), -timedelta(minutes=9)),
+        (-timedelta(days=400), timedelta(0)),
+        (timedelta(days=400), timedelta(0)),
+    ],
+)
+def test_a_producers_clock_gives_its_job_no_place_in_the_queue(
+    quota: Drive[State], said: timedelta, counts: timedelta
+) -> None:
+    submitted = JobSubmitted(job_id="a", spec=spec("nlp", 1), user="ada")
+    envelope = Envelope("in", "/t", quota.now + said, "a", submitted)
+    admitted = only(quota.take(Received(envelope, "t", 0, 99)), JobAdmitted)
+    assert admitted.submitted_at == quota.now + counts

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Generic, NoReturn, TypeVar
 
 import structlog
@@ -39,6 +38,7 @@ from .asking import Asked
 from .lifecycle import Context, run
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
+from .steady_clock import SteadyClock
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
@@ -238,11 +238,13 @@ def run_decider(
             on_start(bus, context)
         threads = None if performer is None else ThreadPerformer(performer)
 
+        clock = SteadyClock()
+
         def make(shard: int) -> DeciderLoop[StateT]:
             return DeciderLoop(
                 bus,
                 decider,
-                lambda: datetime.now(UTC),
+                clock,
                 names=names,
                 settings=LoopSettings(
                     shard=shard,

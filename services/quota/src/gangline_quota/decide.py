@@ -26,6 +26,7 @@ from gangline_quota.evolve import apply
 from gangline_quota.state import ActiveJob, EndedJob, State
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
+from gangline_schemas.clocks import believed
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
@@ -89,7 +90,8 @@ class Quota:
         envelope = item.envelope
         match envelope.data:
             case JobSubmitted() | PromotionRequested() as submitted:
-                return _submitted(state, submitted, envelope.time, self._data_approvals)
+                at = believed(envelope.time, now)
+                return _submitted(state, submitted, at, self._data_approvals)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, envelope.id)
             case TeamConfigureRequested() | TeamsConfigureRequested() as request:
