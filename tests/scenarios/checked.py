@@ -17,8 +17,8 @@ from gangline_schemas.base import Event
 class Checked(Cluster):
     """The scheduler with these settings, without teams or nodes.
 
-    `thorough`: also that deciding changes nothing, that what is remembered of searches decides
-    nothing, and that the same input again leads to nothing.
+    What is remembered of searches decides nothing: looked at on each tick. `thorough`: on each
+    input, and also that deciding changes nothing and the same input again leads to nothing.
     """
 
     def __init__(self, settings: SchedulerSettings, *, thorough: bool = True) -> None:
@@ -31,7 +31,7 @@ class Checked(Cluster):
         mark = fingerprint(self.state) if self.thorough else ""
         decisions = list(self.decider.decide(self.state, item, self.now))
         assert not self.thorough or fingerprint(self.state) == mark, "decide changed the state"
-        if self.thorough:
+        if self.thorough or isinstance(item, Tick):
             assert decisions == self._decided_without_memory(item), "a memory decided"
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
