@@ -30,9 +30,9 @@ from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
 from gangline_gateway.scheduler_door import SchedulerDoor
-from gangline_gateway.serving import HttpServer
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
+from gangline_gateway.user_limits import RequestLimits
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.door import Desk, Door
@@ -46,6 +46,7 @@ from gangline_schemas.events.requests import TeamConfigureRequested
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.job import TeamConfig
 from gangline_service.asking import Asked
+from gangline_service.http_server import HttpServer
 from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
@@ -147,6 +148,7 @@ class GatewayScene:
             scheduler=SchedulerDoor([self.door.address.url], TOKENS["svc"], answer_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,
         )
+        self.limits = RequestLimits(per_s=100_000, burst=100_000)
         self._telemetry = start_telemetry("gateway", "test")
         self._stopping = threading.Event()
         self.failures: list[BaseException] = []
@@ -161,6 +163,7 @@ class GatewayScene:
             TokenBook.load(self.tokens_file),
             self._telemetry.meter("test"),
             self._telemetry.tracer("test"),
+            self.limits,
         )
 
     def start(self) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException
@@ -13,6 +11,7 @@ import pytest
 
 from builders_deciding import spec
 from builders_scheduler import Cluster, node
+from certificates import certificate
 from gangline_gateway.scheduler_door import AuthorityFileError, AwayError, SchedulerDoor
 from gangline_scheduler.__main__ import door_of
 from gangline_scheduler.config import SchedulerSettings
@@ -25,24 +24,6 @@ from gangline_service.tokens import Role, TokenEntry, write_tokens
 
 TOKEN = "service-token"
 ANSWER_S = 20.0
-
-
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed certificate of 127.0.0.1, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make a certificate with")
-    cert, key = folder / f"{name}.pem", folder / f"{name}-key.pem"
-    subprocess.run(
-        [
-            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-            "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
-            "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert),
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return cert, key
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayScene) -> 
                 yield f"{len(batch.records)}"
                 await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
 
-        response = Streams(1).response(parts())  # type: ignore[arg-type]
+        response = Streams(1).response(parts(), "ada")  # type: ignore[arg-type]
         return [str(part) async for part in response.body_iterator]
 
     _, first, last = asyncio.run(slow())

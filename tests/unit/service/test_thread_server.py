@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ class Waits(BaseHTTPRequestHandler):
     server: Door
 
     def do_GET(self) -> None:
+        self.server.arrived(self.connection)
         self.server.asked.set()
         assert self.server.let_go.wait(DEADLINE_S)
         self.send_response_only(200)
@@ -27,8 +29,12 @@ class Waits(BaseHTTPRequestHandler):
 
 
 class Door(ThreadServer):
-    def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Waits, name="door", close_within_s=0.05, at_once=1)
+    def __init__(self, port: int = 0, at_once: int = 1) -> None:
+        self.now_s = 0.0
+        super().__init__(
+            ("127.0.0.1", port), Waits, name="door", close_within_s=0.05, at_once=at_once,
+            arrive_s=5, clock=lambda: self.now_s,
+        )  # fmt: skip
         self.asked, self.let_go = threading.Event(), threading.Event()
 
 
@@ -89,3 +95,48 @@ def test_the_next_one_listens_at_the_same_port_at_once(door: Door) -> None:
     assert answer(connection).startswith(b"HTTP/1.0 200")  # it hung up first: its end lingers
     door.close()
     Door(door.port).close()
+
+
+def slow(door: Door) -> socket.socket:
+    """A connection that never sends all of its request."""
+    connection = socket.create_connection(("127.0.0.1", door.port), DEADLINE_S)
+    connection.sendall(b"GET / HTTP/1.0\r\nX-Slow: ")
+    return connection
+
+
+def test_a_request_that_trickles_in_is_cut_in_its_time(door: Door) -> None:
+    connection = slow(door)
+    connection.settimeout(0.1)
+    for _ in range(300):
+        door.now_s += 1.0
+        with contextlib.suppress(TimeoutError):
+            assert connection.recv(1) == b""
+            break
+        connection.sendall(b"a")  # a piece gains no time
+    else:
+        pytest.fail("it was never cut")
+    connection.close()
+
+
+def test_slow_connections_make_room_for_one_that_asks() -> None:
+    door = Door(at_once=4)
+    door.let_go.set()
+    door.start()
+    try:
+        waiting = [slow(door) for _ in range(20)]
+        for _ in range(3):
+            assert answer(ask(door)).startswith(b"HTTP/1.0 200")
+        assert answer(waiting[0]) == b"", "the oldest one made room"
+        for connection in waiting:
+            connection.close()
+    finally:
+        door.close()
+
+
+def test_a_request_that_has_arrived_makes_no_room(door: Door) -> None:
+    first = ask(door)
+    assert door.asked.wait(DEADLINE_S)
+    door.now_s = 100.0
+    assert answer(slow(door)).startswith(b"HTTP/1.0 503")
+    door.let_go.set()
+    assert answer(first).startswith(b"HTTP/1.0 200")

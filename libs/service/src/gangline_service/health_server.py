@@ -18,7 +18,7 @@ from .bound_address import BoundAddress
 from .health import Health
 from .loopback import is_loopback
 from .redaction import redact_text
-from .thread_server import ThreadServer
+from .thread_server import ARRIVE_S, ThreadServer
 
 _JSON = "application/json"
 
@@ -132,7 +132,7 @@ class _Server(ThreadServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = 5  # seconds for a client to send its request
+    timeout = ARRIVE_S
 
     def parse_request(self) -> bool:
         if not super().parse_request():
@@ -143,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def do_GET(self) -> None:
+        self.server.arrived(self.connection)
         owner = self.server.owner
         if not owner.knows(self.headers.get_all("Host") or []):
             self._send(HTTPStatus.FORBIDDEN, b'{"error":"wrong Host header"}', _JSON)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+LOOPBACK = "127.0.0.1"
+
 
 def is_loopback(host: str) -> bool:
     """Whether a host name or address (IPv6 without brackets) is this machine's loopback.

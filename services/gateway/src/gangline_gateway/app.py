@@ -22,6 +22,7 @@ from gangline_gateway.routes.logs import logs
 from gangline_gateway.routes.reports import reports
 from gangline_gateway.routes.runs import runs
 from gangline_gateway.routes.topics import topics
+from gangline_gateway.user_limits import RequestLimits, RequestRates
 from gangline_service.tokens import TokenBook
 
 OPENAPI_PATH = "/v1/openapi.json"
@@ -62,6 +63,13 @@ def routes(gate: Gate) -> FastAPI:
     return app
 
 
-def create_app(gate: Gate, names: Names, tokens: TokenBook, meter: Meter, tracer: Tracer) -> Doors:
+def create_app(
+    gate: Gate,
+    names: Names,
+    tokens: TokenBook,
+    meter: Meter,
+    tracer: Tracer,
+    limits: RequestLimits | None = None,
+) -> Doors:
     """The application as it is served: nothing is reached but through the doors."""
-    return Doors(routes(gate), names, tokens, meter, tracer)
+    return Doors(routes(gate), names, tokens, meter, tracer, RequestRates(limits))

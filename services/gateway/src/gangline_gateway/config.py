@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from gangline_gateway.user_limits import RequestLimits
+from gangline_service.connections import ConnectionLimits
 from gangline_service.loopback import is_loopback
 from gangline_service.settings import ServiceSettings
 
@@ -49,6 +51,20 @@ class Settings(ServiceSettings):
     """How long a request waits to see what was decided about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500
     """Open event streams; further ones get 503."""
+    streams_per_user: Annotated[int, Field(ge=1)] = 100
+    """Open event streams of one token; further ones get 429."""
+    requests_per_s: Annotated[float, Field(gt=0)] = 100.0
+    """Requests of one token a second, on average; further ones get 429."""
+    requests_burst: Annotated[int, Field(ge=1)] = 300
+    """Requests of one token that may come at once after a pause."""
+    requests_at_once: Annotated[int, Field(ge=1)] = 32
+    """Requests of one token that are being answered; further ones get 429."""
+    connections_per_user: Annotated[int, Field(ge=1)] = 200
+    """Open connections of one token; of further ones idle ones make room, else they get 429."""
+    connections: Annotated[int, Field(ge=1)] = 1500
+    """Open connections that showed a token."""
+    connections_unproven: Annotated[int, Field(ge=16)] = 256
+    """Open connections that showed no token yet: one more ends the oldest of the same address."""
 
     @field_validator("clickhouse_url")
     @classmethod
@@ -88,6 +104,24 @@ class Settings(ServiceSettings):
                 "or bind to 127.0.0.1"
             )
         return self
+
+    @property
+    def tls(self) -> tuple[Path, Path] | None:
+        """Certificate and key, None for plain HTTP."""
+        cert, key = self.tls_cert, self.tls_key
+        return None if cert is None or key is None else (cert, key)
+
+    def request_limits(self) -> RequestLimits:
+        """What one user may send."""
+        return RequestLimits(self.requests_per_s, self.requests_burst, self.requests_at_once)
+
+    def connection_limits(self) -> ConnectionLimits:
+        """How many connections may be open."""
+        return ConnectionLimits(
+            unproven=self.connections_unproven,
+            proven=self.connections,
+            per_user=self.connections_per_user,
+        )
 
     @property
     def loopback(self) -> bool:

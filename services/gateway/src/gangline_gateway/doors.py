@@ -2,15 +2,17 @@
 
 1. Host: browsers reach loopback by DNS rebinding, so only known names are answered (421).
 2. Origin: a page of another origin gets nothing (403).
-3. Token: `Authorization: Bearer ...` of the file of tokens (401).
-4. Size: a body above its route's limit is cut off (413), and so are large headers (431).
+3. Token: `Authorization: Bearer ...` of the file of tokens (401). From here on its connection
+   counts as the user's (gangline_service.connections).
+4. Share: a user's connections, rate and unanswered requests are bounded (429).
+5. Size: a body above its route's limit is cut off (413), and so are large headers (431); one that
+   trickles in is given up (408).
 Then the request runs in a span of its own, is counted, and leaves one line in the log: method,
 route, status, time and whose token it was; never a query, header or body.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +27,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline_bus.tracing import context_of
 from gangline_gateway import problems
-from gangline_gateway.problems import ProblemError
+from gangline_gateway.problems import ProblemError, too_many
+from gangline_gateway.sse import MEDIA_TYPE
+from gangline_gateway.user_limits import RequestRates
+from gangline_service.http_server import proven
+from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, TokenBook
 
 log = structlog.get_logger(__name__)
@@ -34,7 +40,6 @@ JSON_LIMIT_BYTES = 1 << 20
 BUNDLE_LIMIT_BYTES = 64 << 20
 HEADERS_LIMIT_BYTES = 32 << 10
 BUNDLES_PATH = "/v1/code-bundles"
-BODY_TIMEOUT_S = 60.0
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -89,6 +94,7 @@ class Doors:
     tokens: TokenBook
     meter: Meter
     tracer: Tracer
+    rates: RequestRates = field(default_factory=RequestRates)
     limits: Mapping[str, int] = field(default_factory=lambda: {BUNDLES_PATH: BUNDLE_LIMIT_BYTES})
 
     def __post_init__(self) -> None:
@@ -125,13 +131,36 @@ class Doors:
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         try:
             principal = self._check(headers)
+            scope.setdefault("state", {})["principal"] = principal
+            if not proven(scope, principal.name):
+                raise too_many("no more connections", 1)
             limit = self.limits.get(scope["path"], JSON_LIMIT_BYTES)
             _check_length(headers, limit)
+            self.rates.begin(principal.name)
         except ProblemError as error:
             await problems.response(error, scope["trace_id"])(scope, receive, send)
             return
-        scope.setdefault("state", {})["principal"] = principal
-        await self.app(scope, _limited(receive, limit), send)
+        await self._share(scope, _limited(receive, limit), send, principal.name)
+
+    async def _share(self, scope: Scope, receive: Receive, send: Send, user: str) -> None:
+        """Run a request of this user; once it is a stream, it is counted as one (sse.py)."""
+        counted = True
+
+        def done() -> None:
+            nonlocal counted
+            if counted:
+                self.rates.end(user)
+            counted = False
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start" and _is_stream(message):
+                done()
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        finally:
+            done()
 
     def _check(self, headers: Headers) -> Principal:
         if not self.names.knows_host(headers):
@@ -181,24 +210,21 @@ def _check_length(headers: Headers, limit: int) -> None:
         raise ProblemError(413, "too-large", _too_large(limit))
 
 
+def _is_stream(message: Message) -> bool:
+    kind = Headers(raw=message.get("headers", [])).get("content-type", "")
+    return kind.startswith(MEDIA_TYPE)
+
+
 def _limited(receive: Receive, limit: int) -> Receive:
-    """The body in time and within its limit; an HTTPException otherwise."""
-    left = limit
-    whole = False
+    """The body in time and within its limit; an HTTPException otherwise (FastAPI passes it on)."""
+    within = bounded(receive, limit)
 
-    async def bounded() -> Message:
-        nonlocal left, whole
-        if whole:
-            return await receive()
+    async def checked() -> Message:
         try:
-            message = await asyncio.wait_for(receive(), BODY_TIMEOUT_S)
-        except TimeoutError:
-            raise HTTPException(408, "the body did not arrive in time") from None
-        if message["type"] == "http.request":
-            left -= len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if left < 0:
-                raise HTTPException(413, _too_large(limit))
-        return message
+            return await within()
+        except BodyTooSlow as error:
+            raise HTTPException(408, str(error)) from None
+        except BodyTooLarge:
+            raise HTTPException(413, _too_large(limit)) from None
 
-    return bounded
+    return checked

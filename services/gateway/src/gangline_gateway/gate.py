@@ -20,9 +20,13 @@ from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
+from gangline_gateway.user_limits import UserSlots
 from gangline_service.tokens import Principal, Role
 from gangline_storage.port import ObjectStore
 
+UPLOADS = 8
+UPLOADS_PER_USER = 2
+UPLOAD_WAIT_S = 10.0
 ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
@@ -62,7 +66,8 @@ class Gate:
     answer_wait_s: float = 2.0
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
-    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
+    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
+    uploads_of: UserSlots = field(default_factory=lambda: UserSlots(UPLOADS_PER_USER, "uploads"))
 
     def details(self, job_id: str, caller: Principal) -> JobDetails | None:
         """A job of the live model that the caller may see."""
@@ -140,8 +145,9 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
         415: "The body's content type is not understood.",
         421: "The Host header names no address of this gateway.",
         422: "A field is wrong; `errors` names it.",
+        429: "The caller asks more than its share; try again after Retry-After seconds.",
         431: "The headers are too large.",
         503: "A part that is needed is away; try again after Retry-After seconds.",
     }
-    every = {400, 401, 403, 408, 413, 421, 422, 431, 503}
+    every = {400, 401, 403, 408, 413, 421, 422, 429, 431, 503}
     return {status: {"description": texts[status]} for status in sorted(every | set(statuses))}

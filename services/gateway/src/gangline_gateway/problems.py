@@ -104,6 +104,16 @@ def unavailable(code: str, detail: str) -> ProblemError:
     return ProblemError(503, code, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
+def too_many(limit: str, retry_after_s: int) -> ProblemError:
+    """The user asks more than its share; the same request may succeed a little later."""
+    return ProblemError(
+        429,
+        "too-many",
+        f"your token may have {limit}; wait as long as Retry-After says",
+        headers={"Retry-After": str(max(1, retry_after_s))},
+    )
+
+
 def trace_id() -> str:
     """The id of the current request."""
     return trace.format_trace_id(trace.get_current_span().get_span_context().trace_id)
@@ -161,7 +171,10 @@ def _field_error(location: Sequence[object], message: str) -> FieldError:
 
 def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-    codes = {400: "malformed", 404: "no-such-route", 405: "method-not-allowed", 413: "too-large"}
+    codes = {
+        400: "malformed", 404: "no-such-route", 405: "method-not-allowed", 408: "too-slow",
+        413: "too-large",
+    }  # fmt: skip
     details = {
         404: "there is no such route; see /v1/openapi.json",
         405: "this route has no such method; see the Allow header",

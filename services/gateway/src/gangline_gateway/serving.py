@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import threading
 from typing import cast
-
-import uvicorn
-from starlette.types import ASGIApp
 
 from gangline_bus.snapshot import code_hash
 from gangline_bus.topics import TopicNames
@@ -25,73 +19,12 @@ from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
 from gangline_service.bound_address import BoundAddress
 from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
 from gangline_service.snapshots import stored_snapshots
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_storage.open import open_store
-
-# Above what the doors answer with 431; beyond this the server itself ends the connection (400).
-_HEADER_BYTES = 256 << 10
-_CONNECTIONS = 2000
-_STOP_S = 2
-
-
-class HttpServer:
-    """Serves an application from a thread of its own."""
-
-    def __init__(self, host: str, port: int) -> None:
-        """Bind, so that the port is known before anything is served. Raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # With the protocol named, asyncio sets TCP_NODELAY on what it accepts.
-        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((host, port))
-        self.port = int(self._socket.getsockname()[1])
-        self._server: uvicorn.Server | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, app: ASGIApp, *, cert: str | None = None, key: str | None = None) -> None:
-        """Begin to answer."""
-        self._socket.listen(512)
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=_STOP_S,
-            ssl_certfile=cert,
-            ssl_keyfile=key,
-        )
-        self._server = uvicorn.Server(config)
-        server = self._server
-
-        def serve() -> None:
-            # Not `run`: signals belong to the process's main thread.
-            asyncio.run(server.serve(sockets=[self._socket]))
-
-        self._thread = threading.Thread(target=serve, name="http", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop answering; open streams are cut after 2 s."""
-        if self._server is not None and self._thread is not None:
-            self._server.should_exit = True
-            self._thread.join(_STOP_S + 2.0)
-        self._socket.close()
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs."""
-        return self._thread is not None and self._thread.is_alive()
 
 
 def main(context: Context[Settings]) -> int:
@@ -111,7 +44,7 @@ def main(context: Context[Settings]) -> int:
         publisher=Publisher(writer, names),
         past=Past(connector(settings, names)),
         followers=Followers(tail),
-        streams=Streams(settings.streams_at_once),
+        streams=Streams(settings.streams_at_once, settings.streams_per_user),
         store=open_store(settings.store_url) if settings.store_url else None,
         scheduler=_door(settings),
         answer_wait_s=settings.answer_wait_s,
@@ -125,12 +58,14 @@ def main(context: Context[Settings]) -> int:
         if context.stopping.is_set():
             return 0
     health.set("tail", ok=True)
-    app = create_app(gate, known, tokens, context.meter, context.tracer)
-    server.start(
-        app,
-        cert=str(settings.tls_cert) if settings.tls_cert else None,
-        key=str(settings.tls_key) if settings.tls_key else None,
-    )
+    app = create_app(gate, known, tokens, context.meter, context.tracer, settings.request_limits())
+    try:
+        server.start(app, tls=settings.tls)
+    except OSError as error:
+        raise SystemExit(
+            f"GANGLINE_TLS_CERT and GANGLINE_TLS_KEY cannot be used ({error.strerror or error}): "
+            "name a certificate and its own key, as PEM files that this process may read"
+        ) from None
     address = _announce(settings, server.port)
     health.set("http", ok=True, detail=address.url)
     context.log.info("gateway.serving", url=address.url)
@@ -175,7 +110,9 @@ def _tokens(settings: Settings) -> TokenBook:
 
 def _bind(settings: Settings) -> HttpServer:
     try:
-        return HttpServer(settings.gateway_host, settings.gateway_port)
+        return HttpServer(
+            settings.gateway_host, settings.gateway_port, limits=settings.connection_limits()
+        )
     except OSError as error:
         raise SystemExit(
             f"cannot listen on {settings.gateway_host}:{settings.gateway_port} "

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gangline_gateway.follow import TooSlow
 from gangline_gateway.problems import unavailable
+from gangline_gateway.user_limits import UserSlots
 
 log = structlog.get_logger(__name__)
 
@@ -34,35 +36,47 @@ def event(kind: str, data: Any, cursor: str | None = None) -> str:
 
 
 class Streams:
-    """Counts the open streams. Raises a 503 problem when there are too many."""
+    """Counts the open streams, in all and of each user."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, per_user: int = 100) -> None:
         self.at_once = at_once
         self.open = 0
+        self._users = UserSlots(per_user, "event streams")
 
-    def response(self, parts: AsyncGenerator[str, None]) -> StreamingResponse:
-        """The response of a stream."""
+    def response(self, parts: AsyncGenerator[str, None], user: str) -> StreamingResponse:
+        """The response of a stream: a 503 problem if there are too many, 429 if of the user."""
+        return _EventStream(parts, partial(self._slot, user))
+
+    @contextmanager
+    def _slot(self, user: str) -> Iterator[None]:
         if self.open >= self.at_once:
             raise unavailable("busy", f"{self.at_once} event streams are open; try again")
-        return _EventStream(self._counted(parts))
+        with self._users.hold(user):
+            self.open += 1
+            try:
+                yield
+            finally:
+                self.open -= 1
 
-    async def _counted(self, parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-        self.open += 1
-        try:
-            yield ": stream\n\n"  # the headers go out at once
-            async with aclosing(parts):
-                async for part in parts:
-                    yield part
-        except TooSlow:
-            yield event("dropped", {"reason": "read too slowly; come again with Last-Event-ID"})
-        finally:
-            self.open -= 1
+
+async def _whole(parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    yield ": stream\n\n"  # the headers go out at once
+    try:
+        async for part in parts:
+            yield part
+    except TooSlow:
+        yield event("dropped", {"reason": "read too slowly; come again with Last-Event-ID"})
 
 
 class _EventStream(StreamingResponse):
-    def __init__(self, content: AsyncGenerator[str, None]) -> None:
-        super().__init__(content, media_type=MEDIA_TYPE)
-        self._parts = content
+    def __init__(
+        self,
+        parts: AsyncGenerator[str, None],
+        slot: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._parts, self._slot = parts, slot
+        self._content = _whole(parts)
+        super().__init__(self._content, media_type=MEDIA_TYPE)
         self.headers["cache-control"] = "no-store"
         self.headers["x-accel-buffering"] = "no"
 
@@ -72,9 +86,9 @@ class _EventStream(StreamingResponse):
         async def bounded(message: Message) -> None:
             await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
 
-        try:
-            await super().__call__(scope, receive, bounded)
-        except TimeoutError:
-            log.info("stream cut: the client does not read")
-        finally:
-            await self._parts.aclose()
+        async with aclosing(self._parts), aclosing(self._content):
+            with self._slot():
+                try:
+                    await super().__call__(scope, receive, bounded)
+                except TimeoutError:
+                    log.info("stream cut: the client does not read")

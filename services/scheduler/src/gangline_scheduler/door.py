@@ -203,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         door = self.server.door
         path = self.path.partition("?")[0]
         reply = door.refused(self) or self._route(door.desk, path)
+        self.server.arrived(self.connection)
         self.send_response_only(reply.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(reply.body)))
@@ -218,6 +219,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, desk: Desk, path: str) -> Reply:
         job = _EXPLAIN.fullmatch(path)
         if self.command == "GET" and job is not None:
+            self.server.arrived(self.connection)
             return desk.explain(job[1])
         if self.command == "POST" and path == _WHAT_IF:
             return self._read() or desk.what_if(self._body)
@@ -235,6 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             detail = f"the body is above {BODY_LIMIT_BYTES:,} bytes"
             return refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too-large", detail)
         self._body = self.rfile.read(int(length))
+        self.server.arrived(self.connection)
         return None
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

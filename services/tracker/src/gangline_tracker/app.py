@@ -21,7 +21,9 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames
 from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
+from gangline_service.loopback import LOOPBACK
 from gangline_service.settings import ServiceSettings
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_tracker.address import write_address
@@ -30,7 +32,6 @@ from gangline_tracker.engine import EngineUnavailable, migrate, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.http import ClickHouseEndpoint
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Counts, Group, Pipeline
-from gangline_tracker.loopback import HttpServer
 from gangline_tracker.reader import QueryReader
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
@@ -89,9 +90,10 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
         tokens = TokenBook.load(settings.tokens_file)
     except TokenFileError as error:
         raise SystemExit(str(error)) from None
-    reader = QueryReader(settings.engine().path, settings.limits())
-    server = HttpServer(ClickHouseEndpoint(reader, tokens).app, settings.http_port)
-    server.start()
+    path, limits = settings.engine().path, settings.limits()
+    endpoint = ClickHouseEndpoint(QueryReader(path, limits), QueryReader(path, limits), tokens)
+    server = HttpServer(LOOPBACK, settings.http_port)
+    server.start(endpoint.app)
     if settings.http_file is not None:
         write_address(settings.http_file, server.port)
     context.log.info("clickhouse.serving", port=server.port)

@@ -30,6 +30,9 @@ class Settings(ServiceSettings):
     query_time_s: Annotated[float, Field(gt=0)] = 30.0
     query_memory_mb: Annotated[int, Field(ge=64)] = 1024
     queries_at_once: Annotated[int, Field(ge=1, le=64)] = 2
+    """Outside queries that run at a time; as many of Gangline's own services besides."""
+    queries_per_user: Annotated[int, Field(ge=1, le=64)] = 4
+    """Queries of one token that run or wait; further ones get 429."""
 
     @model_validator(mode="after")
     def _engine_is_usable(self) -> Self:
@@ -53,4 +56,5 @@ class Settings(ServiceSettings):
             time_s=self.query_time_s,
             memory_bytes=self.query_memory_mb << 20,
             at_once=self.queries_at_once,
+            per_user=self.queries_per_user,
         )

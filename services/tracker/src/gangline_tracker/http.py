@@ -18,9 +18,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from gangline_service.tokens import Principal, TokenBook
+from gangline_service.http_server import proven
+from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
+from gangline_service.tokens import Principal, Role, TokenBook
 from gangline_tracker.loopback import is_local, token_of
-from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy
+from gangline_tracker.reader import Answer, QueryFailed, QueryReader, TooBusy, TooManyOfUser
 from gangline_tracker.sql_guard import SqlRefused
 from gangline_tracker.sql_names import FORMATS
 
@@ -38,19 +40,29 @@ _CONTENT_TYPES = {"JSON": "application/json; charset=UTF-8", "Native": "applicat
 class ProtocolError(Exception):
     """An answer that is an error, in ClickHouse's form."""
 
-    def __init__(self, status: int, code: int, message: str) -> None:
+    def __init__(
+        self, status: int, code: int, message: str, *, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
 
 
 class ClickHouseEndpoint:
-    """The application. `time_zone` is the engine's, which clients are told in a header."""
+    """The application. Clients are told the engine's time zone in a header.
 
-    def __init__(self, reader: QueryReader, tokens: TokenBook, *, threads: int = 8) -> None:
-        self._reader = reader
+    Gangline's own services have a reader and threads of their own, which others never hold up.
+    """
+
+    def __init__(
+        self, reader: QueryReader, own: QueryReader, tokens: TokenBook, *, threads: int = 8
+    ) -> None:
+        self._lanes = {
+            role is Role.SERVICE: (lane, ThreadPoolExecutor(threads, thread_name_prefix="query"))
+            for role, lane in ((Role.MEMBER, reader), (Role.SERVICE, own))
+        }
         self._tokens = tokens
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="query")
         self._time_zone = _engine_time_zone(reader)
         self.app = Starlette(
             routes=[
@@ -87,20 +99,25 @@ class ClickHouseEndpoint:
         }
         teams = None if principal.all_teams else principal.teams
 
+        reader, pool = self._lanes[principal.role is Role.SERVICE]
+
         def run() -> Answer:
-            return self._reader.query(
-                text, teams, parameters=parameters, default_format=default_format
+            user = principal.name if principal.role is not Role.SERVICE else None
+            return reader.query(
+                text, teams, parameters=parameters, default_format=default_format, user=user
             )
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, run)
+            return await asyncio.get_running_loop().run_in_executor(pool, run)
         except SqlRefused as error:
             log.info("query refused", principal=principal.name, reason=str(error))
             raise ProtocolError(403, _REFUSED, f"{error}. (ACCESS_DENIED)") from None
         except QueryFailed as error:
             raise ProtocolError(400, error.code, str(error)) from None
         except TooBusy as error:
-            raise ProtocolError(503, _TOO_MANY_QUERIES, str(error)) from None
+            raise ProtocolError(503, _TOO_MANY_QUERIES, str(error), retry_after_s=2) from None
+        except TooManyOfUser as error:
+            raise ProtocolError(429, _TOO_MANY_QUERIES, str(error), retry_after_s=2) from None
 
     def _principal(self, request: Request) -> Principal:
         token = token_of(request)
@@ -110,6 +127,10 @@ class ClickHouseEndpoint:
                 401,
                 _AUTHENTICATION_FAILED,
                 "give a token as the password. (AUTHENTICATION_FAILED)",
+            )
+        if not proven(request.scope, principal.name):
+            raise ProtocolError(
+                429, _TOO_MANY_QUERIES, "your token has too many connections", retry_after_s=1
             )
         return principal
 
@@ -134,11 +155,13 @@ async def _alive(_: Request) -> Response:
 async def _query_text(request: Request) -> str:
     if request.headers.get("content-encoding", "identity") != "identity":
         raise ProtocolError(400, 2, "send the query without Content-Encoding")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ProtocolError(413, 307, f"the query is above {MAX_BODY_BYTES:,} bytes")
+    within = Request(request.scope, bounded(request.receive, MAX_BODY_BYTES))
+    try:
+        body = await within.body()
+    except BodyTooLarge:
+        raise ProtocolError(413, 307, f"the query is above {MAX_BODY_BYTES:,} bytes") from None
+    except BodyTooSlow as error:
+        raise ProtocolError(408, 209, str(error)) from None
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -160,5 +183,9 @@ def _failure(error: ProtocolError, query_id: str) -> Response:
     message = str(error)
     if not message.startswith("Code: "):
         message = f"Code: {error.code}. DB::Exception: {message}"
-    headers = {"X-ClickHouse-Exception-Code": str(error.code), **_common(query_id)}
+    headers = {
+        "X-ClickHouse-Exception-Code": str(error.code),
+        **error.headers,
+        **_common(query_id),
+    }
     return PlainTextResponse(message + "\n", status_code=error.status, headers=headers)

@@ -11,10 +11,11 @@ from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.workers import WorkerStep
+from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context, run
+from gangline_service.loopback import LOOPBACK
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_tracker.address import write_address
-from gangline_tracker.loopback import HttpServer
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.endpoint import live_app
 from gangline_tracker.views.model import LiveRun, LiveRuns
@@ -68,10 +69,10 @@ async def _serve(context: Context[LiveSettings], tokens: TokenBook) -> int:
         f"{names.prefix}gangline-live",
         handle,
     )
-    server = HttpServer(live_app(current, tokens), settings.live_port)
+    server = HttpServer(LOOPBACK, settings.live_port)
     context.health.set("stream", ok=False, detail="joining the group")
     await stream.start()
-    server.start()
+    server.start(live_app(current, tokens))
     if settings.live_file is not None:
         write_address(settings.live_file, server.port)
     context.health.set("stream", ok=True)

@@ -178,6 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _SEND_TIMEOUT_S
 
     def do_GET(self) -> None:
+        self.server.arrived(self.connection)
         try:
             asking, path = self._asked()
             desk = self.server.desk

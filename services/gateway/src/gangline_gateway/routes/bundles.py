@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import IO, Annotated
 
 from fastapi import Query, Request, Response
 
 from gangline_gateway import models
 from gangline_gateway.doors import BUNDLES_PATH
-from gangline_gateway.gate import ID_PATTERN, Caller, TheGate, answers, may_change, router
+from gangline_gateway.gate import (
+    ID_PATTERN,
+    UPLOAD_WAIT_S,
+    UPLOADS,
+    Caller,
+    Gate,
+    TheGate,
+    answers,
+    may_change,
+    router,
+)
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.errors import AlreadyExists, StoreError
@@ -53,21 +65,40 @@ async def upload_bundle(
         raise ProblemError(415, "content-type", "send the tar.gz as application/gzip")
     if gate.store is None:
         raise unavailable("store-away", "no store is configured: set store_url")
-    async with gate.uploads:
-        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as file:
-            digest, size = hashlib.sha256(), 0
-            async for chunk in request.stream():
-                digest.update(chunk)
-                size += len(chunk)
-                await asyncio.to_thread(file.write, chunk)
-            if size == 0:
-                raise invalid("(body)", "is empty")
-            file.seek(0)
-            key = code_key(team, digest.hexdigest())
-            created = await asyncio.to_thread(_put, gate.store, key, file)
+    with gate.uploads_of.hold(caller.name):
+        async with _upload_slot(gate):
+            digest, size, created = await _store(request, gate.store, team)
     if not created:
         response.status_code = 200
-    return models.BundleStored(digest=digest.hexdigest(), size_bytes=size)
+    return models.BundleStored(digest=digest, size_bytes=size)
+
+
+@asynccontextmanager
+async def _upload_slot(gate: Gate) -> AsyncIterator[None]:
+    try:
+        await asyncio.wait_for(gate.uploads.acquire(), UPLOAD_WAIT_S)
+    except TimeoutError:
+        raise unavailable("busy", f"{UPLOADS} uploads are running; try again") from None
+    try:
+        yield
+    finally:
+        gate.uploads.release()
+
+
+async def _store(request: Request, store: ObjectStore, team: str) -> tuple[str, int, bool]:
+    """Its sha256 and size, and whether it is new. Raises problems."""
+    with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as file:
+        digest, size = hashlib.sha256(), 0
+        async for chunk in request.stream():
+            digest.update(chunk)
+            size += len(chunk)
+            await asyncio.to_thread(file.write, chunk)
+        if size == 0:
+            raise invalid("(body)", "is empty")
+        file.seek(0)
+        key = code_key(team, digest.hexdigest())
+        created = await asyncio.to_thread(_put, store, key, file)
+    return digest.hexdigest(), size, created
 
 
 def _put(store: ObjectStore, key: str, file: IO[bytes]) -> bool:

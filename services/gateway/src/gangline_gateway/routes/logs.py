@@ -81,9 +81,8 @@ async def get_logs(
     if follow:
         places = gate.tail.places(Topic.LOGS)
         at = resumed(gate, last_event_id, places)
-        return gate.streams.response(
-            _log_stream(gate, _Lines(job_id, team, rank, attempt, tail), at)
-        )
+        wanted = _Lines(job_id, team, rank, attempt, tail)
+        return gate.streams.response(_log_stream(gate, wanted, at), caller.name)
     if tail == 0:
         return models.LogPageAnswer(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
@@ -181,7 +180,7 @@ async def get_events(
     if follow:
         places = [place for topic in _TOPICS for place in gate.tail.places(topic)]
         at = resumed(gate, last_event_id, places)
-        return gate.streams.response(_event_stream(gate, (job_id, team), places, at))
+        return gate.streams.response(_event_stream(gate, (job_id, team), places, at), caller.name)
     after = read_page_cursor(cursor)
     found = await asyncio.to_thread(
         gate.past.ask,

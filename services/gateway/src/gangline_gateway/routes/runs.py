@@ -107,7 +107,8 @@ async def get_metrics(
     count = len(gate.tail.places(Topic.STEPS))
     place = TopicPartition(topic, partition_of(run_id.encode(), count))
     at = resumed(gate, last_event_id, [place])
-    return gate.streams.response(_metric_stream(gate, (run_id, team), names, points, place, at))
+    parts = _metric_stream(gate, (run_id, team), names, points, place, at)
+    return gate.streams.response(parts, caller.name)
 
 
 def _curves(

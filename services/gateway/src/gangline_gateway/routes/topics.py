@@ -49,7 +49,7 @@ class TopicName(StrEnum):
 )
 async def get_events(
     gate: TheGate,
-    caller: Admin,  # noqa: ARG001 - the check
+    caller: Admin,
     topic: Annotated[
         list[TopicName] | None, Query(max_length=9, description="All but heartbeats if none.")
     ] = None,
@@ -78,7 +78,7 @@ async def get_events(
             async for part in live:
                 yield part
 
-    return gate.streams.response(parts())
+    return gate.streams.response(parts(), caller.name)
 
 
 def _newest(gate: Gate, wanted: list[Topic], limit: int) -> list[models.EventAnswer]:

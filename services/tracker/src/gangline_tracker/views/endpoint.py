@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gangline_service.http_server import proven
 from gangline_service.tokens import TokenBook
 from gangline_tracker.loopback import is_local, token_of
 from gangline_tracker.views.model import LiveRun
@@ -24,6 +25,12 @@ def live_app(current: Callable[[], list[LiveRun]], tokens: TokenBook) -> Starlet
         principal = tokens.authenticate(token_of(request) or "")
         if principal is None:
             return JSONResponse({"error": "give a token as the bearer"}, status_code=401)
+        if not proven(request.scope, principal.name):
+            return JSONResponse(
+                {"error": "your token has too many connections"},
+                status_code=429,
+                headers={"Retry-After": "1"},
+            )
         wanted = set(request.query_params.getlist("run_id"))
         shown = [
             dataclasses.asdict(run)

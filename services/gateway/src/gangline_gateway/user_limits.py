@@ -1,0 +1,83 @@
+"""What one user may ask of the gateway at once; beyond it 429 with Retry-After.
+
+A user is a token's name. Requests are bounded by rate (a bucket of tokens, which a burst empties)
+and by how many are being answered; event streams, uploads and readers of old events by number.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gangline_gateway.problems import too_many
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """How many requests a user may send: a second, in one burst, and unanswered."""
+
+    per_s: float = 100.0
+    burst: int = 300
+    at_once: int = 32
+
+
+class RequestRates:
+    """Counts each user's requests. Belongs to one event loop."""
+
+    def __init__(
+        self, limits: RequestLimits | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits or RequestLimits()
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        self._running: Counter[str] = Counter()
+
+    def begin(self, user: str) -> None:
+        """Count a request; `end` must follow. Raises a 429 problem."""
+        limits, now_s = self._limits, self._clock()
+        left, seen_s = self._left.get(user, (float(limits.burst), now_s))
+        left = min(float(limits.burst), left + (now_s - seen_s) * limits.per_s)
+        self._left[user] = (left, now_s)
+        if left < 1:
+            wait_s = (1 - left) / limits.per_s
+            raise too_many(f"{limits.per_s:g} requests a second", math.ceil(wait_s))
+        if self._running[user] >= limits.at_once:
+            raise too_many(f"{limits.at_once} requests at once", 1)
+        self._left[user] = (left - 1, now_s)
+        self._running[user] += 1
+
+    def end(self, user: str) -> None:
+        """The request is answered, or became a stream."""
+        self._running[user] -= 1
+        if not self._running[user]:
+            del self._running[user]
+
+
+class UserSlots:
+    """At most `per_user` of something for each user. Belongs to one event loop."""
+
+    def __init__(self, per_user: int, what: str) -> None:
+        self._per_user = per_user
+        self._what = what
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, user: str) -> Iterator[None]:
+        """A slot for the length of the block. Raises a 429 problem."""
+        self.check(user)
+        self._held[user] += 1
+        try:
+            yield
+        finally:
+            self._held[user] -= 1
+            if not self._held[user]:
+                del self._held[user]
+
+    def check(self, user: str) -> None:
+        """Raises a 429 problem when the user has all its slots."""
+        if self._held[user] >= self._per_user:
+            raise too_many(f"{self._per_user} {self._what} at once", 2)

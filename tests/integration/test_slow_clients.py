@@ -1,0 +1,157 @@
+"""Connections that never send a whole request take nothing that others need."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from certificates import certificate
+from gangline_gateway.user_limits import RequestLimits
+from gangline_service.connections import ConnectionLimits
+from gangline_service.health import Health
+from gangline_service.health_server import HealthServer
+from gangline_service.http_server import HttpServer
+from gateway_http import NLP, problem
+from gateway_scene import TOKENS, GatewayScene, job, served
+from slow_clients import ended, slow_clients
+
+MANY = 200
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
+    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+
+
+@pytest.fixture(scope="module")
+def client(scene: GatewayScene) -> Iterator[httpx.Client]:
+    with served(scene) as client:
+        scene.configure("nlp", 64)
+        yield client
+
+
+@contextmanager
+def another_server(scene: GatewayScene, **settings: Any) -> Iterator[httpx.Client]:
+    """The same gateway behind a server with other limits."""
+    server = HttpServer("127.0.0.1", **settings)
+    server.start(scene.app(server.port))
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", trust_env=False) as client:
+            yield client
+    finally:
+        server.close()
+
+
+def test_two_hundred_slow_connections_leave_others_their_answers(
+    client: httpx.Client, scene: GatewayScene
+) -> None:
+    """To the gateway, to its health, and to the scheduler's door."""
+    health = HealthServer(Health(), service="gateway", instance="i", close_within_s=0.05)
+    health.start()
+    door = httpx.URL(scene.door.address.url)
+    service = {"Authorization": f"Bearer {TOKENS['svc']}"}
+    try:
+        with (
+            slow_clients(int(client.base_url.port or 0), MANY),
+            slow_clients(health.address.port, MANY),
+            slow_clients(int(door.port or 0), MANY),
+        ):
+            for _ in range(5):
+                with httpx.Client(base_url=client.base_url, trust_env=False) as fresh:
+                    assert fresh.get("/v1/version", headers=NLP).status_code == 200
+                    assert fresh.post("/v1/training-jobs", json=job(), headers=NLP).is_success
+                with httpx.Client(trust_env=False) as probe:
+                    assert probe.get(f"{health.address.url}/healthz").status_code == 200
+                    asked = probe.get(door.copy_with(path="/v1/explain/no-job"), headers=service)
+                    assert asked.status_code == 404
+    finally:
+        health.close()
+
+
+def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayScene) -> None:
+    limits = ConnectionLimits(unproven=16)
+    with another_server(scene, limits=limits) as client:
+        assert client.get("/v1/version", headers=NLP).status_code == 200
+        with slow_clients(int(client.base_url.port or 0), 60) as slow:
+            assert all(ended(connection) for connection in slow[:40])
+            assert client.get("/v1/version", headers=NLP).status_code == 200
+            with httpx.Client(base_url=client.base_url, trust_env=False) as fresh:
+                assert fresh.get("/v1/version", headers=NLP).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX-Slow: "])
+def test_a_head_that_does_not_arrive_ends_its_connection(scene: GatewayScene, sent: bytes) -> None:
+    with (
+        another_server(scene, head_s=0.2) as client,
+        socket.create_connection(("127.0.0.1", int(client.base_url.port or 0))) as connection,
+    ):
+        connection.sendall(sent)
+        assert ended(connection)
+
+
+def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayScene) -> None:
+    with another_server(scene, head_s=0.2) as client:
+        address = ("127.0.0.1", int(client.base_url.port or 0))
+        host = f"{address[0]}:{address[1]}"
+        with socket.create_connection(address, 30) as connection:
+            token = TOKENS["nlp"]
+            request = f"GET /v1/version HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}"
+            connection.sendall(f"{request}\r\n\r\n".encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET / HTTP/1.1\r\nX-Slow: ")
+            assert ended(connection)
+
+
+def test_a_users_connections_are_bounded(scene: GatewayScene) -> None:
+    limits = ConnectionLimits(per_user=1)
+    with another_server(scene, limits=limits) as client:
+        job_id = client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP).json()["job_id"]
+        path = f"/v1/training-jobs/{job_id}/events?follow=true"
+        with client.stream("GET", path, headers=NLP) as stream:
+            lines = stream.iter_lines()
+            next(lines)
+            with httpx.Client(base_url=client.base_url, trust_env=False) as other:
+                refused = other.get("/v1/version", headers=NLP)
+        problem(refused, 429, "too-many")
+        assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
+    tmp_path: Path,
+) -> None:
+    scene = GatewayScene(tmp_path, deciding=False)
+    scene.limits = RequestLimits(per_s=0.001, burst=2)
+    with served(scene) as client:
+        for _ in range(2):
+            assert client.get("/v1/version", headers=NLP).status_code == 200
+        refused = client.get("/v1/version", headers=NLP)
+        problem(refused, 429, "too-many")
+        assert int(refused.headers["retry-after"]) >= 1
+        admin = {"Authorization": f"Bearer {TOKENS['admin']}"}
+        assert client.get("/v1/version", headers=admin).status_code == 200
+
+
+def test_a_handshake_that_does_not_arrive_ends_its_connection_and_others_speak_tls(
+    scene: GatewayScene, tmp_path: Path
+) -> None:
+    server = HttpServer("127.0.0.1", limits=ConnectionLimits(unproven=16), head_s=1.0)
+    tls = certificate(tmp_path, "gateway")
+    server.start(scene.app(server.port), tls=tls)
+    try:
+        with slow_clients(server.port, 40) as slow:
+            assert ended(slow[0])
+            trusted = ssl.create_default_context(cafile=tls[0])
+            with httpx.Client(verify=trusted, trust_env=False) as client:
+                url = f"https://127.0.0.1:{server.port}/v1/version"
+                for _ in range(3):
+                    assert client.get(url, headers=NLP).status_code == 200
+            assert all(ended(connection) for connection in slow)
+    finally:
+        server.close()

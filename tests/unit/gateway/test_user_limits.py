@@ -1,0 +1,59 @@
+"""A user has a rate, a burst and a number of unanswered requests; others do not feel it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gangline_gateway.problems import ProblemError
+from gangline_gateway.user_limits import RequestLimits, RequestRates, UserSlots
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_user_that_asks_too_often_waits_and_others_do_not() -> None:
+    clock = Clock()
+    rates = RequestRates(RequestLimits(per_s=0.5, burst=3, at_once=10), clock)
+    for _ in range(3):
+        rates.begin("ada")
+        rates.end("ada")
+    with pytest.raises(ProblemError) as refused:
+        rates.begin("ada")
+    assert (refused.value.status, refused.value.code) == (429, "too-many")
+    assert refused.value.headers == {"Retry-After": "2"}
+    rates.begin("bob")
+    clock.now_s = 2.0
+    rates.begin("ada")
+
+
+def test_unanswered_requests_are_bounded_until_they_end() -> None:
+    rates = RequestRates(RequestLimits(at_once=2), Clock())
+    rates.begin("ada")
+    rates.begin("ada")
+    with pytest.raises(ProblemError, match="2 requests at once"):
+        rates.begin("ada")
+    rates.end("ada")
+    rates.begin("ada")
+
+
+def test_slots_are_given_back_whatever_happens() -> None:
+    slots = UserSlots(1, "uploads")
+
+    def fail() -> None:
+        with slots.hold("ada"):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with (
+        slots.hold("ada"),
+        pytest.raises(ProblemError, match="1 uploads at once"),
+        slots.hold("ada"),
+    ):
+        pass
+    with slots.hold("ada"), slots.hold("bob"):
+        pass
