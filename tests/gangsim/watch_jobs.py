@@ -59,7 +59,7 @@ class JobsWatch:
     ceilings: dict[str, int] = field(default_factory=dict)
     released: dict[tuple[str, int], float] = field(default_factory=dict)
     charged: dict[tuple[str, int], float] = field(default_factory=dict)
-    answered: dict[str, None] = field(default_factory=dict)
+    answered: dict[tuple[str, str], None] = field(default_factory=dict)
 
     def see(self, event: Event) -> None:  # noqa: PLR0912 - one case for each type
         """One committed event, in the order of its log."""
@@ -90,9 +90,10 @@ class JobsWatch:
             case UsageCharged():
                 self._charged(event)
             case CancelAdmitted() | PriorityAdmitted() | RestoreAdmitted() | DrainAdmitted():
-                if event.request_id in self.answered:
+                request = (event.request_source, event.request_id)
+                if request in self.answered:
                     raise Violation(f"request {event.request_id} was forwarded twice")
-                self.answered[event.request_id] = None
+                self.answered[request] = None
             case NodeAdmitted(node=node):
                 self.node_gpus[node.node_id] = len(node.gpus)
             case TeamNoted(config=config):

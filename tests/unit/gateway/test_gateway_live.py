@@ -11,6 +11,7 @@ import pytest
 from gangline_gateway import heard, models, present
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails
+from gangline_gateway.publish import SOURCE
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
@@ -291,6 +292,14 @@ def test_requests_are_answered_by_their_id() -> None:
     assert live.outcomes["r1"].refused is None
     assert live.outcomes["r2"].refused == "gone"
     assert details(live).job.cancelled
+
+
+def test_an_answer_to_somebody_else_s_request_of_the_same_id_is_no_answer() -> None:
+    other = CancelAdmitted(job_id="a", user="u", request_id="r1", request_source="/portal")
+    live = fold([queued(), other])
+    assert live.outcomes.get("r1") is None
+    live = fold([queued(), other.model_copy(update={"request_source": SOURCE})])
+    assert live.outcomes.get("r1") is not None
 
 
 def test_teams_show_limits_and_use_with_those_below_them() -> None:

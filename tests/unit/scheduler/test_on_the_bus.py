@@ -23,10 +23,22 @@ from gangline_scheduler.state import State, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.quota import RequestRefused, TeamConfigured, UsageCharged
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    JobAdmitted,
+    RequestRefused,
+    TeamConfigured,
+    UsageCharged,
+)
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
-from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangReleased,
+    JobStateChanged,
+    ReleaseReason,
+)
 from gangline_schemas.events.workers import NodeJoined, WorkerExited, WorkerStarted
+from gangline_schemas.job import JobState
 
 NAMES = TopicNames("t.")
 
@@ -57,11 +69,19 @@ class Town:
         loop.take_over()
         return loop
 
-    def publish(self, subject: str, event: Event) -> None:
+    def publish(
+        self,
+        subject: str,
+        event: Event,
+        *,
+        topic: Topic | None = None,
+        ce_id: str | None = None,
+        source: str = "/t",
+    ) -> None:
         self._published += 1
-        envelope = Envelope(f"p{self._published}", "/t", self.now, subject, event)
+        envelope = Envelope(ce_id or f"p{self._published}", source, self.now, subject, event)
         writer = self.bus.writer()
-        writer.send(encode(envelope, topic=NAMES.name(topic_of(event.type))))
+        writer.send(encode(envelope, topic=NAMES.name(topic or topic_of(event.type))))
         writer.flush(1)
 
     def settle(self) -> None:
@@ -139,3 +159,62 @@ def test_the_teams_file_read_again_changes_nothing(town: Town) -> None:
     town.settle()
 
     assert len(every(town.log(Topic.QUOTA), TeamConfigured)) == 1
+
+
+FORGED = (
+    TeamConfigured(config=team("evil", limit=10_000)),
+    JobAdmitted(job_id="ghost", spec=spec("evil", 8), user="root", submitted_at=START),
+)
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=lambda event: event.type)
+def test_who_writes_for_nodes_decides_nothing_for_quota(forged: Event) -> None:
+    town = Town()
+    town.publish("evil", forged, topic=Topic.WORKERS)
+    town.settle()
+    assert town.log(Topic.SCHEDULING) == []
+    (refused,) = town.broker.dump(NAMES.dlq(NAMES.name(Topic.WORKERS)))
+    assert b"belongs to gangline.quota" in dict(refused.headers)["gangline_dlq_error"]
+
+
+def test_who_submits_decides_nothing_for_the_scheduler() -> None:
+    town = Town()
+    publish_teams(town.bus, NAMES, (team(),), town.now)
+    town.settle()
+    town.publish("a", JobSubmitted(job_id="a", spec=spec()))
+    town.settle()
+    forged = (
+        JobStateChanged(job_id="a", attempt=1, previous=JobState.RUNNING, state=JobState.FAILED),
+        GangReleased(
+            job_id="a",
+            attempt=1,
+            reason=ReleaseReason.FAILED,
+            allocated_at=town.now,
+            gpu_seconds=0,
+        ),
+    )
+    for event in forged:
+        town.publish("a", event, topic=Topic.REQUESTS)
+    town.settle()
+    assert list(town.quota.state.active) == ["a"]
+    assert len(town.broker.dump(NAMES.dlq(NAMES.name(Topic.REQUESTS)))) == len(forged)
+
+
+def test_two_systems_may_give_their_requests_the_same_id() -> None:
+    town = Town()
+    publish_teams(town.bus, NAMES, (team(),), town.now)
+    town.settle()
+    for job_id in ("a", "b"):
+        town.publish(job_id, JobSubmitted(job_id=job_id, spec=spec()))
+    town.settle()
+    for _ in range(2):  # and a repetition is recognised
+        town.publish("a", JobCancelRequested(job_id="a"), ce_id="17", source="/portal")
+        town.publish("b", JobCancelRequested(job_id="b"), ce_id="17", source="/airflow")
+        town.settle()
+    answers = [event for event in town.log(Topic.QUOTA) if isinstance(event, CancelAdmitted)]
+    assert [(event.job_id, event.request_source) for event in answers] == [
+        ("a", "/portal"),
+        ("b", "/airflow"),
+    ]
+    ids = [decode(record).id for record in town.broker.dump(NAMES.name(Topic.QUOTA))]
+    assert len(ids) == len(set(ids))

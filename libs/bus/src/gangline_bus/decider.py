@@ -317,7 +317,8 @@ class DeciderLoop(Generic[StateT]):
 
     def _event_id(self, item: Input, ordinal: int, seq: int) -> str:
         if isinstance(item, Received):
-            return derived_id(self.decider.name, item.envelope.id, ordinal)
+            of = item.envelope
+            return derived_id(self.decider.name, of.source, of.id, ordinal)
         return derived_id(self._log_topic, self.settings.shard, self._epoch, seq)
 
     def _save(self, out: Sequence[OutRecord], now: datetime) -> None:

@@ -44,6 +44,7 @@ class TeamConfigured(Event):
     config: TeamConfig
     user: str = "unknown"
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class TeamBudgetChanged(Event):
@@ -72,6 +73,7 @@ class SnapshotApproved(Event):
     purpose: str
     user: str = "unknown"
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class SnapshotWithdrawn(Event):
@@ -83,6 +85,7 @@ class SnapshotWithdrawn(Event):
     purpose: str
     user: str = "unknown"
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class CancelAdmitted(Event):
@@ -92,6 +95,7 @@ class CancelAdmitted(Event):
     job_id: Identifier
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class PriorityAdmitted(Event):
@@ -102,6 +106,7 @@ class PriorityAdmitted(Event):
     priority: int = Field(ge=0, le=100)
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class RestoreAdmitted(Event):
@@ -112,6 +117,7 @@ class RestoreAdmitted(Event):
     step: int
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class PinAdmitted(Event):
@@ -123,6 +129,7 @@ class PinAdmitted(Event):
     pinned: bool
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class DrainAdmitted(Event):
@@ -134,6 +141,7 @@ class DrainAdmitted(Event):
     move_jobs: bool = Field(default=True, description="As the request says.")
     user: str
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class RequestRefused(Event):
@@ -145,6 +153,7 @@ class RequestRefused(Event):
     reason: str
     user: str = "unknown"
     request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class UsageCharged(Event):

@@ -34,6 +34,7 @@ from gangline_gateway.live_model import (
     Waiting,
 )
 from gangline_gateway.progress import advance
+from gangline_gateway.publish import SOURCE
 from gangline_schemas import gpu_time
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import DataUse
@@ -91,6 +92,17 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import NodeUnfit, WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 
+Answer = (
+    CancelAdmitted
+    | PriorityAdmitted
+    | RestoreAdmitted
+    | PinAdmitted
+    | DrainAdmitted
+    | RequestRefused
+    | TeamConfigured
+    | SnapshotApproved
+    | SnapshotWithdrawn
+)
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
 LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
@@ -360,7 +372,7 @@ class Live:
     @_on.register
     def _(self, event: CancelAdmitted, at: datetime) -> None:
         self._change(event.job_id, cancelled=True)
-        self._decided(event.request_id)
+        self._decided(event)
 
     @_on.register(PriorityAdmitted)
     @_on.register(RestoreAdmitted)
@@ -369,37 +381,37 @@ class Live:
     def _(
         self, event: PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted, at: datetime
     ) -> None:
-        self._decided(event.request_id)
+        self._decided(event)
 
     @_on.register
     def _(self, event: RequestRefused, at: datetime) -> None:
-        self._decided(event.request_id, event.reason)
+        self._decided(event, event.reason)
         if event.request == JobSubmitted.type:
             self.outcomes.put(f"{event.request}/{event.target}", Outcome(event.reason))
             job = self.jobs.get(event.target)
             if job is not None and not (job.admitted or job.queued or job.ended):
                 self._forget(event.target)
 
-    def _decided(self, request_id: str, refused: str | None = None) -> None:
-        if request_id:
-            self.outcomes.put(request_id, Outcome(refused))
+    def _decided(self, event: Answer, refused: str | None = None) -> None:
+        if event.request_id and event.request_source in {"", SOURCE}:
+            self.outcomes.put(event.request_id, Outcome(refused))
 
     @_on.register
     def _(self, event: TeamConfigured, at: datetime) -> None:
         known = self.teams.get(event.config.team, LiveTeam(event.config))
         self.teams[event.config.team] = replace(known, config=event.config)
-        self._decided(event.request_id)
+        self._decided(event)
 
     @_on.register
     def _(self, event: SnapshotApproved, at: datetime) -> None:
         use = DataUse(event.snapshot, event.project, event.purpose)
         self.approvals[use] = Approval(event.user, at)
-        self._decided(event.request_id)
+        self._decided(event)
 
     @_on.register
     def _(self, event: SnapshotWithdrawn, at: datetime) -> None:
         self.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
-        self._decided(event.request_id)
+        self._decided(event)
 
     @_on.register
     def _(self, event: UsageCharged, at: datetime) -> None:

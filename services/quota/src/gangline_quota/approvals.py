@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gangline_bus.decision import Decision
-from gangline_quota.state import State
+from gangline_quota.state import RequestRef, State
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.quota import SnapshotApproved, SnapshotWithdrawn
 from gangline_schemas.events.requests import SnapshotApprovalRequested
 
 
-def decided(state: State, request: SnapshotApprovalRequested, request_id: str) -> list[Decision]:
+def decided(state: State, request: SnapshotApprovalRequested, ref: RequestRef) -> list[Decision]:
     """At most one decision; none when it stands so already."""
     use = DataUse(request.snapshot, request.project, request.purpose)
-    if request_id in state.requests or (use in state.approvals) == request.approve:
+    if ref.key in state.requests or (use in state.approvals) == request.approve:
         return []
     kind = SnapshotApproved if request.approve else SnapshotWithdrawn
-    event = kind(**use._asdict(), user=request.user, request_id=request_id)
+    event = kind(**use._asdict(), user=request.user, **ref._asdict())
     return [Decision(request.snapshot, event)]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gangline_bus.decision import Decision
-from gangline_quota.state import TEAMS_FILE_USER, State
+from gangline_quota.state import TEAMS_FILE_USER, RequestRef, State
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
 from gangline_schemas.events.requests import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.job import TeamConfig
@@ -21,7 +21,7 @@ _MAX_PROBLEMS = 5
 
 
 def configured(
-    state: State, request: TeamConfigureRequested | TeamsConfigureRequested, request_id: str
+    state: State, request: TeamConfigureRequested | TeamsConfigureRequested, ref: RequestRef
 ) -> list[Decision]:
     """One event per team that changes, parents before children; or one refusal for all."""
     wanted: tuple[TeamConfig, ...]
@@ -31,7 +31,7 @@ def configured(
         case TeamsConfigureRequested(teams=wanted, user=target):
             pass
     by_file = request.user == TEAMS_FILE_USER
-    if request_id in state.requests and not by_file:
+    if ref.key in state.requests and not by_file:
         return []
     known = state.from_file if by_file else state.teams
     changes = [config for config in wanted if config != known.get(config.team)]
@@ -44,13 +44,13 @@ def configured(
             target=target,
             reason=reason,
             user=request.user,
-            request_id=request_id,
+            **ref._asdict(),
         )
         return [Decision(target, refused)]
     changed = {config.team: config for config in changes}
     after = state.teams | changed
     return [
-        Decision(name, TeamConfigured(config=after[name], user=request.user, request_id=request_id))
+        Decision(name, TeamConfigured(config=after[name], user=request.user, **ref._asdict()))
         for name, _ in walk({name: config.parent for name, config in after.items()})
         if name in changed
     ]

@@ -23,7 +23,7 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Refused, Tick
 from gangline_quota import admission, approvals, budgets, configure, invariants, ledger
 from gangline_quota.evolve import apply
-from gangline_quota.state import ActiveJob, EndedJob, State
+from gangline_quota.state import ActiveJob, EndedJob, RequestRef, State
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
 from gangline_schemas.clocks import believed
@@ -55,6 +55,7 @@ from gangline_schemas.secrets import redact
 
 _IDENTIFIER: TypeAdapter[str] = TypeAdapter(Identifier)
 _MAX_ERRORS = 20
+_UNNAMED = RequestRef("", "")
 PROMOTION = "promotion"
 """The user of runs that validate checkpoints, as their jobs asked for."""
 
@@ -88,18 +89,19 @@ class Quota:
         if not isinstance(item, Received):
             return _unreadable(state, item) if isinstance(item, Refused) else []
         envelope = item.envelope
+        ref = RequestRef(envelope.id, envelope.source)
         match envelope.data:
             case JobSubmitted() | PromotionRequested() as submitted:
                 at = believed(envelope.time, now)
                 return _submitted(state, submitted, at, self._data_approvals)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
-                return _about_job(state, request, envelope.id)
+                return _about_job(state, request, ref)
             case TeamConfigureRequested() | TeamsConfigureRequested() as request:
-                return configure.configured(state, request, envelope.id)
+                return configure.configured(state, request, ref)
             case SnapshotApprovalRequested() as request:
-                return approvals.decided(state, request, envelope.id)
+                return approvals.decided(state, request, ref)
             case CheckpointPinRequested() | NodeDrainRequested() as request:
-                return _forwarded(state, request, envelope.id)
+                return _forwarded(state, request, ref)
             case GangAllocated() as allocated:
                 return ledger.metered(state, allocated, envelope.time)
             case GangReleased() as released:
@@ -190,27 +192,27 @@ def _unreadable(state: State, refused: Refused) -> list[Decision]:
     return [Decision(job_id, rejected)]
 
 
-def _about_job(state: State, request: AboutJob, request_id: str) -> list[Decision]:
-    if request_id in state.requests:
+def _about_job(state: State, request: AboutJob, ref: RequestRef) -> list[Decision]:
+    if ref.key in state.requests:
         return []
     job = state.active.get(request.job_id)
     if job is None:
         reason = _not_active(state, request.job_id)
-        return [_refused(request.type, request.job_id, reason, request.user, request_id)]
+        return [_refused(request.type, request.job_id, reason, request.user, ref)]
     admitted: Event
     match request:
         case JobCancelRequested(job_id=job_id, user=user):
             if job.cancelled:
                 return []
-            admitted = CancelAdmitted(job_id=job_id, user=user, request_id=request_id)
+            admitted = CancelAdmitted(job_id=job_id, user=user, **ref._asdict())
         case JobPriorityRequested(job_id=job_id, user=user, priority=priority):
             if job.priority == priority:
                 return []
             admitted = PriorityAdmitted(
-                job_id=job_id, user=user, priority=priority, request_id=request_id
+                job_id=job_id, user=user, priority=priority, **ref._asdict()
             )
         case JobRestoreRequested(job_id=job_id, user=user, step=step):
-            admitted = RestoreAdmitted(job_id=job_id, user=user, step=step, request_id=request_id)
+            admitted = RestoreAdmitted(job_id=job_id, user=user, step=step, **ref._asdict())
     return [Decision(request.job_id, admitted)]
 
 
@@ -222,10 +224,10 @@ def _not_active(state: State, job_id: str) -> str:
 
 
 def _forwarded(
-    state: State, request: CheckpointPinRequested | NodeDrainRequested, request_id: str
+    state: State, request: CheckpointPinRequested | NodeDrainRequested, ref: RequestRef
 ) -> list[Decision]:
     """Unseen: nodes are the scheduler's, and checkpoints, also of ended jobs, their service's."""
-    if request_id in state.requests:
+    if ref.key in state.requests:
         return []
     if isinstance(request, NodeDrainRequested):
         drain = DrainAdmitted(
@@ -233,31 +235,29 @@ def _forwarded(
             drain=request.drain,
             move_jobs=request.move_jobs,
             user=request.user,
-            request_id=request_id,
+            **ref._asdict(),
         )
         return [Decision(request.node_id, drain)]
     job_id = request.job_id
     if state.known(job_id) is None:
         reason = _not_active(state, job_id)
-        return [_refused(request.type, job_id, reason, request.user, request_id)]
+        return [_refused(request.type, job_id, reason, request.user, ref)]
     pin = PinAdmitted(
         job_id=job_id,
         step=request.step,
         pinned=request.pinned,
         user=request.user,
-        request_id=request_id,
+        **ref._asdict(),
     )
     return [Decision(job_id, pin)]
 
 
 def _refused(
-    request: str, target: str, reason: str, user: str = "unknown", request_id: str = ""
+    request: str, target: str, reason: str, user: str = "unknown", ref: RequestRef = _UNNAMED
 ) -> Decision:
     return Decision(
         target,
-        RequestRefused(
-            request=request, target=target, reason=reason, user=user, request_id=request_id
-        ),
+        RequestRefused(request=request, target=target, reason=reason, user=user, **ref._asdict()),
     )
 
 

@@ -14,6 +14,7 @@ from gangline_quota.state import (
     Budget,
     EndedJob,
     Meter,
+    RequestRef,
     State,
     Total,
 )
@@ -62,7 +63,7 @@ def _(event: TeamConfigured, state: State) -> None:
     state.teams[event.config.team] = event.config
     if event.user == TEAMS_FILE_USER:
         state.from_file[event.config.team] = event.config
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register
@@ -73,13 +74,13 @@ def _(event: TeamBudgetChanged, state: State) -> None:
 @_apply.register
 def _(event: SnapshotApproved, state: State) -> None:
     state.approvals[DataUse(event.snapshot, event.project, event.purpose)] = event.user
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register
 def _(event: SnapshotWithdrawn, state: State) -> None:
     state.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register
@@ -92,13 +93,13 @@ def _(event: JobAdmitted, state: State) -> None:
 @_apply.register
 def _(event: CancelAdmitted, state: State) -> None:
     state.active[event.job_id] = replace(state.active[event.job_id], cancelled=True)
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register
 def _(event: PriorityAdmitted, state: State) -> None:
     state.active[event.job_id] = replace(state.active[event.job_id], priority=event.priority)
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register(RestoreAdmitted)
@@ -106,7 +107,7 @@ def _(event: PriorityAdmitted, state: State) -> None:
 @_apply.register(DrainAdmitted)
 @_apply.register(RequestRefused)
 def _(event: RestoreAdmitted | PinAdmitted | DrainAdmitted | RequestRefused, state: State) -> None:
-    _remember_request(state, event.request_id)
+    _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
 @_apply.register
@@ -142,9 +143,9 @@ def _add_total(state: State, kind: Total, amount: int) -> None:
     state.totals_us[kind] = state.totals_us.get(kind, 0) + amount
 
 
-def _remember_request(state: State, request_id: str) -> None:
-    if request_id:
-        state.requests[request_id] = None
+def _remember_request(state: State, ref: RequestRef) -> None:
+    if ref.request_id:
+        state.requests[ref.key] = None
         if len(state.requests) > REQUESTS_KEPT:
             del state.requests[next(iter(state.requests))]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.job import TeamConfig
@@ -21,6 +21,20 @@ REQUESTS_KEPT = 10_000
 TEAMS_FILE_USER = "teams-file"
 """The user of requests that come from the file of teams read at the start."""
 Total = Literal["charged", "forgotten"]
+
+
+class RequestRef(NamedTuple):
+    """Which request an event answers: CloudEvents' ids are unique within their source alone."""
+
+    request_id: str
+    request_source: str
+
+    @property
+    def key(self) -> str:
+        """Equal for the same request, and for no other."""
+        if not self.request_source:
+            return self.request_id  # an answer of a release that did not name the source
+        return f"{len(self.request_source)} {self.request_source} {self.request_id}"
 
 
 @dataclass(frozen=True, slots=True)
