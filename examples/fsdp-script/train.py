@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, Dataset
 
 from gangline_worker import (
     doing,
@@ -22,10 +23,15 @@ from gangline_worker import (
 )
 
 
-def batch(step: int, size: int, rank: int, ranks: int) -> torch.Tensor:
+class Batches(Dataset[torch.Tensor]):
     """This rank's part of the samples of a step: the same samples however many ranks there are."""
-    whole = torch.rand(size, 8, generator=torch.Generator().manual_seed(step))
-    return whole.chunk(ranks)[rank]
+
+    def __init__(self, size: int, rank: int, ranks: int) -> None:
+        self.size, self.rank, self.ranks = size, rank, ranks
+
+    def __getitem__(self, step: int) -> torch.Tensor:
+        whole = torch.rand(self.size, 8, generator=torch.Generator().manual_seed(step))
+        return whole.chunk(self.ranks)[self.rank]
 
 
 def any_rank(heard_here: object, device: torch.device) -> bool:
@@ -63,9 +69,12 @@ def main() -> None:
         if rank == 0:
             print(f"resumed after step {restored.step}", flush=True)
 
+    steps = range(first, settings["steps"] + 1)  # goes on in the data, too
+    batches = Batches(settings["batch"], rank, ranks)
+    loader = DataLoader(batches, batch_size=None, sampler=steps, num_workers=2)
     doing("training")
-    for step in range(first, settings["steps"] + 1):
-        x = batch(step, settings["batch"], rank, ranks).to(device)
+    for step, batch in zip(steps, loader, strict=True):
+        x = batch.to(device)
         loss = torch.mean((model(x) - x.sin().sum(1, keepdim=True)) ** 2)
         optimizer.zero_grad()
         loss.backward()

@@ -142,6 +142,7 @@ def main() -> None:
             logging_nan_inf_filter=False,  # else a loss that is not finite never shows
             save_steps=settings["save_every"],
             save_total_limit=1,  # Gangline keeps as many as the job file says
+            dataloader_num_workers=2,
             save_on_each_node=True,  # no disk is shared
             report_to="none",
             disable_tqdm=True,

@@ -31,7 +31,9 @@ def main() -> None:
     targets = features @ torch.arange(8.0).unsqueeze(1) + 0.1 * torch.randn(1024, 1)
     data = TensorDataset(features, targets)
     sampler = DistributedSampler(data, shuffle=True, seed=0)
-    loader = DataLoader(data, batch_size=32, sampler=sampler)
+    loader = DataLoader(
+        data, batch_size=32, sampler=sampler, num_workers=2, persistent_workers=True
+    )
 
     model = DistributedDataParallel(torch.nn.Linear(8, 1).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)

@@ -14,7 +14,15 @@ from gangline_schemas.checkpoint import (
     shard_name,
 )
 from gangline_schemas.events.workers import ObjectDigest, RankActivity
-from gangline_schemas.rank_protocol import Control, Doing, FromRank, Hello, Report, ShardReady
+from gangline_schemas.rank_protocol import (
+    Control,
+    Doing,
+    FromRank,
+    HandlesStop,
+    Hello,
+    Report,
+    ShardReady,
+)
 from gangline_storage.digest import digest_bytes
 from gangline_worker.agent.model import GangKey, RankKey
 from gangline_worker.checkpoint.chunks import Tables, plan
@@ -123,6 +131,7 @@ class Training:
             self.met = True
             self.engine.note("trains", self.gang.job_id, self.gang.attempt, "from", self.step)
             self._tell(Doing(activity=RankActivity.TRAINING))
+            self._tell(HandlesStop())
             self._next()
 
     def _give_up(self, rank: RankProcess) -> None:

@@ -158,12 +158,11 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
         stop_grace_seconds=30,
         command=python("""
             import os, signal, time
-            from gangline_worker import report, should_stop, stop_on_sigterm
+            from gangline_worker import report, should_stop
             if os.environ["RANK"] == "1":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 print("deaf", flush=True)
                 time.sleep(600)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             report({"x": 1}, 1)
             print("hears", flush=True)
             while not (reason := should_stop()):
@@ -187,6 +186,42 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
     assert (exits[1, 0].reason, exits[1, 0].exit_code) == (ExitReason.STOPPED, 0)
     assert (exits[1, 1].reason, exits[1, 1].signal) == (ExitReason.STOPPED, signal.SIGKILL)
     scene.wait(lambda: scene.lines(0)[-1] == "asked to stop: preempted")
+
+
+def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone(
+    scene: NodeScene,
+):
+    script = scene.folder / "asks.py"
+    script.write_text(
+        dedent("""
+            import signal, sys, threading
+            from gangline_worker import flush, should_stop
+            signalled = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: signalled.set())
+            should_stop()
+            flush()
+            print("asks", flush=True)
+            while not (signalled.wait(0.01) or should_stop()):
+                pass
+            print("told", should_stop(), signalled.is_set(), flush=True)
+            signalled.wait()
+            print("signalled", flush=True)
+        """)
+    )
+    gang = scene.allocate(scene.start_agent(), gpus=[0], run=f"python {script}; echo the shell too")
+    scene.wait(lambda: scene.lines(0) == ["asks"])
+    scene.publish(
+        gang.job_id,
+        GangPreempting(
+            job_id=gang.job_id,
+            attempt=1,
+            reason=StopReason.PREEMPTED,
+            deadline=datetime.now(UTC) + timedelta(seconds=6),
+        ),
+    )
+    assert scene.exits(1)[1, 0].exit_code == 0
+    said = ["asks", "told preempted False", "signalled", "the shell too"]
+    scene.wait(lambda: scene.lines(0) == said, f"it said {scene.lines(0)}")
 
 
 GRANDCHILDREN = """

@@ -1,10 +1,11 @@
 """What a rank and its agent say to each other over a Unix socket: one JSON object a line.
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
-checks the peer's credentials. The rank sends `Report`, `Doing`, `Troubled`, `ShardReady`,
-`DataDamaged`, `LeaveOutSamples`; the agent sends `Control` whenever what it says changes. Neither
-waits for the other; a torn last line is ignored. What is refused here ends the connection: a rank
-can be any program, so all that the agent and the services make of a message must be possible.
+checks the peer's credentials. The rank sends `Report`, `Doing`, `HandlesStop`, `Troubled`,
+`ShardReady`, `DataDamaged`, `LeaveOutSamples`; the agent sends `Control` whenever what it says
+changes. Neither waits for the other; a torn last line is ignored. What is refused here ends the
+connection: a rank can be any program, so all that the agent and the services make of a message
+must be possible.
 Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
 """
 
@@ -57,6 +58,12 @@ class Doing(Model):
 
     kind: Literal["doing"] = "doing"
     activity: RankActivity
+
+
+class HandlesStop(Model):
+    """The program asks `should_stop()`: when it is told to stop, it saves and exits by itself."""
+
+    kind: Literal["handles_stop"] = "handles_stop"
 
 
 class Troubled(Model):
@@ -150,7 +157,15 @@ class CopyReplaced(Model):
 
 
 FromRank = Annotated[
-    Hello | Report | Doing | Troubled | ShardReady | CopyDamaged | DataDamaged | LeaveOutSamples,
+    Hello
+    | Report
+    | Doing
+    | HandlesStop
+    | Troubled
+    | ShardReady
+    | CopyDamaged
+    | DataDamaged
+    | LeaveOutSamples,
     Field(discriminator="kind"),
 ]
 FROM_RANK: TypeAdapter[FromRank] = TypeAdapter(FromRank)

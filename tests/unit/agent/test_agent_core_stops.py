@@ -18,8 +18,9 @@ from agent_core_scene import (
 from checkpoint_scene import resumes
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
-from gangline_schemas.rank_protocol import Control, Hello
+from gangline_schemas.rank_protocol import Control, HandlesStop, Hello
 from gangline_worker.agent.model import (
+    Action,
     CloseGang,
     GangKey,
     HeartbeatAcked,
@@ -73,18 +74,74 @@ def test_a_gang_waits_for_the_gpus_of_one_that_is_being_killed(node: Node):
     assert kinds(out).count(Spawn) == 1
 
 
-def test_preempting_asks_by_both_ways_and_kills_after_the_deadline(node: Node):
-    ranks = node.running(gpus=(0,))
-    node.do(RankMessage(ranks[0], Hello(rank=0, token="t")))
-    out = node.do(preempting(node, 5.0))
-    assert out == [SendControl(ranks[0], Control(stop="preempted")), TerminateRank(ranks[0])]
-    assert node.do(preempting(node, 5.0)) == []
+def handles_stop(rank: RankKey, pid: int = 7) -> RankMessage:
+    """A rank's process asks whether to stop."""
+    return RankMessage(rank, HandlesStop(), pid)
+
+
+def terminated(actions: list[Action]) -> list[TerminateRank]:
+    return [item for item in actions if isinstance(item, TerminateRank)]
+
+
+def test_a_rank_that_asks_is_told_and_gets_sigterm_shortly_before_it_is_killed(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(RankMessage(rank, Hello(rank=0, token="t")), handles_stop(rank, pid=77))
+    assert node.do(preempting(node, 20.0)) == [SendControl(rank, Control(stop="preempted"))]
+    assert node.do(preempting(node, 20.0)) == []
+    for _ in range(14):
+        node.time_s += 1.0
+        node.acked()
+        assert terminated(node.do(Tick())) == []
+    node.time_s += 1.0
+    assert terminated(node.do(Tick())) == [TerminateRank(rank, 77)]
     node.time_s += 4.9
-    assert KillRank not in kinds(node.do(Tick()))
+    node.acked()
+    assert {TerminateRank, KillRank}.isdisjoint(kinds(node.do(Tick())))
     node.time_s += 0.2
     assert KillRank in kinds(node.do(Tick()))
-    (exited,) = published(node.do(RankExited(ranks[0], signal=9)), WorkerExited)
+    (exited,) = published(node.do(RankExited(rank, signal=9)), WorkerExited)
     assert (exited.reason, exited.signal) == (ExitReason.STOPPED, 9)
+
+
+def test_of_a_short_time_to_stop_a_quarter_is_left_at_sigterm(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(handles_stop(rank), preempting(node, 4.0))
+    node.time_s += 2.9
+    assert terminated(node.do(Tick())) == []
+    node.time_s += 0.1
+    assert terminated(node.do(Tick())) == [TerminateRank(rank, 7)]
+
+
+def test_a_deadline_that_comes_nearer_takes_sigterm_along(node: Node):
+    (rank,) = node.running(gpus=(0,))
+    node.do(handles_stop(rank), Leave("spot", 30.0))
+    assert terminated(node.do(Leave("again", 4.0))) == []
+    node.time_s += 3.1
+    assert terminated(node.do(Tick())) == [TerminateRank(rank, 7)]
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_rank_that_never_asks_gets_sigterm_at_once(node: Node, *, connected: bool):
+    (rank,) = node.running(gpus=(0,))
+    if connected:
+        node.do(RankMessage(rank, Hello(rank=0, token="t"), 77))
+    assert terminated(node.do(preempting(node, 20.0))) == [TerminateRank(rank)]
+    assert terminated(node.do(Tick())) == []
+
+
+def test_ranks_beside_one_that_asks_are_left_to_it_until_it_is_gone(node: Node):
+    asking, silent = node.running()
+    node.do(handles_stop(asking))
+    assert terminated(node.do(preempting(node, 20.0))) == []
+    node.do(RankExited(asking, code=0))
+    assert terminated(node.do(Tick())) == [TerminateRank(silent)]
+
+
+def test_a_process_that_appears_after_the_stop_gets_sigterm(node: Node):
+    gang = GangKey("job", 1)
+    node.do(allocation(gpus=(0,)), Prepared(gang), StoreOpened(gang), preempting(node, 20.0))
+    rank = RankKey(gang, 0)
+    assert terminated(node.do(RankSpawned(rank, 1))) == [TerminateRank(rank)]
 
 
 def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):

@@ -99,7 +99,7 @@ def test_a_rank_is_heard_on_within_a_frame_and_others_may_still_come(tmp_path: P
 
         after.server.adopt(as_if_after_exec(kept))
         rank.sendall(frame[9:])
-        assert after.wait(1) == [RankMessage(RANK, REPORT)]
+        assert after.wait(1) == [RankMessage(RANK, REPORT, os.getpid())]
         assert Control.decode(rank.makefile("rb").readline()).stop == "drain"
         late.connect(str(tmp_path / "s"))
         late.sendall(hello)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_a_rank_is_heard_and_told(server: Server):
     peer = server.connect(hello(), REPORT.encode()[:9])
     peer.sendall(REPORT.encode()[9:] + b"\n")
     rank = RankKey(GANG, 0)
-    assert server.wait(2)[1] == RankMessage(rank, REPORT)
+    assert server.wait(2)[1] == RankMessage(rank, REPORT, os.getpid())
     server.server.send(rank, Control(stop="drain"))
     assert Control.decode(peer.makefile("rb").readline()).stop == "drain"
 
@@ -132,7 +133,7 @@ def test_what_an_ended_rank_said_is_waited_for_though_nobody_had_heard_of_it(ser
     drained.start()
     server.takes.set()
     drained.join()
-    assert RankMessage(RankKey(GANG, 0), REPORT) in server.got
+    assert RankMessage(RankKey(GANG, 0), REPORT, os.getpid()) in server.got
 
 
 def test_a_connection_that_a_process_left_behind_holds_is_not_waited_for(server: Server):

@@ -19,6 +19,7 @@ from gangline_schemas.rank_protocol import (
     CopyReplaced,
     DataDamaged,
     Doing,
+    HandlesStop,
     Hello,
     LeaveOutSamples,
     Report,
@@ -258,3 +259,52 @@ def test_a_damaged_file_is_told_and_the_answer_waited_for(agent: AgentEnd) -> No
     asking.join()
     assert answers == [True, False, False], "nobody answers when the agent is gone"
     assert not Reporter(None).another_copy("x", "y")
+
+
+def test_the_agent_hears_once_that_a_rank_asks_whether_to_stop(agent: AgentEnd) -> None:
+    reporter = Reporter(agent.path, flush_period_s=3600)
+    assert reporter.flush()
+    assert HandlesStop() not in agent.said
+    for _ in range(3):
+        assert reporter.should_stop() is None
+    assert reporter.flush()
+    agent.ask(Control(stop="preempted"))
+    until(lambda: reporter.should_stop() == "preempted")
+    assert reporter.flush()
+    assert agent.wait_for(lambda said: HandlesStop() in said).count(HandlesStop()) == 1
+
+
+SIGNALS = """
+import os, signal
+from gangline_worker import should_stop
+def kill(): os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("kill()", -15),
+        ("should_stop(); kill(); assert should_stop() == 'sigterm'", 0),
+        (
+            "should_stop(); child = os.fork()\n"
+            "if child == 0: kill(); os._exit(0)\n"
+            "assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 15",
+            0,
+        ),
+        (
+            "signal.signal(signal.SIGTERM, lambda *_: os._exit(9))\n"
+            "should_stop(); kill(); should_stop()",
+            9,
+        ),
+        (
+            "import threading\n"
+            "thread = threading.Thread(target=should_stop); thread.start(); thread.join()\n"
+            "should_stop(); kill(); assert should_stop() == 'sigterm'",
+            0,
+        ),
+    ],
+    ids=["never asked", "asked", "a child of one that asked", "its own handler", "threads"],
+)
+def test_sigterm_is_a_reason_to_stop_for_a_program_that_asks(script: str, code: int) -> None:
+    assert subprocess.run([sys.executable, "-c", SIGNALS + script], check=False).returncode == code

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         should_checkpoint,
         should_skip,
         should_stop,
-        stop_on_sigterm,
     )
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "should_checkpoint",
     "should_skip",
     "should_stop",
-    "stop_on_sigterm",
 ]
 
 _CHECKPOINT = {"Restored", "restore", "save"}

@@ -28,6 +28,7 @@ from gangline_schemas.rank_protocol import (
     CopyReplaced,
     DataDamaged,
     Doing,
+    HandlesStop,
     Hello,
     LeaveOutSamples,
     ShardReady,
@@ -78,11 +79,12 @@ class Reporter:
         self._was_finite = False
         self._spikes = SpikeWatch(self._policy.on_spike)
         self._troubles: deque[Trouble] = deque(maxlen=DOINGS_LIMIT)
-        self._told: deque[CopyDamaged | DataDamaged | LeaveOutSamples] = deque()
+        self._told: deque[CopyDamaged | DataDamaged | HandlesStop | LeaveOutSamples] = deque()
         self._replaced: dict[str, bool] = {}
         self._answered = threading.Condition()
         self._period_s = flush_period_s
         self._stop_reason: str | None = None
+        self._handles_stop = False
         self._committed: int | None = None
         self._interval_s: float | None = None
         self._interval = SaveInterval(interval_s, lambda: self._interval_s, clock)
@@ -210,7 +212,15 @@ class Reporter:
             self._wake()
 
     def should_stop(self) -> str | None:
-        """Why to save and leave, or None. Once set it stays, and it is free to ask."""
+        """Why to save and leave, or None. Once set it stays, and it is free to ask.
+
+        The first call tells the agent that this program handles a stop by itself.
+        """
+        if not self._handles_stop:
+            self._handles_stop = True
+            if self.connected:
+                self._told.append(HandlesStop())
+                self._wake()
         return self._stop_reason
 
     def request_stop(self, reason: str) -> None:

@@ -53,11 +53,13 @@ def reporter() -> Reporter:
 
 
 def _after_fork_in_child() -> None:
-    """A child (a data loader's worker) is no rank: it must not speak on its parent's line."""
+    """A child (a data loader's worker) is no rank: it has no line to the agent, SIGTERM ends it."""
     global _reporter, _reporter_lock  # noqa: PLW0603
     _reporter_lock = threading.Lock()
     if _reporter is not None:
         _reporter = Reporter(None)
+    if signal.getsignal(signal.SIGTERM) is _stop_asked_by_signal:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -134,24 +136,38 @@ def should_checkpoint() -> bool:
 def should_stop() -> str | None:
     """Why to save and exit 0 (preempted, cancelled, ...), or None to go on.
 
-    Each rank learns of it on its own: agree across ranks before leaving a collective loop.
+    Call it in every rank after every step. From the first call on the agent leaves the stop to the
+    program, within `stop_grace_seconds`; a program that never asks gets SIGTERM at once. SIGTERM
+    does not end the program then, but is a reason to stop (`sigterm`), unless the program handles
+    SIGTERM itself. Each rank learns of a stop on its own: agree across ranks before leaving a
+    collective loop.
     """
+    if not _signal_seen_to:
+        _see_to_signal()
     return reporter().should_stop()
+
+
+_signal_seen_to = False
+
+
+def _see_to_signal() -> None:
+    """Only the main thread can; a later call from there makes up for one from elsewhere."""
+    global _signal_seen_to  # noqa: PLW0603 -- once per process
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _signal_seen_to = True
+    reporter()  # no lock may be taken in the handler
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _stop_asked_by_signal)
+
+
+def _stop_asked_by_signal(_number: int, _frame: FrameType | None) -> None:
+    reporter().request_stop("sigterm")
 
 
 def flush(timeout_s: float = 10.0) -> bool:
     """Wait until the agent has all that was reported; False after `timeout_s` seconds."""
     return reporter().flush(timeout_s)
-
-
-def stop_on_sigterm() -> None:
-    """Let SIGTERM set what `should_stop` answers instead of ending the process at once."""
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        reporter().request_stop("sigterm")
-
-    reporter()
-    signal.signal(signal.SIGTERM, on_signal)
 
 
 def hyperparameters() -> dict[str, object]:

@@ -76,6 +76,7 @@ from .model import (
 )
 
 _KILL_AGAIN_S = 1.0
+_LAST_CALL_S, _LAST_CALL_SHARE = 5.0, 0.25  # before the end of a stop's time, whichever is less
 _STOOD_STILL_S = 2.0  # between two Ticks: nobody was heard meanwhile
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
@@ -301,14 +302,18 @@ class AgentCore:
         return self._stop(gang, event.reason.value, left_s, at)
 
     def _stop(self, gang: Gang, reason: str, left_s: float, at: Moment) -> list[Action]:
-        """Ask all ranks to save and exit; they are killed when `left_s` seconds have passed."""
+        """Ask all ranks to save and exit; they are killed when `left_s` seconds have passed.
+
+        SIGTERM comes at once where no rank asks, else shortly before (`_LAST_CALL_S`).
+        """
         if gang.over:
             return []
         # Bounded by the spec: the scheduler's clock may be off.
         left_s = min(max(left_s, 0.0), gang.allocation.spec.stop_grace_seconds)
-        first = gang.stop is None
         by_s = at.mono_s + left_s
-        gang.stop_by_s = by_s if gang.stop_by_s is None else min(by_s, gang.stop_by_s)
+        if gang.stop_by_s is None or by_s < gang.stop_by_s:
+            gang.stop_by_s = by_s
+            gang.terminate_at_s = by_s - min(_LAST_CALL_S, left_s * _LAST_CALL_SHARE)
         if gang.stop == reason:
             return []
         gang.stop = reason
@@ -324,8 +329,19 @@ class AgentCore:
                 rank.ending = rank.ending or ExitReason.STOPPED
                 if rank.connected:
                     out.append(SendControl(rank.key, gang.control))
-                if first and rank.phase is Phase.RUNNING:
-                    out.append(TerminateRank(rank.key))
+        return out + self._terminate(gang, at)
+
+    @staticmethod
+    def _terminate(gang: Gang, at: Moment) -> list[Action]:
+        """SIGTERM, once a rank, unless the ranks handle the stop and still have time for that."""
+        due_s = gang.terminate_at_s
+        if due_s is None or gang.over or (gang.handles_stop and at.mono_s < due_s):
+            return []
+        out: list[Action] = []
+        for rank in gang.ranks.values():
+            if rank.phase is Phase.RUNNING and not rank.terminated:
+                rank.terminated = True
+                out.append(TerminateRank(rank.key, rank.stopper))
         return out
 
     def _request_checkpoint(self, gang: Gang, event_id: str) -> list[Action]:
@@ -445,8 +461,8 @@ class AgentCore:
         out: list[Action] = [announce.started(self._node, gang, rank)]
         if rank.killed_at_s is not None:
             out += self._kill(rank, at)
-        elif gang.stop is not None:
-            out.append(TerminateRank(rank.key))
+        else:
+            out += self._terminate(gang, at)
         return out
 
     def _on_spawn_failed(self, item: SpawnFailed) -> list[Action]:
@@ -463,7 +479,7 @@ class AgentCore:
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
         self._reports += 1
-        return hear(self._node, gang, rank, item.message, at, self._reports)
+        return hear(self._node, gang, rank, item, at, self._reports)
 
     def _on_no_copy(self, item: NoSoundCopy) -> list[Action]:
         _, rank = self._find(item.rank)
@@ -545,6 +561,7 @@ class AgentCore:
         out += self._member.beat(self.gangs, at)
         for gang in self.gangs:
             late = gang.stop_by_s is not None and at.mono_s >= gang.stop_by_s
+            out += self._terminate(gang, at)
             if late or gang.over:
                 out += self._kill_rest(gang, at)
             out += self._report_held(gang, at)

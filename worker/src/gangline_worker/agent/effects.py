@@ -158,7 +158,7 @@ class Effects:
             case Spawn():
                 return [self._spawn(action)]
             case TerminateRank():
-                self.launcher.terminate(action.rank)
+                self.launcher.terminate(action.rank, action.pid)
             case KillRank():
                 self.launcher.kill(action.rank)
             case TakeStacks():

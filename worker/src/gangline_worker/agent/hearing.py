@@ -6,7 +6,7 @@ from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.rank_protocol import (
     DataDamaged,
     Doing,
-    FromRank,
+    HandlesStop,
     Hello,
     LeaveOutSamples,
     Report,
@@ -15,14 +15,24 @@ from gangline_schemas.rank_protocol import (
 )
 
 from . import announce
-from .model import DAMAGE_LIMIT, Action, CheckShard, Gang, Moment, Note, Rank, SendControl
+from .model import (
+    DAMAGE_LIMIT,
+    Action,
+    CheckShard,
+    Gang,
+    Moment,
+    Note,
+    Rank,
+    RankMessage,
+    SendControl,
+)
 
 
 def hear(
-    node: NodeInfo, gang: Gang, rank: Rank, message: FromRank, at: Moment, number: int
+    node: NodeInfo, gang: Gang, rank: Rank, said: RankMessage, at: Moment, number: int
 ) -> list[Action]:
     """Take a message of a rank that lives, the agent's `number`th; [] for what says nothing new."""
-    match message:
+    match said.message:
         case Hello():
             rank.connected = True
             return [SendControl(rank.key, gang.control)] if gang.asks else []
@@ -33,6 +43,8 @@ def hear(
             return [announce.steps(gang, rank, report, number)]
         case Doing() as doing:
             rank.pace.said(doing.activity, at.mono_s)
+        case HandlesStop():
+            rank.stopper = said.pid
         case Troubled() as troubled:
             rank.trouble = troubled.trouble
         case LeaveOutSamples() as told:

@@ -124,12 +124,19 @@ class RankProcess:
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
         self._thread.start()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the rank's process group, unless it has ended."""
+    def terminate(self) -> None:
+        """SIGTERM to this process alone, unless it has ended."""
+        self._unless_ended(lambda: os.kill(self.pid, signal.SIGTERM))
+
+    def kill(self) -> None:
+        """SIGKILL to the rank's process group, unless this process has ended."""
+        self._unless_ended(lambda: os.killpg(self.pid, signal.SIGKILL))
+
+    def _unless_ended(self, send: Callable[[], None]) -> None:
         with self._lock:
             if not self._ended:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.pid, number)
+                    send()
 
     def kept(self) -> KeptRank:
         """Once its watcher has heeded a pause: the rank, to be adopted."""
@@ -312,19 +319,38 @@ class Launcher:
         with self._lock:
             self.not_orphans.discard(pid)
 
-    def terminate(self, rank: RankKey) -> None:
-        """SIGTERM to the rank's process group."""
+    def terminate(self, rank: RankKey, pid: int | None = None) -> None:
+        """SIGTERM to one process of the rank: `pid`, or the one that was started if `pid` is gone.
+
+        Never to the group: a data loader's workers must live while the rank saves.
+        """
         with self._lock:
             found = self._ranks.get(rank)
-        if found is not None:
-            found.signal(signal.SIGTERM)
+        if found is not None and not (pid and self._terminate_other(pid, rank)):
+            found.terminate()
+
+    def _terminate_other(self, pid: int, rank: RankKey) -> bool:
+        """Whether this pid is the rank's, and was sent SIGTERM."""
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:
+            return False
+        try:
+            if not self.owns(pid, rank):  # looked at while the descriptor keeps the pid's meaning
+                return False
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+        except OSError:
+            return False
+        finally:
+            os.close(process)
+        return True
 
     def kill(self, rank: RankKey) -> None:
         """SIGKILL to the rank's process group; what left it follows when the rank has ended."""
         with self._lock:
             found = self._ranks.get(rank)
         if found is not None:
-            found.signal(signal.SIGKILL)
+            found.kill()
 
     def reap(self) -> None:
         """Collect what ranks left behind and what has ended since."""

@@ -20,6 +20,7 @@ from gangline_schemas.rank_protocol import (
     DataDamaged,
     Doing,
     FromRank,
+    HandlesStop,
     Hello,
     LeaveOutSamples,
     Troubled,
@@ -49,7 +50,7 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
 
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
     """What a rank said, with secrets blacked out of its sentences and the names of its metrics."""
-    if isinstance(message, Hello | Doing | CopyDamaged | LeaveOutSamples):
+    if isinstance(message, Hello | Doing | HandlesStop | CopyDamaged | LeaveOutSamples):
         return message
     if isinstance(message, DataDamaged):
         return message.model_copy(update={"reason": redact(message.reason, secrets)})

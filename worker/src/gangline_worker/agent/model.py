@@ -164,10 +164,11 @@ class NoSoundCopy:
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """What a rank said; its identity was checked."""
+    """What a process of a rank said, by its pid; its identity was checked."""
 
     rank: RankKey
     message: FromRank
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +295,10 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class TerminateRank:
-    """Send SIGTERM to the rank's process group."""
+    """Send SIGTERM to one process: `pid` if that is the rank's, else the one that was started."""
 
     rank: RankKey
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +402,8 @@ class Rank:
     pid: int = 0
     step: int | None = None
     connected: bool = False
+    stopper: int | None = None  # its process that asks whether to stop, by pid
+    terminated: bool = False  # SIGTERM was sent
     ending: ExitReason | None = None  # why the agent ends it, if it does
     killed_at_s: float | None = None
     uploads: dict[int, ShardReady] = field(default_factory=dict)  # by step: on their way
@@ -446,6 +450,7 @@ class Gang:
     failed: bool = False  # its launch failed: nothing of it starts any more
     stop: str | None = None
     stop_by_s: float | None = None
+    terminate_at_s: float | None = None  # ranks that handle the stop get SIGTERM then
     checkpoint_requests: int = 0
     requests_seen: set[str] = field(default_factory=set)
     committed: int | None = None  # the newest step of its own that it would start from again
@@ -468,6 +473,11 @@ class Gang:
             attempt=self.key.attempt,
             ranks=tuple(rank.status(at_s) for rank in running),
         )
+
+    @property
+    def handles_stop(self) -> bool:
+        """Whether a rank here asks whether to stop, and so can lead the others out."""
+        return any(rank.alive and rank.stopper is not None for rank in self.ranks.values())
 
     def stacks_awaited(self, at_s: float) -> bool:
         """Whether its ranks shall live on at this monotonic time, until their stacks are here."""

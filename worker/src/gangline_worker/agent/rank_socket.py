@@ -38,6 +38,8 @@ _CREDENTIALS = struct.Struct("3i")
 class _Connection:
     gang: GangKey
     socket: socket.socket
+    pid: int
+    uid: int
     rank: RankKey | None = None
     incoming: bytes = b""
     outgoing: bytes = b""
@@ -159,7 +161,8 @@ class RankServer:
             self._listeners[kept.gang] = listener
             self._selector.register(listening, selectors.EVENT_READ, kept.gang)
             for line in kept.lines:
-                found = _Connection(kept.gang, _adopted(line.descriptor), line.rank)
+                adopted = _adopted(line.descriptor)
+                found = _Connection(kept.gang, adopted, *_peer(adopted), line.rank)
                 found.incoming, found.outgoing = line.incoming, line.outgoing
                 self._connections[line.descriptor] = found
                 listener.connections.add(line.descriptor)
@@ -248,7 +251,7 @@ class RankServer:
                 return
             accepted.setblocking(False)
             number = accepted.fileno()
-            self._connections[number] = _Connection(gang, accepted)
+            self._connections[number] = _Connection(gang, accepted, *_peer(accepted))
             listener.connections.add(number)
             self._selector.register(accepted, selectors.EVENT_READ, number)
 
@@ -287,20 +290,20 @@ class RankServer:
                 return self._refuse(connection, "the peer is not the rank that it names")
             if connection.rank is None:
                 return self._refuse(connection, "no hello came first")
-            self._receive(RankMessage(connection.rank, message))
+            self._receive(RankMessage(connection.rank, message, connection.pid))
         return True
 
     def _admit(self, connection: _Connection, hello: Hello) -> bool:
-        raw = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        pid, uid, _ = _CREDENTIALS.unpack(raw)
         with self._lock:
             listener = self._listeners.get(connection.gang)
-        if listener is None or uid != listener.uid:
+        if listener is None or connection.uid != listener.uid:
             return False
         rank, token = RankKey(connection.gang, hello.rank), listener.tokens.get(hello.rank, "")
         if connection.rank not in {None, rank} or not token:
             return False
-        if not compare_digest(token.encode(), hello.token.encode()) or not self._owns(pid, rank):
+        if not compare_digest(token.encode(), hello.token.encode()):
+            return False
+        if not self._owns(connection.pid, rank):
             return False
         connection.rank = rank
         return True
@@ -323,6 +326,13 @@ class RankServer:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(connection.socket)
         connection.socket.close()
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """The pid and the user of the process that connected."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
 
 
 def _adopted(descriptor: int) -> socket.socket:

@@ -24,7 +24,7 @@ from gangline_storage import StoreError
 from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.public import RESUME_ENV
 from gangline_worker.data.errors import EXIT_DATA_SHARD, DataShardError
-from gangline_worker.reporting import doing, flush, hyperparameters, stop_on_sigterm
+from gangline_worker.reporting import doing, flush, hyperparameters
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
 from gangline_worker.training.evaluation import RefusedError, validates
@@ -62,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     started = time.perf_counter()
     try:
-        stop_on_sigterm()
         doing("starting")
     except OSError as error:
         complain(f"error: the agent's socket cannot be reached: {error}")

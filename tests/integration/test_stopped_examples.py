@@ -1,0 +1,165 @@
+"""Each example, stopped in each way while it trains: no finished step is lost.
+
+Real ranks under a real agent. An example that saves is told to stop, saves its last step, with the
+workers of its data loader alive, and exits 0. One that knows nothing of Gangline ends at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from checkpoint_scene import resumes
+from gangline_schemas.events.scheduling import GangPreempting, StopReason
+from gangline_schemas.events.workers import (
+    CheckpointShardWritten,
+    ExitReason,
+    WorkerExited,
+    WorkerStep,
+)
+from metadata_server import MetadataServer
+from node_scene import NodeScene
+
+TESTS = Path(__file__).parents[1]
+EXAMPLES = TESTS.parent / "examples"
+STEPS = 1_000_000
+GRACE_S = 60
+TORCHRUN = "torchrun-script"
+SMALL = {"dim": 32, "layers": 2, "heads": 2, "seq_len": 32, "batch_size": 8, "log_every_steps": 100}
+
+
+@dataclass(frozen=True)
+class Example:
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    hyperparameters: dict[str, object] = field(default_factory=dict)
+
+
+def script(path: str, gpus: int, **hyperparameters: object) -> Example:
+    paced = ("python", str(TESTS / "paced_script.py"), str(EXAMPLES / path))
+    return Example(path.partition("/")[0], paced, gpus, hyperparameters)
+
+
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+SAVING = [
+    script("metrics-script/fit.py", 1),
+    script("fsdp-script/train.py", 2, save_every=STEPS),
+    Example("train-single", ("python", str(TESTS / "paced.py")), 1, SMALL),
+    *(
+        [script("hf-trainer-script/train.py", 2, save_every=STEPS)]
+        if installed("transformers") and installed("accelerate")
+        else []
+    ),
+]
+NOT_SAVING = Example(
+    TORCHRUN, ("python", str(EXAMPLES / "torchrun-script/train.py"), "--epochs", str(STEPS)), 2
+)
+
+
+def last_step(scene: NodeScene, job_id: str) -> int:
+    """The last step that a rank of the job reported."""
+    return max(
+        (max(item.step) for item in scene.of(WorkerStep) if item.run_id == job_id), default=0
+    )
+
+
+def saves(scene: NodeScene, example: Example) -> set[tuple[int, int]]:
+    """The rank and the step of each part of a checkpoint that is in the store."""
+    return {
+        (item.rank, item.step)
+        for item in scene.of(CheckpointShardWritten)
+        if item.job_id == example.name
+    }
+
+
+def train_all(scene: NodeScene) -> None:
+    """All examples at once, until each has trained for some steps."""
+    node = scene.start_agent(warm="fork")
+    first = 0
+    for example in (*SAVING, NOT_SAVING):
+        scene.allocate(
+            node,
+            job_id=example.name,
+            gpus=range(first, first + example.gpus),
+            command=example.command,
+            hyperparameters={"steps": STEPS, **example.hyperparameters},
+            checkpoint={"interval_minutes": 600},
+            stop_grace_seconds=GRACE_S,
+        )
+        first += example.gpus
+    scene.wait(lambda: all(last_step(scene, example.name) >= 3 for example in SAVING))
+    scene.wait(lambda: any("epoch 2" in line for line in scene.lines(0, job_id=TORCHRUN)))
+
+
+def stop_by(reason: StopReason) -> Callable[[NodeScene, MetadataServer], None]:
+    def stop(scene: NodeScene, _: MetadataServer) -> None:
+        deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
+        for example in (*SAVING, NOT_SAVING):
+            event = GangPreempting(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
+            scene.publish(example.name, event)
+
+    return stop
+
+
+def stop_agent(scene: NodeScene, _: MetadataServer) -> None:
+    assert scene.agent is not None
+    scene.agent.send_signal(signal.SIGTERM)
+
+
+def give_notice(_: NodeScene, cloud: MetadataServer) -> None:
+    goes_at = datetime.now(UTC) + timedelta(seconds=120)
+    cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
+
+
+STOPS = {
+    "preempted": stop_by(StopReason.PREEMPTED),
+    "cancelled": stop_by(StopReason.CANCELLED),
+    "drain": stop_by(StopReason.DRAIN),
+    "the agent is stopped": stop_agent,
+    "spot notice": give_notice,
+}
+
+
+@pytest.mark.parametrize("kind", STOPS)
+def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstrap: str) -> None:
+    with (
+        MetadataServer() as cloud,
+        NodeScene(
+            tmp_path,
+            kafka_bootstrap,
+            GANGLINE_SLOTS="8",
+            GANGLINE_STOP_GRACE_S=str(GRACE_S),
+            GANGLINE_NOTICE_PROVIDER="aws",
+            GANGLINE_NOTICE_URL=cloud.url,
+            GANGLINE_NOTICE_INTERVAL_S="0.1",
+        ) as scene,
+    ):
+        train_all(scene)
+        STOPS[kind](scene, cloud)
+        scene.wait(lambda: all(len(saves(scene, example)) == example.gpus for example in SAVING))
+        for example in SAVING:  # as the scheduler does once the save is committed
+            scene.publish(
+                example.name, resumes(1, last_step(scene, example.name), job_id=example.name)
+            )
+        ranks = sum(example.gpus for example in (*SAVING, NOT_SAVING))
+        scene.wait(lambda: len(scene.of(WorkerExited)) == ranks)
+        exits = {(item.job_id, item.rank): item for item in scene.of(WorkerExited)}
+        assert {item.reason for item in exits.values()} == {ExitReason.STOPPED}
+        for example in SAVING:
+            last = last_step(scene, example.name)
+            for rank in range(example.gpus):
+                found = exits[example.name, rank]
+                log = "\n".join(scene.lines(rank, job_id=example.name)[-20:])
+                assert found.exit_code == 0, f"{example.name}: {found.signal}\n{log}"
+            assert saves(scene, example) == {(r, last) for r in range(example.gpus)}
+        assert signal.SIGTERM in {exits[TORCHRUN, rank].signal for rank in range(NOT_SAVING.gpus)}
