@@ -281,28 +281,38 @@ def kill(): os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+FORKS = """
+should_stop()
+child = os.fork()
+if child == 0:
+    kill()
+    os._exit(0)
+assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 15
+"""
+HANDLES = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
+should_stop()
+kill()
+"""
+THREADS = """
+import threading
+thread = threading.Thread(target=should_stop)
+thread.start()
+thread.join()
+should_stop()
+kill()
+assert should_stop() == 'sigterm'
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "code"),
     [
         ("kill()", -15),
         ("should_stop(); kill(); assert should_stop() == 'sigterm'", 0),
-        (
-            "should_stop(); child = os.fork()\n"
-            "if child == 0: kill(); os._exit(0)\n"
-            "assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 15",
-            0,
-        ),
-        (
-            "signal.signal(signal.SIGTERM, lambda *_: os._exit(9))\n"
-            "should_stop(); kill(); should_stop()",
-            9,
-        ),
-        (
-            "import threading\n"
-            "thread = threading.Thread(target=should_stop); thread.start(); thread.join()\n"
-            "should_stop(); kill(); assert should_stop() == 'sigterm'",
-            0,
-        ),
+        (FORKS, 0),
+        (HANDLES, 9),
+        (THREADS, 0),
     ],
     ids=["never asked", "asked", "a child of one that asked", "its own handler", "threads"],
 )
