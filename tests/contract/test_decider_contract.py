@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import pytest
+from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
@@ -197,6 +198,18 @@ class World:
             ]
         raise AssertionError(f"{topic} was not read to its end")
 
+    def forget_offsets(self) -> None:
+        """The group's offsets are gone, as after `offsets.retention.minutes` without a commit."""
+        group = f"{self.names.prefix}gangline.teams.0.inputs"
+        bus = self.settle()
+        if self.broker is not None:
+            del self.broker._offsets[group]
+        else:
+            admin = AdminClient({"bootstrap.servers": bus.base["bootstrap.servers"]})  # type: ignore[attr-defined]
+            admin.delete_consumer_groups([group])[group].result(10)
+        places = self.names.places(bus, Topic.REQUESTS)
+        assert set(bus.committed(group, places).values()) == {None}
+
     def fold(self) -> Seen:
         place = TopicPartition(self.names.name(Topic.QUOTA), 0)
         return fold_log(self.settle(), Teams(), place).state
@@ -358,6 +371,24 @@ def test_an_invalid_request_with_a_subject_can_be_answered_instead(world: World)
     run_until(loop, lambda state: state.refused == 1)
     loop.close()
     assert world.read(world.names.dlq(world.names.name(Topic.REQUESTS))) == []
+
+
+def test_inputs_are_not_decided_again_when_their_offsets_are_forgotten(world: World) -> None:
+    """`a` has a limit of 1, then of 2; a successor that began at 0 would set it to 1 again."""
+    world.request(("a", 1), ("b", 2), ("a", 2))
+    loop = world.process()
+    loop.take_over()
+    run_until(loop, lambda state: len(state.order) == 3)
+    loop.close()
+    world.forget_offsets()
+
+    heir = world.process()
+    heir.take_over()
+    world.request(("c", 3))
+    run_until(heir, lambda state: "c" in state.limits)
+
+    assert heir.state.order == [*loop.state.order, "c"]
+    assert heir.state.limits == {"a": 2, "b": 2, "c": 3}
 
 
 def test_too_many_refusals_are_counted_and_others_are_served(world: World) -> None:

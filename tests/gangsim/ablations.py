@@ -93,10 +93,23 @@ class _OffsetsApartLoop(DeciderLoop[Any]):
         def apart(
             records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
         ) -> None:
-            self._bus.broker._offsets.setdefault(group, {}).update(offsets)
+            for place, offset in offsets.items():
+                self._bus.broker._keep_offset(group, place, offset)
             commit(records, {}, group)
 
         self._writer.commit = apart  # type: ignore[method-assign]
+
+
+class _BeginningLoop(DeciderLoop[Any]):
+    """Reads inputs from their start where Kafka does not know how far they were decided."""
+
+    def _start_positions(self) -> dict[TopicPartition, int]:
+        positions = super()._start_positions()
+        committed = self._bus.committed(self._group, positions)
+        unknown = [
+            at for at, to in committed.items() if to is None and at.topic not in self._signals
+        ]
+        return positions | self._bus.start_offsets(unknown)
 
 
 class _RepairingLoop(DeciderLoop[Any]):
@@ -173,6 +186,11 @@ ABLATIONS: dict[str, Ablation] = {
         "offsets are part of the transaction",
         lambda: Parts(loop=_OffsetsApartLoop),
         ("crash",),
+    ),
+    "named-inputs": Ablation(
+        "the log itself says which inputs are decided",
+        lambda: Parts(loop=_BeginningLoop),
+        ("forget", "user.restore", "rank.crash"),
     ),
     "crash-only": Ablation(
         "a process ends after a failed commit",

@@ -67,6 +67,8 @@ def _fault(  # noqa: PLR0911, PLR0912 - one case for each kind
     match kind:
         case "crash":
             return Fault(at_s, kind, service, 60.0, detail=random.choice(POINTS))
+        case "forget":
+            return Fault(at_s, kind, service)
         case "pause":
             return Fault(at_s, kind, service, long, detail=random.choice(("commit", "cycle")))
         case "clock":

@@ -85,6 +85,16 @@ def _crash(world: World, fault: Fault) -> End:
     return disarm
 
 
+def _forget(world: World, fault: Fault) -> End:
+    """Kafka forgets how far a service had read, which it finds out when it starts again."""
+    group = f"{world.names.prefix}gangline.{fault.target}.0.inputs"
+    if world.broker._offsets.pop(group, None):
+        world.engine.count("offsets forgotten")
+    for process in world.process(fault.target):
+        if process.loop is not None:
+            process.crash("fault")
+
+
 def _pause(world: World, fault: Fault) -> End:
     """Longer than the session, between cycles or just before a commit; it comes back."""
     processes = [process for process in world.process(fault.target) if process.loop is not None]
@@ -382,6 +392,7 @@ KINDS: dict[str, Callable[[World, Fault], End]] = {
     "agent.crash": _agent_crash,
     "agent.leave": _agent_leave,
     "agent.pause": _agent_pause,
+    "forget": _forget,
     "garbage": _garbage,
     "node.loss": _node_loss,
     "rank.crash": _rank_crash,

@@ -20,6 +20,7 @@ MUST_HAPPEN = (
     "crash: zombie: Fenced",
     "late-end: True",
     "late-end: False",
+    "offsets forgotten",
     "lease.lost",
     "guard.kills",
     "node.suspected",

@@ -10,7 +10,8 @@ import pytest
 
 from gangline_bus.codec import UndecodableError, encode
 from gangline_bus.dlq import KEPT_VALUE_BYTES, DlqLimit, refused_record
-from gangline_bus.ports import Record
+from gangline_bus.input_places import with_inputs
+from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import catalog, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
@@ -29,7 +30,8 @@ def written_headers() -> set[str]:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     trace = f"00-{'1' * 32}-{'2' * 16}-01"
     envelope = Envelope("1", "/test", at, "a", event, trace, LogPosition(0, 1, 2))
-    return {name for name, _ in encode(envelope, topic="t").headers}
+    record = with_inputs(encode(envelope, topic="t"), {TopicPartition("t", 0): 1})
+    return {name for name, _ in record.headers}
 
 
 def dead_letter_headers() -> set[str]:

@@ -1,6 +1,7 @@
 """CloudEvents 1.0 in Kafka's binary mode: attributes are `ce_` headers, the value is the JSON data.
 
-Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq`.
+Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq`, and
+the last record of a transaction `ganglineinputs` (input_places.py).
 
 Each type belongs to one topic of the catalog. In any other topic it is no valid event, whoever
 wrote it: so the right to write a stream is no right to say what a decision log says.
@@ -16,6 +17,7 @@ from typing import TypeGuard
 
 from pydantic import ValidationError
 
+from gangline_bus.input_places import HEADER as INPUTS
 from gangline_bus.ports import Headers, OutRecord, Record
 from gangline_schemas.base import Event, FieldError, field_errors
 from gangline_schemas.catalog import event_types, topic_of
@@ -149,6 +151,8 @@ def _attributes(headers: Headers) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in headers:
         attribute = name.lower()
+        if attribute == INPUTS:  # of the log's own writer, and as long as it has inputs
+            continue
         if value is None or len(value) > _MAX_ATTRIBUTE_BYTES:
             raise UndecodableError(f"the header {name[:64]} is empty or above 1 KiB")
         if attribute in found and attribute.startswith("ce_"):

@@ -4,8 +4,9 @@ Takeover
 1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open. If
    the log's end is still held back, Kafka has lost track of a transaction: nothing goes on.
 2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
-3. Take the committed input offsets; read on from there (a new input: from its start; signals: from
-   their end). Read again what a `Recalling` decider names of what lies before them.
+3. Read on behind the inputs that Kafka or the log itself says are decided (input_places.py; a new
+   input: from its start; signals: from their end). Read again what a `Recalling` decider names of
+   what lies before them.
 
 Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
@@ -18,13 +19,14 @@ Cycle
 The state in memory runs ahead of the log between 2 and 4, so after any error it is worthless: the
 error is raised, the process ends, and a new one folds the log again. There is no repair in place.
 Offsets of inputs that led to nothing wait for the next transaction, at most `offsets_after_s`:
-deciding them again from the same state gives nothing again.
+deciding them again from the same state gives nothing again. Those of quiet inputs are committed
+again every `offsets_refresh_s`, as Kafka forgets what nobody commits.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
@@ -46,6 +48,7 @@ from gangline_bus.decision import (
 from gangline_bus.dlq import DlqLimit, refused_record
 from gangline_bus.fold import (
     Folded,
+    LogBroken,
     Progress,
     event_name,
     fold_log,
@@ -53,6 +56,7 @@ from gangline_bus.fold import (
     refuse_hanging,
     unheard,
 )
+from gangline_bus.input_places import begin_at, with_inputs
 from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
@@ -81,6 +85,7 @@ class LoopSettings:
     batch: int = 500
     tick_interval_s: float = 1.0
     offsets_after_s: float = 1.0
+    offsets_refresh_s: float = 3600.0
     dlq_limit: int = 10_000
     instance: str = "0"
 
@@ -115,6 +120,7 @@ class DeciderLoop(Generic[StateT]):
         self._next_tick: datetime | None = None
         self._saved: dict[TopicPartition, int] = {}
         self._unsaved_since: datetime | None = None
+        self._next_refresh: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._epoch = 0
         self._traced = False
@@ -228,11 +234,17 @@ class DeciderLoop(Generic[StateT]):
             at for topic in self.decider.signals for at in self.names.places(self._bus, topic)
         ]
         committed = self._bus.committed(self._group, inputs)
-        new = [at for at in inputs if committed.get(at) is None]
-        positions = {at: offset for at, offset in committed.items() if offset is not None}
-        positions |= self._bus.start_offsets(new)
-        positions |= self._bus.end_offsets(signals)
-        return positions
+        named = {at: self._folded.inputs.get(self._input_name(at)) for at in inputs}
+        known = [offset for offset in (*named.values(), *committed.values()) if offset is not None]
+        if self._folded.next_seq and inputs and not known:
+            raise LogBroken(
+                f"{self._log_topic}[{self._place.partition}] holds {self._folded.next_seq} "
+                "decisions, but neither it nor Kafka says which inputs they were made from; see "
+                "'Offsets are lost' in docs/guides/bad-days.md"
+            )
+        starts, ends = self._bus.start_offsets(inputs), self._bus.end_offsets(inputs)
+        positions = begin_at(inputs, committed, named, starts, ends)
+        return positions | self._bus.end_offsets(signals)
 
     def _input_positions(self) -> dict[TopicPartition, int]:
         return {
@@ -321,19 +333,49 @@ class DeciderLoop(Generic[StateT]):
             return derived_id(self.decider.name, of.source, of.id, ordinal)
         return derived_id(self._log_topic, self.settings.shard, self._epoch, seq)
 
-    def _save(self, out: Sequence[OutRecord], now: datetime) -> None:
-        moved = self._moved()
-        if not out and not moved:
+    def _save(self, out: list[OutRecord], now: datetime) -> None:
+        refresh = self._refresh_is_due(now)
+        moved = self._input_positions() if refresh else self._moved()
+        if not out and not refresh and self._may_wait(moved, now):
             return
-        if not out:
-            if self._unsaved_since is None:
-                self._unsaved_since = now
-            waited_s = (now - self._unsaved_since).total_seconds()
-            if 0.0 <= waited_s < self.settings.offsets_after_s:
-                return
+        self._name_inputs(out)
         self._writer.commit(out, moved, self._group)
         self._saved |= moved
         self._unsaved_since = None
+
+    def _may_wait(self, moved: Mapping[TopicPartition, int], now: datetime) -> bool:
+        if not moved:
+            return True
+        if self._unsaved_since is None:
+            self._unsaved_since = now
+        waited_s = (now - self._unsaved_since).total_seconds()
+        return 0.0 <= waited_s < self.settings.offsets_after_s
+
+    def _refresh_is_due(self, now: datetime) -> bool:
+        """Counted from the takeover; a clock that went back makes it due, as with Ticks."""
+        interval = timedelta(seconds=self.settings.offsets_refresh_s)
+        if self._next_refresh is None:
+            self._next_refresh = now + interval
+        if now < self._next_refresh <= now + interval:
+            return False
+        self._next_refresh = now + interval
+        return True
+
+    def _name_inputs(self, out: list[OutRecord]) -> None:
+        """Let the transaction's last decision name the inputs that moved since others did."""
+        mine = [at for at, record in enumerate(out) if record.topic == self._log_topic]
+        known = self._folded.inputs
+        places = {
+            name: to
+            for at, to in self._input_positions().items()
+            if known.get(name := self._input_name(at)) != to
+        }
+        if mine and places:
+            out[mine[-1]] = with_inputs(out[mine[-1]], places)
+            known |= places
+
+    def _input_name(self, place: TopicPartition) -> TopicPartition:
+        return TopicPartition(place.topic.removeprefix(self.names.prefix), place.partition)
 
     def _moved(self) -> Mapping[TopicPartition, int]:
         saved = self._saved  # of the inputs; signals are never saved

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.decision import Decider, Decision
+from gangline_bus.input_places import named_inputs
 from gangline_bus.ports import Bus, Record, TopicPartition
 from gangline_schemas.envelope import Envelope, LogPosition
 
@@ -36,12 +37,16 @@ class LogBroken(Exception):
 
 @dataclass(slots=True)
 class Folded(Generic[StateT]):
-    """A state and where in its log it stands. `last` names the event before `next_seq`."""
+    """A state and where in its log it stands. `last` names the event before `next_seq`.
+
+    `inputs` are the next offsets of the inputs that the log names, by the catalog's topics.
+    """
 
     state: StateT
     next_seq: int = 0
     writer_epoch: int = 0
     last: str = ""
+    inputs: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
@@ -83,6 +88,7 @@ def _apply(
     folded.next_seq += 1
     folded.writer_epoch = position.writer_epoch
     folded.last = event_name(envelope)
+    folded.inputs |= named_inputs(record.headers)
 
 
 def event_name(envelope: Envelope) -> str:

@@ -1,7 +1,8 @@
 """A bus in memory that behaves as Kafka does where deciders can notice.
 
 Offsets have gaps where control records stand, pending transactions hold back the last stable
-offset, writers have epochs, groups have one owner per partition. `Broker` is the shared part (it
+offset, writers have epochs, groups have one owner per partition, and offsets that nobody commits
+are forgotten, each `offsets_retention_ms` after its last commit. `Broker` is the shared part (it
 outlives its clients, as a broker does); `MemoryBus` is one process's connection to it, for one
 thread at a time; connections may be used side by side. Nothing reads a clock.
 
@@ -78,12 +79,15 @@ class Faults:
 class Broker:
     """The log, the transactions and the groups. `clock_ms` gives the records' time stamps."""
 
+    offsets_retention_ms = 7 * 86_400_000  # as Kafka's own default
+
     def __init__(self, clock_ms: Callable[[], int] = lambda: 0) -> None:
         self._clock_ms = clock_ms
         self._logs: dict[TopicPartition, list[_Entry]] = {}
         self._counts: dict[str, int] = {}
         self._writers: dict[str, _WriterState] = {}
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
+        self._kept_since_ms: dict[tuple[str, TopicPartition], int] = {}
         self._members: dict[tuple[str, str], list[str]] = {}
         self._lock = threading.RLock()
         self.faults = Faults()
@@ -162,8 +166,19 @@ class Broker:
             self._append(marker, _Status.CONTROL)
         if commit:
             for (group, place), offset in transaction.offsets.items():
-                self._offsets.setdefault(group, {})[place] = offset
+                self._keep_offset(group, place, offset)
         writer.open = None
+
+    def _keep_offset(self, group: str, place: TopicPartition, offset: int) -> None:
+        self._offsets.setdefault(group, {})[place] = offset
+        self._kept_since_ms[group, place] = self._clock_ms()
+
+    def _kept_offset(self, group: str, place: TopicPartition) -> int | None:
+        offset = self._offsets.get(group, {}).get(place)
+        if offset is None:
+            return None
+        age_ms = self._clock_ms() - self._kept_since_ms[group, place]
+        return offset if age_ms < self.offsets_retention_ms else None
 
     def _stable_end(self, place: TopicPartition) -> int:
         open_at = [
@@ -227,8 +242,7 @@ class MemoryBus:
                     continue
                 if any((group, place) in writer.open.offsets for place in wanted):
                     raise BusUnavailable("an open transaction holds these offsets")
-            known = self.broker._offsets.get(group, {})
-            return {place: known.get(place) for place in wanted}
+            return {place: self.broker._kept_offset(group, place) for place in wanted}
 
     def writer(self) -> MemoryWriter:
         """A stream writer."""

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Generic, Protocol, TypeVar
 
 import structlog
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from gangline_bus.decision import Decider
 from gangline_bus.fold import Folded, Interrupted, Progress, fold_tail, unheard
@@ -66,7 +66,10 @@ class SnapshotStore(Protocol):
 
 
 class SnapshotHeader(Model):
-    """What a snapshot is of. Events from `next_seq` on stand at `offset` or later."""
+    """What a snapshot is of. Events from `next_seq` on stand at `offset` or later.
+
+    `inputs` are the next offsets that the log named before, by topic and partition.
+    """
 
     format: int
     code: str
@@ -76,6 +79,7 @@ class SnapshotHeader(Model):
     writer_epoch: int
     offset: int
     last: str
+    inputs: dict[str, dict[int, int]] = Field(default_factory=dict)
 
 
 class SnapshotRefused(Exception):
@@ -154,6 +158,7 @@ class Snapshots(Generic[StateT]):
             writer_epoch=folded.writer_epoch,
             offset=offset,
             last=folded.last,
+            inputs=_by_topic(folded.inputs),
         )
         facts = self._codec.copy(folded.state)
         self._run(lambda: self._write(header, facts))
@@ -189,7 +194,9 @@ class Snapshots(Generic[StateT]):
         if (header.format, header.code, header.service, header.shard) != mine:
             raise SnapshotRefused("it is of another version, service or shard")
         state = self._codec.load(counted(lines, lambda: progress(0, header.offset)))
-        folded = Folded(state, header.next_seq, header.writer_epoch, last=header.last)
+        folded = Folded(
+            state, header.next_seq, header.writer_epoch, header.last, _by_place(header.inputs)
+        )
         fold_tail(bus, decider, place, folded, header.offset, progress=progress)
         violations = decider.check(folded.state)
         if violations:
@@ -203,6 +210,17 @@ class Snapshots(Generic[StateT]):
             tail=folded.next_seq - header.next_seq,
         )
         return folded
+
+
+def _by_topic(inputs: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for place, offset in inputs.items():
+        found.setdefault(place.topic, {})[place.partition] = offset
+    return found
+
+
+def _by_place(inputs: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, at): n for topic, of in inputs.items() for at, n in of.items()}
 
 
 def pack(header: SnapshotHeader, lines: Iterable[bytes]) -> bytes:
