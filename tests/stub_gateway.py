@@ -40,6 +40,7 @@ class Reply:
     status: int = 200
     stream: str | None = None
     page: str | None = None
+    retry_after: str = ""
 
 
 Route = Callable[[Asked], Reply]
@@ -94,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, reply: Reply) -> None:
         self.send_response(reply.status)
+        if reply.retry_after:
+            self.send_header("Retry-After", reply.retry_after)
         if reply.stream is not None:
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Connection", "close")

@@ -59,6 +59,14 @@ class EventParser:
         return ServerEvent(name or "message", "\n".join(data), self.last_id)
 
 
+class ComeLaterError(httpx.TransportError):
+    """The server has no room for the stream now; `after_s`: the pause that it asks for."""
+
+    def __init__(self, status: int, after_s: float) -> None:
+        super().__init__(f"status {status}")
+        self.after_s = after_s
+
+
 class _LineEndedError(httpx.TransportError):
     """The server closed the stream before its end, or dropped a reader that was too slow."""
 
@@ -99,6 +107,7 @@ def follow(
                     f"the stream broke {failures} times in a row: {error}",
                     "is the platform up? see: gangline up, gangline doctor",
                 ) from None
-            delay_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (failures - 1))
+            least_s = error.after_s if isinstance(error, ComeLaterError) else 0.0
+            delay_s = max(least_s, min(LONGEST_DELAY_S, FIRST_DELAY_S * 2 ** (failures - 1)))
             notice(f"connection lost; trying again in {delay_s:g} s ({failures} of {retries})")
             sleep(delay_s)

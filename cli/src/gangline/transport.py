@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gangline.errors import CliError, ExitCode
-from gangline.sse import ServerEvent, follow
+from gangline.sse import ComeLaterError, ServerEvent, follow
 from gangline_service.loopback import is_loopback
 
 CONNECT_TIMEOUT_S = 5.0
@@ -20,9 +20,11 @@ ANSWER_TIMEOUT_S = 30.0
 SILENCE_TIMEOUT_S = 60.0
 """The gateway sends a comment at least this often on a quiet stream."""
 RETRIES = 6
-RETRY_DELAY_S, LONGEST_DELAY_S = 0.5, 5.0
+RETRY_DELAY_S, LONGEST_DELAY_S, LONGEST_WAIT_S = 0.5, 5.0, 30.0
 HTML = "text/html"
 _AWAY = frozenset({502, 503, 504})
+_TOO_MANY = 429
+_LATER = _AWAY | {_TOO_MANY}
 _USAGE = frozenset({400, 413, 422})
 _UP_HINT = "is the platform up? start it here with: gangline up"
 
@@ -72,11 +74,12 @@ class Transport:
         """The JSON answer, or the text of a page when the headers accept HTML alone.
 
         Requests that may be sent twice are tried again while it is away: GET and PUT may be,
-        POST only when `repeatable` says so. Raises CliError.
+        POST only when `repeatable` says so. Any is sent again when it came too soon (429). The
+        pause is at least what the gateway asks for, up to 30 s. Raises CliError.
         """
         again = method in {"GET", "PUT"} if repeatable is None else repeatable
-        retries = RETRIES if again else 0
-        for retry in range(retries + 1):
+        for retry in range(RETRIES + 1):
+            least_s, retries = 0.0, RETRIES if again else 0
             try:
                 answer = self._client.request(
                     method,
@@ -94,12 +97,15 @@ class Transport:
                 failure = CliError(f"no answer from {self.url}: {type(error).__name__}", _UP_HINT)
             else:
                 self._answered = True
-                if answer.status_code not in _AWAY:
+                if answer.status_code not in _LATER:
                     return _content(answer)
                 failure = problem_of(answer)
-            if retry == retries:
+                least_s = retry_after_s(answer)
+                if answer.status_code == _TOO_MANY:
+                    retries = RETRIES
+            if retry >= retries:
                 raise failure
-            delay_s = min(LONGEST_DELAY_S, RETRY_DELAY_S * 2**retry)
+            delay_s = max(least_s, min(LONGEST_DELAY_S, RETRY_DELAY_S * 2**retry))
             self._notice(f"{failure.message}; trying again in {delay_s:g} s")
             self._sleep(delay_s)
         raise AssertionError  # the loop returns or raises
@@ -121,8 +127,8 @@ class Transport:
                 headers=headers,
                 timeout=httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             ) as answer:
-                if answer.status_code in _AWAY:
-                    raise httpx.RemoteProtocolError(f"status {answer.status_code}")
+                if answer.status_code in _LATER:
+                    raise ComeLaterError(answer.status_code, retry_after_s(answer))
                 if answer.is_error:
                     answer.read()
                     raise problem_of(answer)
@@ -130,6 +136,13 @@ class Transport:
                 yield answer.iter_lines()
 
         return follow(open_stream, notice=self._notice, after=after, sleep=self._sleep)
+
+
+def retry_after_s(answer: httpx.Response) -> float:
+    """The pause that an answer asks for, in seconds up to 30; 0: none."""
+    text = answer.headers.get("retry-after", "")
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return min(LONGEST_WAIT_S, float(seconds))
 
 
 def problem_of(answer: httpx.Response) -> CliError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
 from gangline.sdk import Gangline, connect
 from gangline.transport import Transport
-from stub_gateway import NODE, TOKEN, Stub, job, problem, serving
+from stub_gateway import NODE, TOKEN, Reply, Stub, job, problem, serving
 
 QUEUE = {"queue": [], "pending_jobs": 0, "pending_gpus": 0}
 
@@ -113,6 +114,30 @@ def test_questions_are_repeated_while_a_part_is_away(stub: Stub) -> None:
         assert client.queue().queue == []
     assert len(notices) == 2
     assert "the bus did not answer; trying again" in notices[0]
+
+
+@pytest.mark.parametrize(("said", "least_s"), [("7", 7.0), ("999", 30.0), ("soon", 0.0)])
+def test_what_came_too_soon_is_sent_again_after_the_pause_that_the_gateway_asks_for(
+    stub: Stub, said: str, least_s: float
+) -> None:
+    path = "/v1/training-jobs/a/cancel"
+    soon = replace(problem(429, "too-many", "wait a little"), retry_after=said)
+    stub.on("POST", path, soon, job("pending"))
+    slept: list[float] = []
+    with Gangline(Transport(stub.url, TOKEN, sleep=slept.append)) as client:
+        client.cancel("a")
+    assert len(stub.asked) == 2
+    assert slept == [max(least_s, 0.5)]
+
+
+def test_a_stream_without_room_waits_as_long_as_it_is_asked_to(stub: Stub) -> None:
+    path = "/v1/training-jobs/a/logs"
+    full = replace(problem(429, "too-many", "wait a little"), retry_after="3")
+    stub.on("GET", path, full, Reply(stream="event: end\ndata: {}\n\n"))
+    slept: list[float] = []
+    with Gangline(Transport(stub.url, TOKEN, sleep=slept.append)) as client:
+        assert list(client.logs("a", follow=True)) == []
+    assert slept == [3.0]
 
 
 def test_it_gives_up_in_the_end(stub: Stub) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from gangline_gateway.live import Live
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
+from gangline_gateway.user_limits import asking
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
 from gateway_scene import DEADLINE_S, GatewayScene, job
@@ -92,6 +93,57 @@ def test_few_read_old_records_at_once(scene: GatewayScene, monkeypatch: pytest.M
         return batch.records[0].offset
 
     assert asyncio.run(two()) == 0
+
+
+def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
+    scene: GatewayScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "CATCH_UPS_PER_USER", 1)
+    place = say(scene, MAX_RECORDS + 1)
+    followers = follow.Followers(scene.tail)
+
+    async def old(user: str) -> AsyncIterator[follow.Batch]:
+        asking.set(user)
+        found = followers.follow({place: 0}, lambda _: True, 0.05)
+        await anext(found)
+        return found
+
+    async def three() -> None:
+        mine = await old("ada")
+        with pytest.raises(ProblemError) as refused:
+            await old("ada")
+        assert refused.value.status == 429
+        theirs = await old("bob")
+        for follower in (mine, theirs):
+            await follower.aclose()  # type: ignore[attr-defined]
+        await (await old("ada")).aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(three())
+
+
+def test_a_client_that_takes_no_old_records_loses_its_place(
+    scene: GatewayScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
+    place = say(scene, MAX_RECORDS + 1)
+    followers = follow.Followers(scene.tail, take_s=0.05)
+
+    async def one_takes_nothing() -> None:
+        slow = followers.follow({place: 0}, lambda _: True, 0.05)
+        await anext(slow)
+        while True:
+            other = followers.follow({place: 0}, lambda _: True, 0.05)
+            try:
+                await anext(other)
+            except ProblemError:
+                await asyncio.sleep(0.01)
+                continue
+            await other.aclose()  # type: ignore[attr-defined]
+            break
+        with pytest.raises(TooSlow):
+            await anext(slow)
+
+    asyncio.run(asyncio.wait_for(one_takes_nothing(), DEADLINE_S))
 
 
 def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: GatewayScene) -> None:

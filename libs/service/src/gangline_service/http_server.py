@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from .http_protocol import HEAD_S, SCOPE_KEY, Guard, GuardedProtocol
 _HEADER_BYTES = 256 << 10
 _STOP_S = 2
 _KEEP_ALIVE_S = 30
+_THREADS = 32  # of `asyncio.to_thread`; the default is 4 and one for each core
 
 
 class HttpServer:
@@ -71,11 +73,14 @@ class HttpServer:
         )
         server = self._server = uvicorn.Server(config)
 
-        def serve() -> None:
+        async def serve() -> None:
+            threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="http")
+            asyncio.get_running_loop().set_default_executor(threads)
             # Not `run`: signals belong to the process's main thread.
-            asyncio.run(server.serve(sockets=[self._socket]))
+            await server.serve(sockets=[self._socket])
 
-        self._thread = threading.Thread(target=serve, name="http", daemon=True)
+        run = partial(asyncio.run, serve())
+        self._thread = threading.Thread(target=run, name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

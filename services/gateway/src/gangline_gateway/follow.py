@@ -1,5 +1,8 @@
 """Following topics from a position on: first from the bus what is older, then from the rings.
 
+Few read from the bus at once, in all and of each user. Such a reader is closed when its client
+does not take a batch within `TAKE_S`: it gives its place to others.
+
 A follower that cannot keep up with the rings (a client that reads too slowly) is told so and
 dropped; it may come again with its cursor. Nothing is queued per client.
 """
@@ -7,16 +10,20 @@ dropped; it may come again with its cursor. Nothing is queued per client.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 
-from gangline_bus.ports import Reader, Record, TopicPartition
+from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway.problems import unavailable
 from gangline_gateway.tail import Behind, Tail
+from gangline_gateway.user_limits import UserSlots, asking
 
 HEARTBEAT_S = 10.0
 CATCH_UPS_AT_ONCE = 8
+CATCH_UPS_PER_USER = 2
+TAKE_S = 5.0
 _BATCH = 500
 
 
@@ -39,10 +46,15 @@ class TooSlow(Exception):
 class Followers:
     """Makes followers; bounds how many read old records from the bus at the same time."""
 
-    def __init__(self, tail: Tail, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self, tail: Tail, heartbeat_s: float = HEARTBEAT_S, take_s: float = TAKE_S
+    ) -> None:
         self.tail = tail
         self.heartbeat_s = heartbeat_s
+        self._take_s = take_s
         self._catching_up = 0
+        self._users = UserSlots(CATCH_UPS_PER_USER, "streams from old events")
+        self._threads = ThreadPoolExecutor(CATCH_UPS_AT_ONCE, thread_name_prefix="catch-up")
 
     async def follow(
         self,
@@ -77,22 +89,48 @@ class Followers:
     async def _catch_up(
         self, at: dict[TopicPartition, int], matches: Callable[[Record], bool]
     ) -> AsyncGenerator[Batch, None]:
-        """Read from the bus until the rings have the rest."""
+        """Read from the bus until the rings have the rest. Raises TooSlow and 429, 503 problems."""
+        loop = asyncio.get_running_loop()
+        with self._old_records() as place:
+            reader = await loop.run_in_executor(self._threads, self.tail.bus.reader, "catch-up")
+            place.callback(self._threads.submit, reader.close)
+            await loop.run_in_executor(self._threads, reader.assign, at)
+            while True:
+                poll = loop.run_in_executor(self._threads, reader.poll, _BATCH, 0.5)
+                records = await poll
+                at = reader.positions()
+                late = loop.call_later(self._take_s, place.close)
+                yield Batch([record for record in records if matches(record)], at, current=False)
+                if place.closed:
+                    raise TooSlow
+                late.cancel()
+                starts = self.tail.starts(list(at))
+                if all(at[at_place] >= starts[at_place] for at_place in at):
+                    return
+
+    @contextmanager
+    def _old_records(self) -> Iterator[_Place]:
+        """A place among those who read from the bus, until the block ends or it is closed."""
+        user = asking.get()
         if self._catching_up >= CATCH_UPS_AT_ONCE:
             raise unavailable("busy", "too many clients read old events; try again")
+        self._users.take(user)
         self._catching_up += 1
-        reader: Reader | None = None
-        try:
-            reader = await asyncio.to_thread(self.tail.bus.reader, "catch-up")
-            await asyncio.to_thread(reader.assign, at)
-            while True:
-                records = await asyncio.to_thread(reader.poll, _BATCH, 0.5)
-                at = reader.positions()
-                yield Batch([record for record in records if matches(record)], at, current=False)
-                starts = self.tail.starts(list(at))
-                if all(at[place] >= starts[place] for place in at):
-                    return
-        finally:
-            self._catching_up -= 1
-            if reader is not None:
-                await asyncio.to_thread(reader.close)
+        with _Place() as place:
+            place.callback(self._leave, user)
+            yield place
+
+    def _leave(self, user: str) -> None:
+        self._catching_up -= 1
+        self._users.free(user)
+
+
+class _Place(ExitStack):
+    """What is given back at the end, once."""
+
+    closed = False
+
+    def close(self) -> None:
+        """Give it back now."""
+        self.closed = True
+        super().close()

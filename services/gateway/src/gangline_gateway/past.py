@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -24,11 +25,14 @@ from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.sql_parts import CursorError
+from gangline_gateway.user_limits import UserSlots, asking
 
 log = structlog.get_logger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 QUERIES_AT_ONCE = 4
+WAITING = 8
+QUERIES_PER_USER = 4
 _WAIT_S = 10.0
 MAX_EVENTS = 1000
 TABLES = frozenset({"steps", "logs"})
@@ -100,31 +104,53 @@ class Questions:
 
 
 class Past:
-    """Asks from any thread; each thread has a client of its own, and few ask at once."""
+    """Asks from any thread; each thread has a client of its own.
+
+    Few ask at once and few wait, in all and of each user: the threads are other routes' too.
+    """
 
     def __init__(self, connect: Callable[[], Questions] | None) -> None:
         self._connect = connect
         self._own = threading.local()
         self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
+        self._places = threading.BoundedSemaphore(QUERIES_AT_ONCE + WAITING)
+        self._users = UserSlots(QUERIES_PER_USER, "questions about history")
 
     def ask(self, question: Callable[[Questions], AnswerT]) -> AnswerT:
-        """The answer. Raises a 503 problem while ClickHouse is away; blocks."""
+        """The answer; blocks. Raises a 503 problem while ClickHouse is away or busy, or 429."""
         if self._connect is None:
             raise unavailable("history-away", "no ClickHouse is configured: set clickhouse_url")
-        if not self._slots.acquire(timeout=_WAIT_S):
-            raise unavailable("history-busy", "too many questions about history; try again")
+        with self._users.hold(asking.get()), self._place():
+            return self._ask(self._connect, question)
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        busy = unavailable("history-busy", "too many questions about history; try again")
+        if not self._places.acquire(blocking=False):
+            raise busy
+        try:
+            if not self._slots.acquire(timeout=_WAIT_S):
+                raise busy
+            try:
+                yield
+            finally:
+                self._slots.release()
+        finally:
+            self._places.release()
+
+    def _ask(
+        self, connect: Callable[[], Questions], question: Callable[[Questions], AnswerT]
+    ) -> AnswerT:
         try:
             questions = getattr(self._own, "questions", None)
             if questions is None:
-                questions = self._own.questions = self._connect()
+                questions = self._own.questions = connect()
             return question(questions)
         except CursorError as error:
             raise invalid("cursor", str(error).removeprefix("cursor ")) from None
         except (ClickHouseError, HTTPError, OSError) as error:
             self._own.questions = None
             raise _away(error) from None
-        finally:
-            self._slots.release()
 
 
 def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] | None:

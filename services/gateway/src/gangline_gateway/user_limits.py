@@ -7,13 +7,18 @@ and by how many are being answered; event streams, uploads and readers of old ev
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from gangline_gateway.problems import too_many
+
+asking: ContextVar[str] = ContextVar("asking", default="")
+"""Whose request is being answered, in its tasks and threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +63,33 @@ class RequestRates:
 
 
 class UserSlots:
-    """At most `per_user` of something for each user. Belongs to one event loop."""
+    """At most `per_user` of something for each user. May be used from any thread."""
 
     def __init__(self, per_user: int, what: str) -> None:
         self._per_user = per_user
         self._what = what
         self._held: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     @contextmanager
     def hold(self, user: str) -> Iterator[None]:
         """A slot for the length of the block. Raises a 429 problem."""
-        self.check(user)
-        self._held[user] += 1
+        self.take(user)
         try:
             yield
         finally:
+            self.free(user)
+
+    def take(self, user: str) -> None:
+        """A slot until `free`. Raises a 429 problem when the user has all its slots."""
+        with self._lock:
+            if self._held[user] >= self._per_user:
+                raise too_many(f"{self._per_user} {self._what} at once", 2)
+            self._held[user] += 1
+
+    def free(self, user: str) -> None:
+        """Give a slot back."""
+        with self._lock:
             self._held[user] -= 1
             if not self._held[user]:
                 del self._held[user]
-
-    def check(self, user: str) -> None:
-        """Raises a 429 problem when the user has all its slots."""
-        if self._held[user] >= self._per_user:
-            raise too_many(f"{self._per_user} {self._what} at once", 2)

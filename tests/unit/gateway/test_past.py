@@ -1,0 +1,46 @@
+"""Few questions about history wait, of each user too, so that they hold no threads of others."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+import pytest
+
+from gangline_gateway import past
+from gangline_gateway.past import Past
+from gangline_gateway.problems import ProblemError
+from gangline_gateway.user_limits import asking
+from gateway_scene import DEADLINE_S, no_history
+
+
+def ask_as(user: str, history: Past, asked: threading.Event, let_go: threading.Event) -> bool:
+    def question(_: object) -> bool:
+        asked.set()
+        return let_go.wait(DEADLINE_S)
+
+    asking.set(user)
+    return history.ask(question)
+
+
+@pytest.mark.parametrize(
+    ("others", "status", "code"), [("ada", 429, "too-many"), ("bob", 503, "history-busy")]
+)
+def test_questions_beyond_the_bound_are_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, others: str, status: int, code: str
+) -> None:
+    monkeypatch.setattr(past, "WAITING", 0)
+    monkeypatch.setattr(past, "QUERIES_AT_ONCE", 1)
+    monkeypatch.setattr(past, "QUERIES_PER_USER", 1)
+    history, asked, let_go = Past(no_history), threading.Event(), threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(copy_context().run, ask_as, "ada", history, asked, let_go)
+        assert asked.wait(DEADLINE_S)
+        with pytest.raises(ProblemError) as refused:
+            copy_context().run(ask_as, others, history, asked, let_go)
+        let_go.set()
+        assert first.result(DEADLINE_S)
+    assert (refused.value.status, refused.value.code) == (status, code)
+    assert refused.value.headers["Retry-After"]
+    assert copy_context().run(ask_as, "bob", history, asked, let_go)
