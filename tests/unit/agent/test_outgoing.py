@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +18,7 @@ from gangline_bus.codec import receive
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import LogLine, NodeLeaving, WorkerHeartbeat
+from gangline_schemas.events.workers import LogLine, NodeHealth, NodeLeaving, WorkerHeartbeat
 from gangline_worker.agent import outgoing as outgoing_module
 from gangline_worker.agent.model import GangKey, Publish, RankKey
 from gangline_worker.agent.outgoing import Outgoing
@@ -58,7 +58,12 @@ def broker() -> Broker:
     return made
 
 
-def outgoing_to(broker: Broker, folder: Path, *readers: MetricReader) -> Outgoing:
+def outgoing_to(
+    broker: Broker,
+    folder: Path,
+    *readers: MetricReader,
+    health: Callable[[], NodeHealth | None] = lambda: None,
+) -> Outgoing:
     return Outgoing(
         folder,
         "node-0",
@@ -66,7 +71,7 @@ def outgoing_to(broker: Broker, folder: Path, *readers: MetricReader) -> Outgoin
         broker.connect,
         limit_bytes=1_000_000,
         gpus=tuple,
-        health=lambda: None,
+        health=health,
         meter=MeterProvider(readers).get_meter("test"),
     )
 
@@ -130,3 +135,29 @@ def test_they_are_sent_though_the_disk_stays_full(
     outgoing.close(10.0)
     assert len(broker.dump(NAMES.name(Topic.WORKERS))) == 1
     assert outgoing.unsaved() == b""
+
+
+def test_a_reading_of_the_health_is_told_until_a_heartbeat_with_it_was_delivered(
+    broker: Broker, tmp_path: Path
+) -> None:
+    newest: list[NodeHealth | None] = [None]
+    outgoing = outgoing_to(broker, tmp_path, health=lambda: newest[0])
+    outgoing.start()
+    first, second = (NodeHealth(read_at=NOW + timedelta(seconds=s)) for s in (0, 10))
+    beat(outgoing)
+    newest[0] = first
+    broker.down = True
+    beat(outgoing)  # nobody has it
+    broker.down = False
+    for _ in range(3):
+        beat(outgoing)
+    newest[0] = second
+    for _ in range(2):
+        beat(outgoing)
+    outgoing.close(1.0)
+
+    reader = broker.connect("reader").reader("reader")
+    reader.assign(dict.fromkeys(NAMES.places(broker.connect("places"), Topic.HEARTBEATS), 0))
+    told = [receive(record).envelope.data for record in reader.poll(100, 0.0)]
+    healths = [item.health for item in told if isinstance(item, WorkerHeartbeat)]
+    assert healths == [None, first, None, None, second, None]

@@ -345,7 +345,9 @@ class WorkerHeartbeat(Event):
     gpus: tuple[GpuStatus, ...] = ()
     cpu_percent: float | None = None
     memory_used_gb: float | None = None
-    health: NodeHealth | None = None
+    health: NodeHealth | None = Field(
+        default=None, description="The newest reading, until a heartbeat with it was delivered."
+    )
 
 
 class WorkerStep(Event):

@@ -132,11 +132,13 @@ class OpenIncident:
 class HeardGang:
     """What each node said last of an attempt's ranks, and when it was heard.
 
-    `best_s` is the least that each rank worked in a step, `slow_since` since when some are slow.
+    `troubled` are the nodes whose ranks told of a trouble with that. `best_s` is the least that
+    each rank worked in a step, `slow_since` since when some are slow.
     """
 
     attempt: int
     ranks: dict[str, tuple[datetime, tuple[RankStatus, ...]]] = field(default_factory=dict)
+    troubled: dict[str, None] = field(default_factory=dict)
     best_s: dict[int, float] = field(default_factory=dict)
     slow_since: dict[int, datetime] = field(default_factory=dict)
 

@@ -41,8 +41,8 @@ def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[
     """Each kind at each step once, whoever of the ranks told of it first."""
     told = {*gang.troubles}
     decisions = []
-    for node_id, (_, ranks) in sorted(heard.ranks.items()):
-        for status in ranks:
+    for node_id in sorted(heard.troubled):
+        for status in heard.ranks[node_id][1]:
             trouble = status.trouble
             if trouble is None or len(told) >= TROUBLES_LIMIT:
                 continue

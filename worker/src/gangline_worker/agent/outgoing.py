@@ -105,6 +105,7 @@ class Outgoing:
         self._heartbeats: Writer | None = None
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
+        self._health_told_at: datetime | None = None
         self._holding = _Told("spool.held_in_memory", "spool.on_disk_again")
         self._losing = _Told("spool.not_written", "spool.written_again")
         self._lost = 0
@@ -167,9 +168,11 @@ class Outgoing:
         self._holding.pass_time()
         self._losing.pass_time(lost=self._lost)
         full = event.model_copy(update=self._load(at_s))
+        told = None if full.health is None else full.health.read_at
 
         def delivered(error: BusError | None) -> None:
             if error is None:
+                self._health_told_at = told or self._health_told_at
                 acked(HeartbeatAcked(event.incarnation, at_s))
 
         record = self._record(
@@ -226,8 +229,13 @@ class Outgoing:
             "gpus": status.gpus,
             "cpu_percent": status.cpu_percent,
             "memory_used_gb": status.memory_used_gb,
-            "health": self._health(),
+            "health": self._news_of_health(),
         }
+
+    def _news_of_health(self) -> NodeHealth | None:
+        """The newest reading until a heartbeat with it is on the bus; then None until the next."""
+        newest = self._health()
+        return None if newest is None or newest.read_at == self._health_told_at else newest
 
     def _spool(self, topic: Topic, subject: str, event: Event, event_id: str, at: datetime) -> None:
         record = self._record(topic, subject, event, event_id, at)

@@ -49,6 +49,10 @@ def note_gangs(
         if known is None or known.attempt != status.attempt:
             known = heard[status.job_id] = HeardGang(status.attempt)
         known.ranks[node_id] = (now, status.ranks)
+        if any(rank.trouble is not None for rank in status.ranks):
+            known.troubled[node_id] = None
+        else:
+            known.troubled.pop(node_id, None)
 
 
 def find_hangs(
