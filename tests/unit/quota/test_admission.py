@@ -126,6 +126,18 @@ def test_the_same_submission_after_the_end_is_answered_with_how_it_ended(
     assert refused.reason == "job 'a' was submitted before and has ended: succeeded"
 
 
+def test_a_record_that_comes_twice_leads_to_nothing_whatever_became_of_the_job(
+    quota: Drive[State],
+) -> None:
+    quota.give(JobSubmitted(job_id="a", spec=spec()), ce_id="first")
+    end(quota, "a")
+    quota.give(JobSubmitted(job_id="b", spec=spec(gpus=999)), ce_id="second")
+    quota.give(JobSubmitted(job_id="a", spec=spec(gpus=2)), ce_id="third")
+
+    for job_id, gpus, ce_id in (("a", 1, "first"), ("b", 999, "second"), ("a", 2, "third")):
+        assert quota.give(JobSubmitted(job_id=job_id, spec=spec(gpus=gpus)), ce_id=ce_id) == []
+
+
 def test_an_id_is_free_again_only_when_every_other_service_has_forgotten_it(
     quota: Drive[State],
 ) -> None:

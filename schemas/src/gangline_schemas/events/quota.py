@@ -21,6 +21,8 @@ class JobAdmitted(Event):
     note: str | None = Field(
         default=None, description="Why it must wait first, as far as quota can tell."
     )
+    request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class JobRejected(Event):
@@ -35,6 +37,8 @@ class JobRejected(Event):
     user: str = "unknown"
     submitted_at: Timestamp
     digest: str = Field(default="", description="sha256 of the spec, in hex; empty if unreadable.")
+    request_id: str = Field(default="", description="The ce_id of the request.")
+    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
 
 
 class TeamConfigured(Event):

@@ -93,7 +93,7 @@ class Quota:
         match envelope.data:
             case JobSubmitted() | PromotionRequested() as submitted:
                 at = believed(envelope.time, now)
-                return _submitted(state, submitted, at, self._data_approvals)
+                return _submitted(state, submitted, ref, at, self._data_approvals)
             case JobCancelRequested() | JobPriorityRequested() | JobRestoreRequested() as request:
                 return _about_job(state, request, ref)
             case TeamConfigureRequested() | TeamsConfigureRequested() as request:
@@ -130,6 +130,7 @@ class Quota:
 def _submitted(
     state: State,
     submitted: JobSubmitted | PromotionRequested,
+    ref: RequestRef,
     at: datetime,
     rule: ApprovalRule,
 ) -> list[Decision]:
@@ -139,10 +140,7 @@ def _submitted(
     digest = submitted.spec.digest()
     known = state.known(job_id)
     if known is not None:
-        if known.digest == digest:
-            return _repeated(job_id, known, submitted.user)
-        taken = f"job id '{job_id}' is taken by a job with another spec; choose another id"
-        return [_refused(JobSubmitted.type, job_id, taken, submitted.user)]
+        return _repeated(state, known, submitted, digest, ref)
     reason = admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
@@ -150,6 +148,7 @@ def _submitted(
             spec=submitted.spec.without_diff(),
             user=submitted.user,
             submitted_at=at,
+            **ref._asdict(),
             note=admission.must_wait(state, submitted.spec),
         )
         return [Decision(job_id, admitted)]
@@ -161,16 +160,29 @@ def _submitted(
         user=submitted.user,
         submitted_at=at,
         digest=digest,
+        **ref._asdict(),
     )
     return [Decision(job_id, rejected)]
 
 
-def _repeated(job_id: str, known: ActiveJob | EndedJob, user: str) -> list[Decision]:
-    """Nothing follows from the same submission again; of a job that ended, its end is said."""
-    if isinstance(known, ActiveJob):
+def _repeated(
+    state: State,
+    known: ActiveJob | EndedJob,
+    submitted: JobSubmitted,
+    digest: str,
+    ref: RequestRef,
+) -> list[Decision]:
+    """The same record again, or the same spec while the job lives, leads to nothing."""
+    job_id = submitted.job_id
+    if ref.key == known.request or ref.key in state.requests:
         return []
-    reason = f"job '{job_id}' was submitted before and has ended: {known.outcome}"
-    return [_refused(JobSubmitted.type, job_id, reason, user)]
+    if known.digest != digest:
+        reason = f"job id '{job_id}' is taken by a job with another spec; choose another id"
+    elif isinstance(known, EndedJob):
+        reason = f"job '{job_id}' was submitted before and has ended: {known.outcome}"
+    else:
+        return []
+    return [_refused(JobSubmitted.type, job_id, reason, submitted.user, ref)]
 
 
 def _unreadable(state: State, refused: Refused) -> list[Decision]:

@@ -86,7 +86,9 @@ def _(event: SnapshotWithdrawn, state: State) -> None:
 @_apply.register
 def _(event: JobAdmitted, state: State) -> None:
     team = event.spec.team
-    state.active[event.job_id] = ActiveJob(team, event.spec.digest(), event.spec.priority)
+    state.active[event.job_id] = ActiveJob(
+        team, event.spec.digest(), _key(event), event.spec.priority
+    )
     state.unfinished[team] = state.unfinished.get(team, 0) + 1
 
 
@@ -150,6 +152,10 @@ def _remember_request(state: State, ref: RequestRef) -> None:
             del state.requests[next(iter(state.requests))]
 
 
+def _key(event: JobAdmitted | JobRejected) -> str:
+    return RequestRef(event.request_id, event.request_source).key
+
+
 def _close(state: State, event: JobClosed, at: datetime) -> None:
     job = state.active.pop(event.job_id, None)
     if job is None:
@@ -157,12 +163,16 @@ def _close(state: State, event: JobClosed, at: datetime) -> None:
     state.unfinished[job.team] -= 1
     if not state.unfinished[job.team]:
         del state.unfinished[job.team]
-    state.ended[event.job_id] = EndedJob(job.team, job.digest, event.state.value, at, job.gpu_us)
+    state.ended[event.job_id] = EndedJob(
+        job.team, job.digest, job.request, event.state.value, at, job.gpu_us
+    )
     for _, old in forget_old(state.ended, lambda ended: ended.ended_at, at, IDS_REMEMBERED):
         _add_total(state, "forgotten", old.gpu_us)
 
 
 def _reject(state: State, event: JobRejected, at: datetime) -> None:
-    state.rejected[event.job_id] = EndedJob(event.team or "", event.digest, "rejected", at)
+    state.rejected[event.job_id] = EndedJob(
+        event.team or "", event.digest, _key(event), "rejected", at
+    )
     if len(state.rejected) > REJECTED_KEPT:
         del state.rejected[next(iter(state.rejected))]

@@ -39,10 +39,14 @@ class RequestRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActiveJob:
-    """An admitted job that has not ended. `metered` is its newest attempt with a meter."""
+    """An admitted job that has not ended.
+
+    `request` is the key of its submission, `metered` its newest attempt with a meter.
+    """
 
     team: str
     digest: str
+    request: str
     priority: int
     cancelled: bool = False
     metered: int = 0
@@ -55,6 +59,7 @@ class EndedJob:
 
     team: str
     digest: str
+    request: str
     outcome: str
     ended_at: datetime
     gpu_us: int = 0
