@@ -17,9 +17,8 @@ from gangline_schemas import trainer_batch
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import tightest
+from gangline_schemas.unsupported import cannot_do
 from gangline_service.tokens import Principal
-
-_NOT_SENT = "notify is recorded and sends nothing: follow job.state.changed on Kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +79,6 @@ def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
     """What the gateway can say of a job without submitting it. Raises a 403 problem."""
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
-    if spec.notify:
-        notes = [*notes, _NOT_SENT]
     return DryRun(
         job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
         gpus=spec.resources.gpus,
@@ -102,9 +99,9 @@ def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
     if (spec.resources.min_gpus or gpus) > top.ceiling:
         note = f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever hold"
         return [f"{note}: the job would be rejected"], True
-    unshared = trainer_batch.cannot_share(spec)
-    if unshared is not None:
-        return [f"the job would be rejected: {unshared}"], True
+    never = cannot_do(spec) or trainer_batch.cannot_share(spec)
+    if never is not None:
+        return [f"the job would be rejected: {never}"], True
     used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
     if used + gpus <= team.gpu_limit:
         return [], False

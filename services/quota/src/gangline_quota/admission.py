@@ -15,6 +15,7 @@ from gangline_schemas import gpu_time, trainer_batch
 from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.job import JobSpec, Resources
 from gangline_schemas.teams import line, rolled_up, tightest, type_limits
+from gangline_schemas.unsupported import cannot_do
 
 
 def never_runs(
@@ -25,7 +26,8 @@ def never_runs(
         names = ", ".join(sorted(state.teams)) or "none"
         return f"team '{spec.team}' is not known; known: {names}"
     return (
-        _too_many_jobs(state, spec)
+        cannot_do(spec)
+        or _too_many_jobs(state, spec)
         or _above_ceiling(state, spec)
         or _above_type_limits(state, spec)
         or _above_budget(state, spec)
