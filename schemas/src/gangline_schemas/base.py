@@ -2,46 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, Any, ClassVar, Self, get_args
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     ValidationError,
 )
 from pydantic.alias_generators import to_camel
+from pydantic_core import CoreSchema, ErrorDetails
+
+from gangline_schemas.limits import EARLIEST, LATEST, MAX_NODES, PLAIN, cut
+
+DetailsT = TypeVar("DetailsT", bound=ErrorDetails)
+YEARS = f"{EARLIEST.year} to {LATEST.year - 1}"
 
 
-def _to_utc(value: datetime) -> datetime:
+def to_utc(value: datetime) -> datetime:
+    """A time in UTC. Raises ValueError outside of `YEARS`, which arithmetic could leave else."""
     try:
-        return value.astimezone(UTC)
+        utc = value.astimezone(UTC)
     except OverflowError:
-        raise ValueError("must lie in the years 1 to 9999 in UTC") from None
+        utc = None
+    if utc is None or not EARLIEST <= utc < LATEST:
+        raise ValueError(f"must lie in the years {YEARS} in UTC")
+    return utc
 
 
 _UNKNOWN = "extra_forbidden"
-_MAX_ERRORS = 100
-_MAX_PATH_CHARS = 200
-_MAX_MESSAGE_CHARS = 1000
+_TOO_SHORT = "too_short"
+ERRORS_SHOWN = 100
+_PATH_CHARS = 200
+_COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset", "dict"})
 _IDENTIFIER = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
+NodeIds = Annotated[tuple[Identifier, ...], Field(max_length=MAX_NODES)]
+Team = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
+"""The name of a team, "" where nobody knows it."""
 
-Timestamp = Annotated[AwareDatetime, AfterValidator(_to_utc)]
+Timestamp = Annotated[
+    AwareDatetime,
+    AfterValidator(to_utc),
+    Field(
+        json_schema_extra={
+            "formatMinimum": f"{EARLIEST:%FT%TZ}",
+            "formatExclusiveMaximum": f"{LATEST:%FT%TZ}",
+        }
+    ),
+]
 """A point in time with its zone; kept and written in UTC."""
+
+
+def _fail_fast(schema: Any) -> None:
+    """Let every collection of a core schema end at its first wrong part."""
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+    elif isinstance(schema, dict):
+        if schema.get("type") in _COLLECTIONS:
+            schema["fail_fast"] = True
+        for name, part in schema.items():
+            if name != "metadata":
+                _fail_fast(part)
 
 
 class Model(BaseModel):
     """A frozen value. Unknown fields are refused, except when read with `decode`.
 
     Names are snake_case; the camelCase form of each is accepted too (interfaces.md). An error
-    never repeats the value it is about: a value may be a secret.
+    never repeats the value it is about: a value may be a secret. Of a collection the first wrong
+    part is named: a record with a million of them must not cost more than one with a right one.
     """
 
     model_config = ConfigDict(
@@ -55,6 +96,14 @@ class Model(BaseModel):
         loc_by_alias=False,
         allow_inf_nan=False,
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
@@ -76,11 +125,18 @@ class Event(Model):
     type: ClassVar[str]
 
 
-class FieldError(Model):
-    """What is wrong with one field, and the way out; never the value itself."""
+def _cut_at(most: int) -> tuple[BeforeValidator, StringConstraints]:
+    return BeforeValidator(partial(cut, most=most)), StringConstraints(max_length=most)
 
-    field: str
-    message: str
+
+class FieldError(Model):
+    """What is wrong with one field, and the way out; never the value itself.
+
+    Both texts are cut where they are longer than this.
+    """
+
+    field: Annotated[str, *_cut_at(_PATH_CHARS)]
+    message: Annotated[str, *_cut_at(1000)]
 
 
 def field_errors(
@@ -92,24 +148,30 @@ def field_errors(
     With the `model` that was read, a field that it does not have is told the nearest one, or all.
     """
     found = []
-    for item in error.errors(include_url=False, include_input=False)[:_MAX_ERRORS]:
-        path = ".".join(str(part)[: _MAX_PATH_CHARS + 1] for part in item["loc"])
+    for item in wrong_parts(error.errors(include_url=False, include_input=False)):
+        path = ".".join(str(part)[: _PATH_CHARS + 1] for part in item["loc"])
         if prefix and path:
             path = f"{prefix}.{path}"
         message = in_words(item["type"], item["msg"], item.get("ctx", {}))
         if item["type"] == _UNKNOWN:
             message += _nearest(model, item["loc"])
-        found.append(
-            FieldError(
-                field=_cut(path, _MAX_PATH_CHARS) or prefix or "(body)",
-                message=_cut(message, _MAX_MESSAGE_CHARS),
-            )
-        )
+        found.append(FieldError(field=path or prefix or "(body)", message=message))
     return tuple(found)
 
 
-def _cut(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[:chars]}..."
+def wrong_parts(items: Sequence[DetailsT]) -> list[DetailsT]:
+    """The first 100 of pydantic's errors, without those that only follow from another.
+
+    A collection that ended at a wrong part counts as too short as well.
+    """
+    first = items[:ERRORS_SHOWN]
+    places = [(*item["loc"],) for item in first]
+    return [
+        item
+        for item, place in zip(first, places, strict=True)
+        if item["type"] != _TOO_SHORT
+        or not any(len(other) > len(place) and other[: len(place)] == place for other in places)
+    ]
 
 
 def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
@@ -120,6 +182,8 @@ def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
         return "must be given"
     if context.get("pattern") == _IDENTIFIER:
         return "must be 1 to 63 of a-z, 0-9 and '-', not with '-' at the ends"
+    if context.get("pattern") == PLAIN:
+        return "must not hold control characters"
     return message.removeprefix("Value error, ")
 
 

@@ -15,13 +15,25 @@ Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from gangline_schemas.base import Identifier, Model, Timestamp
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.job import JobSpec
+from gangline_schemas.limits import (
+    MAX_GANG_GPUS,
+    Attempt,
+    Bytes,
+    Count,
+    FreeState,
+    Metrics,
+    ObjectBytes,
+    Rank,
+    Step,
+    WorldSize,
+)
 
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8,
@@ -44,6 +56,11 @@ EACH_COPY_BYTES = 64 * 1024
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 """A larger one is not read, so its checkpoint is never committed."""
 
+MAX_PARTS = 1_000_000
+"""Slices, or chunks, of one rank: as many as a manifest of that size can name."""
+Dimensions = Annotated[tuple[Count, ...], Field(max_length=64)]
+"""One number for each dimension: torch has 64 at most."""
+
 SliceKey = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Name, dtype, global shape, start and shape of a slice."""
 
@@ -55,13 +72,17 @@ class TensorSlice(Model):
     file (format 1), or of its chunks one after the other (format 2).
     """
 
-    name: str = Field(description="Dotted name, for example model.layers.0.attention.wq.weight.")
-    dtype: str = Field(description="As torch names it, without the prefix: float32, bfloat16, ...")
-    global_shape: tuple[int, ...]
-    start: tuple[int, ...]
-    shape: tuple[int, ...]
-    byte_offset: int = Field(ge=0)
-    size_bytes: int = Field(ge=0)
+    name: str = Field(
+        max_length=1024, description="Dotted name, for example model.layers.0.attention.wq.weight."
+    )
+    dtype: str = Field(
+        max_length=32, description="As torch names it, without the prefix: float32, bfloat16, ..."
+    )
+    global_shape: Dimensions
+    start: Dimensions
+    shape: Dimensions
+    byte_offset: Bytes
+    size_bytes: ObjectBytes
 
     @property
     def key(self) -> SliceKey:
@@ -72,10 +93,10 @@ class TensorSlice(Model):
 class Chunk(Model):
     """A run of a rank's bytes, and where they lie: never in another place than first written."""
 
-    size_bytes: int = Field(ge=1)
+    size_bytes: ObjectBytes = Field(ge=1)
     xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
-    step: int = Field(ge=0, description="Of the same attempt: this rank's .bin there holds them.")
-    byte_offset: int = Field(ge=0, description="Where in that .bin they begin.")
+    step: Step = Field(description="Of the same attempt: this rank's .bin there holds them.")
+    byte_offset: Bytes = Field(description="Where in that .bin they begin.")
 
 
 class RankManifest(Model):
@@ -83,21 +104,22 @@ class RankManifest(Model):
 
     format: Literal[1, 2] = 1
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    rank: int = Field(ge=0)
-    world_size: int = Field(ge=1)
+    attempt: Attempt
+    step: Step
+    rank: Rank
+    world_size: WorldSize
     shard: ObjectDigest = Field(description="The rank's .bin; its key is the file name.")
-    tensors: tuple[TensorSlice, ...]
+    tensors: tuple[TensorSlice, ...] = Field(max_length=MAX_PARTS)
     chunks: tuple[Chunk, ...] | None = Field(
         default=None,
+        max_length=MAX_PARTS,
         description="Format 2: the rank's bytes, in order; those of its own step fill its .bin.",
     )
-    state: dict[str, JsonValue] = Field(
+    state: FreeState = Field(
         default_factory=dict,
         description="What is not a tensor: lr schedule, data position, RNG (hex), config hash.",
     )
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
     alone: bool = Field(
         default=False, description="All that the rank held is in its own bytes, so needs no others."
     )
@@ -126,17 +148,18 @@ class CommitRecord(Model):
 
     format: Literal[1, 2] = 1
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    world_size: int = Field(ge=1)
-    manifests: tuple[ObjectDigest, ...] = Field(description="By rank.")
-    shards: tuple[ObjectDigest, ...] = Field(description="By rank.")
+    attempt: Attempt
+    step: Step
+    world_size: WorldSize
+    manifests: tuple[ObjectDigest, ...] = Field(max_length=MAX_GANG_GPUS, description="By rank.")
+    shards: tuple[ObjectDigest, ...] = Field(max_length=MAX_GANG_GPUS, description="By rank.")
     referred: tuple[ObjectDigest, ...] | None = Field(
         default=None,
+        max_length=1000 * MAX_GANG_GPUS,
         description="Format 2: shards of earlier steps of the attempt that hold chunks of it.",
     )
     committed_at: Timestamp
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: Metrics = Field(default_factory=dict)
 
 
 def job_prefix(team: str, job_id: str, spec: JobSpec) -> str:

@@ -13,7 +13,6 @@ from pydantic import (
     AliasChoices,
     BeforeValidator,
     Field,
-    JsonValue,
     StringConstraints,
     ValidationInfo,
     field_validator,
@@ -21,6 +20,18 @@ from pydantic import (
 )
 
 from gangline_schemas.base import Identifier, Model
+from gangline_schemas.limits import (
+    INT53_MAX,
+    INT64_MAX,
+    MAX_GANG_GPUS,
+    EnvName,
+    Gpus,
+    JsonObject,
+    Label,
+    MetricName,
+    Name,
+    ShortText,
+)
 from gangline_schemas.parallel import Parallel
 from gangline_schemas.secrets import holds_secret, is_secret_name
 
@@ -28,8 +39,11 @@ ENV_LIMIT_BYTES = 64 * 1024
 HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
 COMMAND_LIMIT_BYTES = 64 * 1024
 DIFF_LIMIT_CHARS = 256 * 1024
-MAX_GANG_GPUS = 16_384
 MAX_COUNTS = 256
+LEAST_SHARE = 0.001
+"""CPUs and GB of a rank are counted in thousandths."""
+LEAST_HOURS = 1e-4
+"""A third of a second: shorter times say nothing of a run."""
 NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
 RESERVED_ENV = frozenset(
     [
@@ -52,7 +66,8 @@ _PATH_PART = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}$")
 _LEVEL_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,31}$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
 
-ShortText = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+_EnvValue = Annotated[str, Field(json_schema_extra={"maxLength": ENV_LIMIT_BYTES})]
+"""Of all together so much is taken, and the error says by how much they are too large."""
 
 
 class JobState(StrEnum):
@@ -94,7 +109,9 @@ class Resources(Model):
     """
 
     gpus: int = Field(ge=1, le=MAX_GANG_GPUS, description="GPUs of the whole gang.")
-    min_gpus: int | None = Field(default=None, ge=1, description="Elastic down to this, if given.")
+    min_gpus: int | None = Field(
+        default=None, ge=1, le=MAX_GANG_GPUS, description="Elastic down to this, if given."
+    )
     gpu_counts: tuple[Annotated[int, Field(ge=1, le=MAX_GANG_GPUS)], ...] | None = Field(
         default=None,
         min_length=1,
@@ -104,8 +121,8 @@ class Resources(Model):
     gpu_type: Annotated[tuple[ShortText, ...], BeforeValidator(_as_tuple)] = Field(
         default=(), max_length=16, description="Accepted GPU models, best first; empty: any."
     )
-    cpus_per_gpu: float = Field(default=1.0, gt=0, le=256)
-    memory_per_gpu_gb: float = Field(default=1.0, gt=0, le=4096)
+    cpus_per_gpu: float = Field(default=1.0, ge=LEAST_SHARE, le=256)
+    memory_per_gpu_gb: float = Field(default=1.0, ge=LEAST_SHARE, le=4096)
 
     @field_validator("gpu_counts")
     @classmethod
@@ -145,6 +162,7 @@ class Topology(Model):
 
     level: str = Field(
         default="rack",
+        max_length=32,
         description="node, nvlink, rack, block, or another level that the cluster is set up with.",
     )
     mode: Literal["required", "preferred"] = "preferred"
@@ -160,7 +178,7 @@ class Topology(Model):
 class BestCheckpoint(Model):
     """Keep the checkpoint that is best by a reported metric."""
 
-    metric: ShortText
+    metric: MetricName
     mode: Literal["min", "max"] = "min"
 
 
@@ -170,7 +188,10 @@ class Retention(Model):
     latest: int = Field(default=3, ge=1, le=1000)
     best: BestCheckpoint | None = None
     every: int | None = Field(
-        default=None, ge=1, description="Also the first one of each so many steps, for good."
+        default=None,
+        ge=1,
+        le=INT53_MAX,
+        description="Also the first one of each so many steps, for good.",
     )
 
 
@@ -188,7 +209,7 @@ class CheckpointPolicy(Model):
     path: str | None = Field(
         default=None, max_length=512, description="Folder below the team's prefix in the store."
     )
-    interval_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
+    interval_minutes: float = Field(default=10.0, ge=1e-4, le=24 * 60)
     adapt_interval: bool = Field(
         default=False, description="Save as often as is advised from costs and failures."
     )
@@ -196,11 +217,11 @@ class CheckpointPolicy(Model):
         default=None, description="What did not change is not written again; without: whole saves."
     )
     keep: Retention = Retention()
-    promote: Literal["off", "final"] | Annotated[int, Field(ge=1)] = Field(
+    promote: Literal["off", "final"] | Annotated[int, Field(ge=1, le=INT53_MAX)] = Field(
         default="off",
         description="Which a run of its own validates: the last, or each N-th and the last.",
     )
-    resume: str = Field(default="auto", max_length=128, description="auto, never or a step.")
+    resume: str = Field(default="auto", max_length=16, description="auto, never or a step.")
 
     @property
     def full_every(self) -> int:
@@ -228,7 +249,7 @@ class CheckpointPolicy(Model):
     @field_validator("resume")
     @classmethod
     def _resume_is_known(cls, value: str) -> str:
-        if value in {"auto", "never"} or re.fullmatch(r"\d{1,12}", value):
+        if value in {"auto", "never"} or re.fullmatch(r"[0-9]{1,16}", value):
             return value
         raise ValueError("must be auto, never or the step of a checkpoint of this job")
 
@@ -237,7 +258,7 @@ class RestartPolicy(Model):
     """How many times, and after what, a gang is started again."""
 
     max: int = Field(default=3, ge=0, le=1000)
-    on: tuple[RestartCause, ...] = tuple(RestartCause)
+    on: tuple[RestartCause, ...] = Field(default=tuple(RestartCause), max_length=16)
 
 
 class OnNan(Model):
@@ -256,7 +277,10 @@ class OnSpike(Model):
 
     window: int = Field(default=128, ge=16, le=4096, description="Losses that it is compared to.")
     deviations: float = Field(
-        default=10.0, gt=0, description="Above their median, in median absolute deviations."
+        default=10.0,
+        ge=0.01,
+        le=1e9,
+        description="Above their median, in median absolute deviations.",
     )
     steps: int = Field(default=10, ge=1, le=1000, description="In a row that are so high.")
     then: Literal["flag", "restart"] = Field(
@@ -292,7 +316,7 @@ class TrainingPolicy(Model):
 class Notification(Model):
     """Whom to tell about which states."""
 
-    on: tuple[JobState, ...] = Field(min_length=1)
+    on: tuple[JobState, ...] = Field(min_length=1, max_length=16)
     webhook: Identifier
 
 
@@ -337,10 +361,10 @@ class JobSpec(Model):
     parallel: Parallel | None = Field(
         default=None, description="How the platform's trainer spreads the model over the gang."
     )
-    hyperparameters: dict[str, JsonValue] = Field(default_factory=dict)
-    seed: int | None = Field(default=None, ge=0, lt=2**63)
-    env: dict[str, str] = Field(default_factory=dict)
-    secrets: tuple[str, ...] = Field(default=(), max_length=64)
+    hyperparameters: JsonObject = Field(default_factory=dict)
+    seed: int | None = Field(default=None, ge=0, le=INT64_MAX)
+    env: dict[EnvName, _EnvValue] = Field(default_factory=dict, max_length=10_000)
+    secrets: tuple[EnvName, ...] = Field(default=(), max_length=64)
     checkpoint: CheckpointPolicy = Field(
         default=CheckpointPolicy(),
         validation_alias=AliasChoices("checkpoint", "checkpointPolicy", "checkpoint_policy"),
@@ -357,14 +381,14 @@ class JobSpec(Model):
     training: TrainingPolicy | None = Field(
         default=None, description="What follows losses that are not finite, or that leap up."
     )
-    max_runtime_hours: float | None = Field(default=None, gt=0, le=24 * 365)
+    max_runtime_hours: float | None = Field(default=None, ge=LEAST_HOURS, le=24 * 365)
     expected_runtime_hours: float | None = Field(
         default=None,
-        gt=0,
+        ge=LEAST_HOURS,
         le=24 * 365,
         description="How long you think it runs; helps to plan, and is never a limit.",
     )
-    node_labels: dict[str, str] = Field(
+    node_labels: dict[Name, Label] = Field(
         default_factory=dict, max_length=16, description="Only nodes with these labels."
     )
     stop_grace_seconds: float = Field(default=120.0, ge=0, le=3600)
@@ -407,7 +431,7 @@ class JobSpec(Model):
 
     @field_validator("hyperparameters")
     @classmethod
-    def _hyperparameters_are_small(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    def _hyperparameters_are_small(cls, value: JsonObject) -> JsonObject:
         size = len(repr(value))
         if size > HYPERPARAMETERS_LIMIT_BYTES:
             raise ValueError(f"hold {size:,} characters; at most {HYPERPARAMETERS_LIMIT_BYTES:,}")
@@ -488,7 +512,7 @@ class GpuTypeLimit(Model):
     """A GPU model that a team may use, and how many of it at once (None: as its other limits)."""
 
     gpu_type: Annotated[ShortText, StringConstraints(to_lower=True)]
-    gpu_limit: int | None = Field(default=None, ge=0)
+    gpu_limit: Gpus | None = None
 
 
 class TeamConfig(Model):
@@ -499,24 +523,20 @@ class TeamConfig(Model):
     """
 
     team: Identifier
-    gpu_limit: int = Field(ge=0, description="GPUs the team may hold at once.")
-    gpu_guarantee: int = Field(
-        default=0, ge=0, description="GPUs it is owed; the fair share's base."
-    )
-    borrow_limit: int = Field(
-        default=0, ge=0, description="GPUs above the limit while others idle."
-    )
+    gpu_limit: Gpus = Field(description="GPUs the team may hold at once.")
+    gpu_guarantee: Gpus = Field(default=0, description="GPUs it is owed; the fair share's base.")
+    borrow_limit: Gpus = Field(default=0, description="GPUs above the limit while others idle.")
     parent: Identifier | None = Field(
         default=None, description="The team above it, whose limits hold too; none: a root."
     )
     weight: float = Field(
-        default=1.0, gt=0, le=1e6, description="Its part of what is shared among its siblings."
+        default=1.0, ge=1e-6, le=1e6, description="Its part of what is shared among its siblings."
     )
     gpu_types: Annotated[tuple[GpuTypeLimit, ...], BeforeValidator(_as_type_limits)] = Field(
         default=(), max_length=64, description="GPU models that it may use; empty: its parent's."
     )
     gpu_hours_per_month: float | None = Field(
-        default=None, gt=0, le=1e9, description="Budget of each UTC month; none: no budget."
+        default=None, ge=1e-6, le=1e9, description="Budget of each UTC month; none: no budget."
     )
     job_limit: int = Field(
         default=10_000, ge=1, le=1_000_000, description="Jobs that have not ended, at once."

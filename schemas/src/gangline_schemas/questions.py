@@ -9,16 +9,28 @@ from typing import Literal
 
 from pydantic import Field
 
-from gangline_schemas.base import Identifier, Model, Timestamp
+from gangline_schemas.base import Identifier, Model, NodeIds, Timestamp
+from gangline_schemas.limits import (
+    GPUS_PER_NODE,
+    MAX_NODES,
+    Amount,
+    Count,
+    GpuIndex,
+    Gpus,
+    Label,
+    Message,
+    Priority,
+    Score,
+)
 
 
 class OrderParts(Model):
     """A job's place in the fair-share order: the lowest score comes first."""
 
-    priority: int
-    share_penalty: float = Field(description="For what its team holds above its guarantee.")
-    waiting_bonus: float = Field(description="For how long it waits.")
-    score: float = Field(description="priority + share_penalty - waiting_bonus")
+    priority: Priority
+    share_penalty: Score = Field(description="For what its team holds above its guarantee.")
+    waiting_bonus: Score = Field(description="For how long it waits.")
+    score: Score = Field(description="priority + share_penalty - waiting_bonus")
 
 
 class AheadJob(Model):
@@ -26,50 +38,50 @@ class AheadJob(Model):
 
     job_id: Identifier | None = None
     team: Identifier | None = None
-    gpus: int
+    gpus: Gpus
 
 
 class QuotaNumbers(Model):
     """What the job's team holds, and what it may hold now."""
 
-    held: int
-    ceiling: int
-    limit: int
-    borrow_limit: int
+    held: Count
+    ceiling: Count
+    limit: Count
+    borrow_limit: Count
 
 
 class GpuNumbers(Model):
     """GPUs wanted (`fewest`: enough for an elastic job), free now, and of all usable nodes."""
 
-    wanted: int
-    fewest: int
-    free: int
-    total: int
+    wanted: Count
+    fewest: Count
+    free: Count
+    total: Count
 
 
 class FreedFor(Model):
     """GPUs that are being freed for the job, and until when they are kept for it."""
 
-    reason: str
-    nodes: tuple[Identifier, ...]
-    victims: int
+    reason: Label
+    nodes: NodeIds
+    victims: Count
     until: Timestamp
 
 
 class WaitMiss(Model):
     """How far the first estimates of past jobs' starts were off: |estimated - real|."""
 
-    jobs: int
-    median_s: float
-    p90_s: float
+    jobs: Count
+    median_s: Amount
+    p90_s: Amount
 
 
 class RuntimeMiss(Model):
     """How far run times were off what the team's past jobs had said: |real - said| / said."""
 
-    jobs: int
-    median: float
-    p90: float
+    jobs: Count
+    median: Amount
+    p90: Amount
 
 
 class Outlook(Model):
@@ -81,9 +93,9 @@ class Outlook(Model):
 
     eta: Timestamp | None = None
     eta_is: Literal["estimate", "at_least"] = "estimate"
-    eta_reason: str = ""
-    nodes: tuple[Identifier, ...] = ()
-    level: str | None = None
+    eta_reason: Message = ""
+    nodes: NodeIds = ()
+    level: Label | None = None
     wait_error: WaitMiss | None = None
     runtime_error: RuntimeMiss | None = None
 
@@ -92,12 +104,14 @@ class JobExplained(Model):
     """Why a pending job waits, and what it waits for."""
 
     job_id: Identifier
-    code: str
-    message: str
+    code: Label
+    message: Message
     since: Timestamp
-    position: int = Field(ge=1, description="Its place in the queue.")
-    ahead: tuple[AheadJob, ...] = Field(default=(), description="The first jobs ahead of it.")
-    ahead_gpus: int = Field(default=0, description="GPUs that all jobs ahead of it want.")
+    position: Count = Field(ge=1, description="Its place in the queue.")
+    ahead: tuple[AheadJob, ...] = Field(
+        default=(), max_length=1000, description="The first jobs ahead of it."
+    )
+    ahead_gpus: Count = Field(default=0, description="GPUs that all jobs ahead of it want.")
     order: OrderParts | None = Field(default=None, description="With the fair-share order alone.")
     quota: QuotaNumbers | None = None
     gpus: GpuNumbers
@@ -109,8 +123,10 @@ class StartsOn(Model):
     """The GPUs that the gang would get on one node."""
 
     node_id: Identifier
-    gpus: int
-    indexes: tuple[int, ...] = Field(default=(), description="Empty while they are being freed.")
+    gpus: Gpus
+    indexes: tuple[GpuIndex, ...] = Field(
+        default=(), max_length=GPUS_PER_NODE, description="Empty while they are being freed."
+    )
 
 
 class Victim(Model):
@@ -118,7 +134,7 @@ class Victim(Model):
 
     job_id: Identifier | None = None
     team: Identifier | None = None
-    gpus: int
+    gpus: Gpus
     deadline: Timestamp = Field(description="Until when it may save.")
 
 
@@ -130,12 +146,12 @@ class WhatIfAnswer(Model):
     """
 
     starts: Literal["now", "after_preemption", "later", "never"]
-    gpus: int
+    gpus: Gpus
     start: Timestamp | None = None
-    nodes: tuple[StartsOn, ...] = ()
-    level: str | None = Field(default=None, description="The closest level that holds the gang.")
-    preempts: tuple[Victim, ...] = ()
-    cost_gpu_seconds: float = 0.0
-    value_gpu_seconds: float = 0.0
+    nodes: tuple[StartsOn, ...] = Field(default=(), max_length=MAX_NODES)
+    level: Label | None = Field(default=None, description="The closest level that holds the gang.")
+    preempts: tuple[Victim, ...] = Field(default=(), max_length=MAX_NODES)
+    cost_gpu_seconds: Amount = 0.0
+    value_gpu_seconds: Amount = 0.0
     waiting: JobExplained | None = None
-    message: str = ""
+    message: Message = ""

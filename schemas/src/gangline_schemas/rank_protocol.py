@@ -13,37 +13,52 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
 from gangline_schemas.base import Model
 from gangline_schemas.events.workers import (
     LEFT_OUT_RANGES,
+    REFERRED_STEPS,
+    STEPS_PER_MESSAGE,
+    Columns,
     ObjectDigest,
     RankActivity,
     SampleRange,
     Trouble,
 )
+from gangline_schemas.limits import (
+    INT64_MAX,
+    Count,
+    IntervalSeconds,
+    Message,
+    Metrics,
+    Name,
+    Rank,
+    Seconds,
+    ShortText,
+    Step,
+    UnixMs,
+    WorldSize,
+)
 
-_LARGEST = 2**63 - 1
-_Int64 = Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)]
-"""What a rank says is passed on, compared and stored: nobody needs to bear more."""
+_FileName = Annotated[Name, StringConstraints(max_length=200)]
 
 
 class Hello(Model):
     """First message of a rank; `token` is GANGLINE_RANK_TOKEN from its environment."""
 
     kind: Literal["hello"] = "hello"
-    rank: int = Field(ge=0)
-    token: str
+    rank: Rank
+    token: str = Field(max_length=256)
 
 
 class Report(Model):
     """Metrics of finished steps, by column, within the bounds of `worker.step`."""
 
     kind: Literal["report"] = "report"
-    step: tuple[_Int64, ...] = Field(max_length=10_000)
-    time_ms: tuple[_Int64, ...]
-    metrics: dict[str, tuple[float | None, ...]] = Field(max_length=1000)
+    step: tuple[Step, ...] = Field(max_length=STEPS_PER_MESSAGE)
+    time_ms: tuple[UnixMs, ...] = Field(max_length=STEPS_PER_MESSAGE)
+    metrics: Columns
 
     @model_validator(mode="after")
     def _columns_are_equally_long(self) -> Self:
@@ -81,31 +96,33 @@ class ShardReady(Model):
     """
 
     kind: Literal["shard_ready"] = "shard_ready"
-    step: int = Field(ge=0, le=_LARGEST)
-    rank: int = Field(ge=0)
-    world_size: int = Field(ge=1)
+    step: Step
+    rank: Rank
+    world_size: WorldSize
     manifest: ObjectDigest
     shard: ObjectDigest
-    refers: tuple[int, ...] = Field(
-        default=(), description="Earlier steps of the attempt in whose files chunks of it lie."
+    refers: tuple[Step, ...] = Field(
+        default=(),
+        max_length=REFERRED_STEPS,
+        description="Earlier steps of the attempt in whose files chunks of it lie.",
     )
-    write_s: float = 0.0
-    blocked_s: float = 0.0
-    metrics: dict[str, float] = Field(default_factory=dict)
+    write_s: Seconds = 0.0
+    blocked_s: Seconds = 0.0
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class Control(Model):
     """What the agent asks of the rank from now on."""
 
     kind: Literal["control"] = "control"
-    stop: str | None = Field(default=None, description="Save and exit: preempted, cancelled, ...")
-    checkpoint_request: int = Field(default=0, description="Save once each time this grows.")
-    committed: int | None = Field(
+    stop: Name | None = Field(default=None, description="Save and exit: preempted, cancelled, ...")
+    checkpoint_request: Count = Field(default=0, description="Save once each time this grows.")
+    committed: Step | None = Field(
         default=None,
         description="The attempt's newest committed step: saves may leave out what is in it.",
     )
-    interval_s: float | None = Field(
-        default=None, gt=0, description="Save this often from now on; none: as at the start."
+    interval_s: IntervalSeconds | None = Field(
+        default=None, description="Save this often from now on; none: as at the start."
     )
     behind: bool = Field(
         default=False, description="As many saves as may wait lie before the store: begin no other."
@@ -116,21 +133,20 @@ class CopyDamaged(Model):
     """A file of the checkpoint to start from is not what was committed: is there another copy?"""
 
     kind: Literal["copy_damaged"] = "copy_damaged"
-    file: str = Field(
-        max_length=200,
+    file: _FileName = Field(
         description="Its name in GANGLINE_RESUME_FROM, or after its step's folder beside that.",
     )
-    reason: str = Field(max_length=1000)
+    reason: Message
 
 
 class DataDamaged(Model):
     """A block of a data shard stays damaged, so it is left out."""
 
     kind: Literal["data_damaged"] = "data_damaged"
-    snapshot: str = Field(max_length=128)
-    shard: str = Field(max_length=512)
-    block: int = Field(ge=0)
-    reason: str = Field(max_length=1000)
+    snapshot: Annotated[Name, StringConstraints(max_length=128)]
+    shard: ShortText
+    block: Count
+    reason: Message
 
 
 class LeaveOutSamples(Model):
@@ -143,8 +159,8 @@ class LeaveOutSamples(Model):
 
     @model_validator(mode="after")
     def _places_are_numbers_of_64_bits(self) -> Self:
-        if any(part.first + part.count > _LARGEST for part in self.left_out):
-            raise ValueError(f"left_out must end at {_LARGEST} at most")
+        if any(part.first + part.count > INT64_MAX for part in self.left_out):
+            raise ValueError(f"left_out must end at {INT64_MAX} at most")
         return self
 
 
@@ -152,7 +168,7 @@ class CopyReplaced(Model):
     """The answer to `CopyDamaged`: whether a sound copy lies under that name now."""
 
     kind: Literal["copy_replaced"] = "copy_replaced"
-    file: str
+    file: _FileName
     sound: bool
 
 

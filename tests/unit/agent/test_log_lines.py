@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_schemas.events.workers import LogLine, Trouble, TroubleKind
+from gangline_schemas.events.workers import LINE_CHARS, LogLine, Trouble, TroubleKind
 from gangline_schemas.rank_protocol import Report, Troubled
 from gangline_worker.agent.log_lines import (
-    LINE_LIMIT,
     LineSplitter,
     LogBatcher,
     secret_texts,
@@ -22,9 +21,9 @@ def test_a_secret_is_found_when_half_a_character_of_it_has_arrived():
     secret = SECRET.encode()
     for cut in range(1, len(secret)):
         splitter = LineSplitter(secret_texts([SECRET]))
-        found = splitter.feed(b"x" * LINE_LIMIT + secret[:cut])
+        found = splitter.feed(b"x" * LINE_CHARS + secret[:cut])
         found += splitter.feed(secret[cut:] + b"\n")
-        assert "".join(found) == "x" * LINE_LIMIT + "[redacted]", cut
+        assert "".join(found) == "x" * LINE_CHARS + "[redacted]", cut
 
 
 @settings(deadline=None)
@@ -41,9 +40,9 @@ def test_lines_do_not_depend_on_how_they_arrive(data: bytes, sizes: list[int]):
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.integers(LINE_LIMIT - 60, LINE_LIMIT + 60), st.integers(200, 5000))
+@given(st.integers(LINE_CHARS - 60, LINE_CHARS + 60), st.integers(200, 5000))
 def test_a_secret_is_found_wherever_a_long_line_is_cut(before: int, piece: int):
-    data = b"x" * before + SECRET.encode() + b"y" * LINE_LIMIT + b"\nnext\n"
+    data = b"x" * before + SECRET.encode() + b"y" * LINE_CHARS + b"\nnext\n"
     splitter = LineSplitter(secret_texts([SECRET]))
     found = [
         line for at in range(0, len(data), piece) for line in splitter.feed(data[at : at + piece])
@@ -52,8 +51,8 @@ def test_a_secret_is_found_wherever_a_long_line_is_cut(before: int, piece: int):
     assert "word" not in text
     assert "[redacted]" in text
     assert found[-1] == "next"
-    assert max(map(len, found)) <= LINE_LIMIT
-    assert text.count("y") == LINE_LIMIT
+    assert max(map(len, found)) <= LINE_CHARS
+    assert text.count("y") == LINE_CHARS
 
 
 def test_known_formats_are_redacted_too():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from gangline_schemas.events.workers import RankActivity
-from gangline_worker.agent.pace import BUSY_WINDOW, ENOUGH, LONGEST_S, WINDOW, Pace
+from gangline_schemas.limits import SECONDS_MAX
+from gangline_worker.agent.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
 
 
 def stepping(*times_s: float) -> Pace:
@@ -80,7 +81,7 @@ def test_what_a_rank_works_is_the_median_of_its_last_steps() -> None:
 
 def test_what_no_step_can_have_worked_does_not_count() -> None:
     pace = Pace()
-    pace.worked([1.7e308, math.inf, -1.0, 2 * LONGEST_S] * ENOUGH)
+    pace.worked([1.7e308, math.inf, -1.0, 2 * SECONDS_MAX] * ENOUGH)
     assert pace.busy_s() is None
-    pace.worked([LONGEST_S] * ENOUGH)
-    assert pace.busy_s() == LONGEST_S
+    pace.worked([SECONDS_MAX] * ENOUGH)
+    assert pace.busy_s() == SECONDS_MAX

@@ -112,10 +112,10 @@ def test_unknown_fields_are_ignored_by_consumers() -> None:
         (record(b"not json"), "Invalid JSON"),
         (
             replace(record(BEFORE_ALL, ce_type=b"gang.running"), topic=FAULTS),
-            "running_at: must lie in the years 1 to",
+            "running_at: must lie in the years 1970 to",
         ),
-        (headers_of(at_ms=-(10**17)), "the record's own time is not in the years 1 to 9999"),
-        (headers_of(at_ms=2**62), "the record's own time is not in the years 1 to 9999"),
+        (headers_of(at_ms=-(10**17)), "the record's own time is not in the years 1970"),
+        (headers_of(at_ms=2**62), "the record's own time is not in the years 1970"),
         (headers_of(("CE_ID", b"2")), "the header CE_ID is there twice"),
         (headers_of(*[(f"x{n}", b"") for n in range(60)]), "more than 64 headers"),
         (replace(record(), damage="torn"), "torn"),

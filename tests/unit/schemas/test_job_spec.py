@@ -93,7 +93,7 @@ def test_camel_case_is_accepted() -> None:
         ({"checkpoint": {"resume": "latest"}}, "checkpoint.resume", "auto, never or the step"),
         ({"checkpoint": {"resume": -1}}, "checkpoint.resume", "auto, never or the step"),
         ({"checkpoint": {"resume": True}}, "checkpoint.resume", "string"),
-        ({"checkpoint": {"interval_minutes": 0}}, "checkpoint.interval_minutes", "greater than 0"),
+        ({"checkpoint": {"interval_minutes": 0}}, "checkpoint.interval_minutes", "equal to 0.0001"),
         ({"unknown_field": 1}, "unknown_field", "there is no such field"),
         ({"hyperparameters": {"x": "y" * 70_000}}, "hyperparameters", "at most 65,536"),
         ({"command": ["a\0b"]}, "", "NUL"),

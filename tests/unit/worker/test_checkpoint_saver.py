@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from gangline_schemas.checkpoint import ITEM_BYTES, MAX_MANIFEST_BYTES
+from gangline_schemas.limits import METRICS_PER_STEP
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker import Restored, restore, save
 from gangline_worker.checkpoint.background import Background
@@ -27,7 +28,6 @@ from gangline_worker.checkpoint.local import fingerprint, holdings
 from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild
-from gangline_worker.columns import METRICS_LIMIT
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
 from saving_scene import saver_of, state
 
@@ -277,7 +277,7 @@ def test_as_many_metrics_are_kept_as_a_message_may_have(
     assert save({}, 1, {f"accuracy of class {number}": 0.5 for number in range(40_000)})
     assert save({}, 2), "waits for the first"
     found = Checkpoint(committed(tmp_path)[0]).record.metrics
-    assert len(found) == METRICS_LIMIT
+    assert len(found) == METRICS_PER_STEP
 
 
 @pytest.mark.parametrize(

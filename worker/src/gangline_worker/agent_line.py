@@ -34,7 +34,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
     Troubled,
 )
-from gangline_worker.columns import Entry, number, to_columns
+from gangline_worker.columns import Entry, number, to_columns, whole_step
 from gangline_worker.loss_watch import FiniteWatch, SpikeWatch
 from gangline_worker.save_interval import SaveInterval
 
@@ -376,9 +376,9 @@ class Reporter:
 
     def _watch_loss(self, entry: Entry) -> None:
         """Here rather than in `report`, which costs training time."""
-        step, _, metrics = entry
+        step, metrics = whole_step(entry[0]), entry[2]
         loss = number(metrics.get("loss"))
-        spike = None if loss is None else self._spikes.saw(step, loss)
+        spike = None if loss is None or step is None else self._spikes.saw(step, loss)
         if spike is not None:
             self._troubles.append(
                 Trouble(kind=TroubleKind.LOSS_SPIKE, step=step, message=spike.describe())

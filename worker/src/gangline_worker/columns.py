@@ -2,41 +2,74 @@
 
 from __future__ import annotations
 
-import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, SupportsIndex
 
+from gangline_schemas.limits import (
+    INT53_MAX,
+    METRIC_MAX,
+    METRIC_NAME_CHARS,
+    METRICS_PER_STEP,
+    PLAIN,
+    is_torn,
+)
 from gangline_schemas.rank_protocol import Report
 
 DROPPED_METRIC: Final = "report_dropped"
-METRICS_LIMIT: Final = 1_000  # names a message; those beyond are left out
+_PLAIN: Final = re.compile(PLAIN)
 
-Entry = tuple[int, int, Mapping[str, float]]  # step, Unix ms, metrics
+Entry = tuple[SupportsIndex, int, Mapping[str, float]]  # step, Unix ms, metrics
 
 
 def to_columns(entries: Sequence[Entry], dropped: int = 0) -> Report:
     """Turn rows of (step, Unix ms, metrics) into one columnar message.
 
-    A metric that a step did not report, or that is no finite number, is None there. `dropped` > 0
-    is added to the last row as the metric `report_dropped`. Names beyond the limit are left out.
+    A metric that a step did not report, or that is no finite number up to 1e300, is None there.
+    Names beyond the limit, or that no metric can have, are left out. So are rows whose step is no
+    whole number from 0 on, unless all are. `dropped` > 0 is added to the last row as the metric
+    `report_dropped`.
     """
-    every_name = dict.fromkeys(name for _, _, metrics in entries for name in metrics)
-    names = list(every_name)[: METRICS_LIMIT - 1]
+    rows = [
+        (step, time_ms, metrics)
+        for given, time_ms, metrics in entries
+        if (step := whole_step(given)) is not None
+    ]
+    every_name = dict.fromkeys(name for _, _, metrics in rows for name in metrics)
+    names = [name for name in every_name if is_metric_name(name)][: METRICS_PER_STEP - 1]
     columns: dict[str, tuple[float | None, ...]] = {}
     for name in names:
-        columns[name] = tuple(_finite(metrics.get(name)) for _, _, metrics in entries)
-    if dropped:
-        columns[DROPPED_METRIC] = (*(None for _ in entries[1:]), float(dropped))
+        columns[name] = tuple(figure(metrics.get(name)) for _, _, metrics in rows)
+    if dropped and rows:
+        columns[DROPPED_METRIC] = (*(None for _ in rows[1:]), float(dropped))
     return Report(
-        step=tuple(step for step, _, _ in entries),
-        time_ms=tuple(time_ms for _, time_ms, _ in entries),
+        step=tuple(step for step, _, _ in rows),
+        time_ms=tuple(time_ms for _, time_ms, _ in rows),
         metrics=columns,
     )
 
 
-def _finite(value: float | None) -> float | None:
+def whole_step(value: SupportsIndex) -> int | None:
+    """A step as a whole number; None for what is none, or is out of bounds."""
+    try:
+        step = operator.index(value)
+    except TypeError:  # a script's slip must not cost it its line to the agent
+        return None
+    return step if 0 <= step <= INT53_MAX else None
+
+
+def figure(value: float | None) -> float | None:
+    """A metric's value as it can be sent; None for what is no finite number up to 1e300."""
     found = number(value)
-    return found if found is not None and math.isfinite(found) else None
+    return found if found is not None and abs(found) <= METRIC_MAX else None
+
+
+def is_metric_name(name: str) -> bool:
+    """Whether a metric can have this name: 1 to 256 characters, none of them for control."""
+    if not isinstance(name, str) or not 0 < len(name) <= METRIC_NAME_CHARS:
+        return False
+    return _PLAIN.match(name) is not None and not is_torn(name)
 
 
 def number(value: float | None) -> float | None:
@@ -45,5 +78,5 @@ def number(value: float | None) -> float | None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError):  # a script's slip must not cost it its line to the agent
+    except (TypeError, ValueError, OverflowError):
         return None

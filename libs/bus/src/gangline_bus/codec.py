@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from gangline_bus.input_places import HEADER as INPUTS
 from gangline_bus.ports import Headers, OutRecord, Record
-from gangline_schemas.base import Event, FieldError, field_errors
+from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
 from gangline_schemas.catalog import event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.secrets import redact
@@ -119,10 +119,10 @@ def receive(record: Record) -> Received:
 
 
 def record_time(timestamp_ms: int) -> datetime:
-    """The time of a record in UTC. Raises UndecodableError outside of the years 1 to 9999."""
+    """The time of a record in UTC. Raises UndecodableError outside of `YEARS`."""
     with contextlib.suppress(ValueError, OverflowError, OSError):
-        return datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
-    raise UndecodableError("the record's own time is not in the years 1 to 9999")
+        return to_utc(datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC))
+    raise UndecodableError(f"the record's own time is not in the years {YEARS}")
 
 
 def _data(model: type[Event], value: bytes, attributes: Mapping[str, str]) -> Event:
@@ -168,11 +168,13 @@ def _time(attributes: Mapping[str, str], timestamp_ms: int) -> datetime:
     written = attributes.get("ce_time")
     if written is None:
         return record_time(timestamp_ms)
-    with contextlib.suppress(ValueError, OverflowError):  # the latter: before the year 1 in UTC
+    with contextlib.suppress(ValueError):
         time = datetime.fromisoformat(written)
         if time.tzinfo is not None:
-            return time.astimezone(UTC)
-    raise UndecodableError("ce_time is not an RFC 3339 time with zone", attributes=attributes)
+            return to_utc(time)
+    raise UndecodableError(
+        f"ce_time is not an RFC 3339 time with zone, of the years {YEARS}", attributes=attributes
+    )
 
 
 def _position(attributes: Mapping[str, str]) -> LogPosition | None:

@@ -8,7 +8,24 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.events.scheduling import CheckpointRef
+from gangline_schemas.events.workers import REFERRED_STEPS
 from gangline_schemas.job import JobSpec, Retention
+from gangline_schemas.limits import (
+    MAX_GANG_GPUS,
+    Amount,
+    Attempt,
+    Bytes,
+    Count,
+    IntervalSeconds,
+    Message,
+    Metrics,
+    ObjectKey,
+    Rank,
+    Seconds,
+    Step,
+    User,
+    WorldSize,
+)
 
 
 class AttemptNoted(Event):
@@ -16,9 +33,11 @@ class AttemptNoted(Event):
 
     type: ClassVar[str] = "attempt.noted"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    world_size: int = Field(ge=1)
-    prefix: str = Field(description="Key prefix of all of the job's checkpoints in the store.")
+    attempt: Attempt
+    world_size: WorldSize
+    prefix: ObjectKey = Field(
+        description="Key prefix of all of the job's checkpoints in the store."
+    )
     keep: Retention
     resume: CheckpointRef | None = Field(
         default=None, description="Kept until this attempt has a checkpoint of its own."
@@ -33,7 +52,7 @@ class AttemptNoted(Event):
         default=None, description="Of a job that wants checkpoints promoted: what is to be tried."
     )
     full_every: int = Field(
-        default=1, ge=1, description="Each so many of its saves one is written whole."
+        default=1, ge=1, le=1000, description="Each so many of its saves one is written whole."
     )
 
 
@@ -42,9 +61,9 @@ class AttemptEnded(Event):
 
     type: ClassVar[str] = "attempt.ended"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     final: bool = Field(default=False, description="The job ended: no further attempt comes.")
-    ran_s: float = Field(default=0.0, ge=0, description="How long it held its GPUs.")
+    ran_s: Amount = Field(default=0.0, description="How long it held its GPUs.")
     failed: bool = Field(
         default=False, description="A failure ended it, and the job goes on from a checkpoint."
     )
@@ -92,9 +111,9 @@ class CheckpointSaved(Event):
 
     type: ClassVar[str] = "checkpoint.saved"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    world_size: int = Field(ge=1)
+    attempt: Attempt
+    step: Step
+    world_size: WorldSize
 
 
 class CheckpointWritten(Event):
@@ -102,9 +121,9 @@ class CheckpointWritten(Event):
 
     type: ClassVar[str] = "checkpoint.written"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    world_size: int = Field(ge=1)
+    attempt: Attempt
+    step: Step
+    world_size: WorldSize
 
 
 class CheckpointCommitted(Event):
@@ -113,20 +132,21 @@ class CheckpointCommitted(Event):
     type: ClassVar[str] = "checkpoint.committed"
     job_id: Identifier
     checkpoint: CheckpointRef
-    size_bytes: int = Field(ge=0, description="Of the objects that were written for it.")
-    objects: int = Field(ge=1)
-    whole_bytes: int | None = Field(
+    size_bytes: Bytes = Field(description="Of the objects that were written for it.")
+    objects: Count = Field(ge=1)
+    whole_bytes: Bytes | None = Field(
         default=None,
-        ge=0,
         description="Of the objects that a whole one would be, if some of its bytes lie elsewhere.",
     )
-    refers: tuple[int, ...] = Field(
-        default=(), description="Earlier steps of its attempt in whose objects chunks of it lie."
+    refers: tuple[Step, ...] = Field(
+        default=(),
+        max_length=REFERRED_STEPS,
+        description="Earlier steps of its attempt in whose objects chunks of it lie.",
     )
-    write_s: float = Field(default=0.0, ge=0, description="The slowest rank's write.")
-    blocked_s: float = Field(default=0.0, ge=0, description="Training stood still for this long.")
-    verify_s: float = Field(default=0.0, ge=0)
-    metrics: dict[str, float] = Field(default_factory=dict)
+    write_s: Seconds = Field(default=0.0, description="The slowest rank's write.")
+    blocked_s: Seconds = Field(default=0.0, description="Training stood still for this long.")
+    verify_s: Seconds = 0.0
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class CheckpointAbandoned(Event):
@@ -134,11 +154,13 @@ class CheckpointAbandoned(Event):
 
     type: ClassVar[str] = "checkpoint.abandoned"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    reason: str
-    ranks: tuple[tuple[int, int], ...] = Field(
-        default=(), description="Ranks whose parts were reported: first and last of each run."
+    attempt: Attempt
+    step: Step
+    reason: Message
+    ranks: tuple[tuple[Rank, Rank], ...] = Field(
+        default=(),
+        max_length=MAX_GANG_GPUS,
+        description="Ranks whose parts were reported: first and last of each run.",
     )
 
 
@@ -147,10 +169,10 @@ class CheckpointCorrupted(Event):
 
     type: ClassVar[str] = "checkpoint.corrupted"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    key: str
-    reason: str
+    attempt: Attempt
+    step: Step
+    key: ObjectKey
+    reason: Message
 
 
 class ScrubBegun(Event):
@@ -158,8 +180,8 @@ class ScrubBegun(Event):
 
     type: ClassVar[str] = "checkpoint.scrub.begun"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
 
 
 class CheckpointScrubbed(Event):
@@ -167,10 +189,10 @@ class CheckpointScrubbed(Event):
 
     type: ClassVar[str] = "checkpoint.scrubbed"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    size_bytes: int = Field(ge=0)
-    read_s: float = Field(default=0.0, ge=0)
+    attempt: Attempt
+    step: Step
+    size_bytes: Bytes
+    read_s: Seconds = 0.0
 
 
 class IntervalAdvised(Event):
@@ -178,16 +200,16 @@ class IntervalAdvised(Event):
 
     type: ClassVar[str] = "checkpoint.interval.advised"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    interval_s: float = Field(gt=0)
+    attempt: Attempt
+    interval_s: IntervalSeconds
     limited_by: Literal["optimum", "ceiling", "floor", "storage"]
-    cost_s: float = Field(ge=0, description="What one save costs training.")
-    busy_s: float = Field(ge=0, description="How long one save keeps the store busy.")
-    mtbf_s: float = Field(gt=0, description="Expected time between failures of this gang.")
-    failures: float = Field(ge=0, description="Of this job so far.")
-    lost_s: float = Field(ge=0, description="Work that a failure is expected to cost.")
-    reason: str = Field(description="One sentence for people.")
-    risk: str = Field(default="", description="What is put at risk by saving less often.")
+    cost_s: Amount = Field(description="What one save costs training.")
+    busy_s: Amount = Field(description="How long one save keeps the store busy.")
+    mtbf_s: Amount = Field(gt=0, description="Expected time between failures of this gang.")
+    failures: Amount = Field(description="Of this job so far.")
+    lost_s: Amount = Field(description="Work that a failure is expected to cost.")
+    reason: Message = Field(description="One sentence for people.")
+    risk: Message = Field(default="", description="What is put at risk by saving less often.")
     suspected_at: Timestamp | None = Field(
         default=None, description="When a node of this attempt told of a sign of a failure."
     )
@@ -198,8 +220,8 @@ class PromotionRequested(Event):
 
     type: ClassVar[str] = "checkpoint.promotion.requested"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     run: Identifier = Field(description="The job that loads it and compares its loss.")
     spec: JobSpec = Field(description="Of that job.")
 
@@ -212,8 +234,8 @@ class CheckpointPromoted(Event):
 
     type: ClassVar[str] = "checkpoint.promoted"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     run: Identifier = Field(description="The job that validated it.")
 
 
@@ -222,10 +244,10 @@ class PromotionRefused(Event):
 
     type: ClassVar[str] = "checkpoint.promotion.refused"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     run: Identifier = Field(description="The job that tried it.")
-    reason: str
+    reason: Message
 
 
 class CheckpointPinChanged(Event):
@@ -233,10 +255,10 @@ class CheckpointPinChanged(Event):
 
     type: ClassVar[str] = "checkpoint.pin.changed"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     pinned: bool
-    user: str = "unknown"
+    user: User = "unknown"
 
 
 class CheckpointDeleted(Event):
@@ -244,9 +266,9 @@ class CheckpointDeleted(Event):
 
     type: ClassVar[str] = "checkpoint.deleted"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    reason: str
+    attempt: Attempt
+    step: Step
+    reason: Message
 
 
 class ObjectsDeleted(Event):
@@ -254,8 +276,8 @@ class ObjectsDeleted(Event):
 
     type: ClassVar[str] = "checkpoint.objects.deleted"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
 
 
 class EffectDeferred(Event):
@@ -263,8 +285,8 @@ class EffectDeferred(Event):
 
     type: ClassVar[str] = "checkpoint.effect.deferred"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     effect: Literal["verify", "delete", "scrub"]
-    tries: int = Field(ge=1, description="How many times it was tried so far.")
-    reason: str
+    tries: Count = Field(ge=1, description="How many times it was tried so far.")
+    reason: Message

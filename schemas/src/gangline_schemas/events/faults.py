@@ -7,14 +7,31 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, Identifier, Timestamp
+from gangline_schemas.base import Event, Identifier, NodeIds, Team, Timestamp
 from gangline_schemas.events.workers import (
     LEFT_OUT_RANGES,
+    Incarnation,
     SampleRange,
     TroubleKind,
     WorkerExited,
 )
 from gangline_schemas.job import RestartPolicy
+from gangline_schemas.limits import (
+    MAX_NODES,
+    Amount,
+    Attempt,
+    Count,
+    ExitCode,
+    GangSize,
+    Message,
+    Name,
+    Rank,
+    Ratio,
+    Seconds,
+    ShortText,
+    Signal,
+    Step,
+)
 
 
 class FailureCause(StrEnum):
@@ -51,7 +68,7 @@ class NodeWatched(Event):
 
     type: ClassVar[str] = "node.watched"
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation
 
 
 class NodeSuspected(Event):
@@ -59,8 +76,8 @@ class NodeSuspected(Event):
 
     type: ClassVar[str] = "node.suspected"
     node_id: Identifier
-    incarnation: str
-    silent_s: float
+    incarnation: Incarnation
+    silent_s: Seconds
 
 
 class NodeFailed(Event):
@@ -68,9 +85,9 @@ class NodeFailed(Event):
 
     type: ClassVar[str] = "node.failed"
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation
     reason: Literal["silent", "restarted", "left"]
-    silent_s: float = 0.0
+    silent_s: Seconds = 0.0
 
 
 class NodeRecovered(Event):
@@ -78,7 +95,7 @@ class NodeRecovered(Event):
 
     type: ClassVar[str] = "node.recovered"
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation
     was: Literal["failed", "suspected"]
 
 
@@ -87,12 +104,12 @@ class NodeDistrusted(Event):
 
     type: ClassVar[str] = "node.distrusted"
     node_id: Identifier
-    incarnation: str
-    failures: int = Field(ge=1, description="That named the node since `since`.")
-    jobs: int = Field(ge=1, description="That met them.")
+    incarnation: Incarnation
+    failures: Count = Field(ge=1, description="That named the node since `since`.")
+    jobs: Count = Field(ge=1, description="That met them.")
     since: Timestamp
     distrusted_at: Timestamp
-    reason: str = Field(default="", description="What of it is broken, as its health says.")
+    reason: Message = Field(default="", description="What of it is broken, as its health says.")
 
 
 class GangWatched(Event):
@@ -100,14 +117,16 @@ class GangWatched(Event):
 
     type: ClassVar[str] = "gang.watched"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    nodes: tuple[str, ...]
-    incarnations: tuple[str, ...] = Field(description="Of `nodes`, in the same order.")
+    attempt: Attempt
+    nodes: NodeIds
+    incarnations: tuple[Incarnation, ...] = Field(
+        max_length=MAX_NODES, description="Of `nodes`, in the same order."
+    )
     restart: RestartPolicy
-    team: str = ""
-    world_size: int = Field(default=0, ge=0)
+    team: Team = ""
+    world_size: GangSize = 0
     allocated_at: Timestamp | None = None
-    resume_step: int | None = Field(default=None, ge=0)
+    resume_step: Step | None = None
 
 
 class GangRunning(Event):
@@ -115,7 +134,7 @@ class GangRunning(Event):
 
     type: ClassVar[str] = "gang.running"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     running_at: Timestamp
 
 
@@ -124,10 +143,10 @@ class JobProgressed(Event):
 
     type: ClassVar[str] = "job.progressed"
     job_id: Identifier
-    attempt: int = Field(ge=1, description="Whose checkpoint it is.")
-    step: int = Field(ge=0)
+    attempt: Attempt = Field(description="Whose checkpoint it is.")
+    step: Step
     committed_at: Timestamp
-    restarts_used: int = Field(ge=0, description="One less than before when one came back.")
+    restarts_used: Count = Field(description="One less than before when one came back.")
 
 
 class GangUnwatched(Event):
@@ -135,7 +154,7 @@ class GangUnwatched(Event):
 
     type: ClassVar[str] = "gang.unwatched"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     final: bool = Field(default=False, description="The job ended; its failure count is dropped.")
 
 
@@ -152,33 +171,33 @@ class GangFailed(Event):
 
     type: ClassVar[str] = "gang.failed"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     cause: FailureCause
     action: Literal["restart", "fail"]
-    message: str
-    first_rank: int | None = Field(default=None, description="The rank that failed first.")
-    node_id: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    avoid_nodes: tuple[str, ...] = ()
-    restarts_used: int = Field(ge=0)
-    restarts_max: int = Field(ge=0)
+    message: Message
+    first_rank: Rank | None = Field(default=None, description="The rank that failed first.")
+    node_id: Identifier | None = None
+    exit_code: ExitCode | None = None
+    signal: Signal | None = None
+    avoid_nodes: NodeIds = ()
+    restarts_used: Count
+    restarts_max: Count
     failed_at: Timestamp
     failure_class: FailureClass = FailureClass.UNKNOWN
     review: bool = Field(default=False, description="A person shall look at it: bad data.")
-    blamed_nodes: tuple[str, ...] = Field(
+    blamed_nodes: NodeIds = Field(
         default=(), description="Those that are at fault, whatever ran there."
     )
-    team: str = ""
-    failures: int = Field(default=1, ge=1, description="Of this job so far, this one included.")
-    restarts_idle: int = Field(
-        default=0, ge=0, description="The last so many restarts got no further than before."
+    team: Team = ""
+    failures: Count = Field(default=1, ge=1, description="Of this job so far, this one included.")
+    restarts_idle: Count = Field(
+        default=0, description="The last so many restarts got no further than before."
     )
-    world_size: int = Field(default=0, ge=0)
-    last_step: int | None = Field(default=None, description="The last one that a rank told of.")
-    committed_step: int | None = Field(default=None, description="Of the last checkpoint.")
-    work_lost_s: float = Field(
-        default=0.0, ge=0, description="Training since the last checkpoint, to be done again."
+    world_size: GangSize = 0
+    last_step: Step | None = Field(default=None, description="The last one that a rank told of.")
+    committed_step: Step | None = Field(default=None, description="Of the last checkpoint.")
+    work_lost_s: Amount = Field(
+        default=0.0, description="Training since the last checkpoint, to be done again."
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
@@ -193,13 +212,13 @@ class GangTroubled(Event):
 
     type: ClassVar[str] = "gang.troubled"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    team: str = ""
+    attempt: Attempt
+    team: Team = ""
     kind: TroubleKind
-    rank: int = Field(ge=0, description="That told of it, the first of those that did.")
-    node_id: str
-    step: int
-    message: str
+    rank: Rank = Field(description="That told of it, the first of those that did.")
+    node_id: Identifier
+    step: Step
+    message: Message
     noted_at: Timestamp
 
     @property
@@ -216,19 +235,19 @@ class WorkerStraggling(Event):
 
     type: ClassVar[str] = "worker.straggling"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    team: str = ""
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    team: Team = ""
+    rank: Rank
     node_id: Identifier
-    busy_s: float = Field(ge=0, description="Its work in a step, before it waits for others.")
-    usual_s: float = Field(ge=0, description="What that score compares it to.")
+    busy_s: Seconds = Field(description="Its work in a step, before it waits for others.")
+    usual_s: Seconds = Field(description="What that score compares it to.")
     against: Literal["gang", "itself"] = Field(
         description="gang: the median of its gang; itself: its own best in this attempt."
     )
-    relative: float = Field(ge=0, description="The gang's median work / its own.")
-    individual: float = Field(ge=0, description="Its own least work / what it does now.")
-    host: float = Field(ge=0, description="The median of `relative` of this gang's ranks there.")
-    message: str
+    relative: Ratio = Field(description="The gang's median work / its own.")
+    individual: Ratio = Field(description="Its own least work / what it does now.")
+    host: Ratio = Field(description="The median of `relative` of this gang's ranks there.")
+    message: Message
     since: Timestamp
     noted_at: Timestamp
     blamed: bool = Field(default=False, description="It counts towards node.distrusted.")
@@ -239,13 +258,13 @@ class JobFlagged(Event):
 
     type: ClassVar[str] = "job.flagged"
     job_id: Identifier
-    attempt: int = Field(ge=1, description="Whose rank said it first.")
-    rank: int = Field(ge=0)
+    attempt: Attempt = Field(description="Whose rank said it first.")
+    rank: Rank
     node_id: Identifier
-    snapshot: str
-    shard: str
-    block: int = Field(ge=0)
-    reason: str
+    snapshot: Name
+    shard: ShortText
+    block: Count
+    reason: Message
     flagged_at: Timestamp
 
 
@@ -254,23 +273,23 @@ class IncidentClosed(Event):
 
     type: ClassVar[str] = "incident.closed"
     job_id: Identifier
-    team: str
-    attempt: int = Field(ge=1, description="The one that failed.")
+    team: Team
+    attempt: Attempt = Field(description="The one that failed.")
     failure_class: FailureClass
     cause: FailureCause
     action: Literal["restart", "fail"]
-    message: str = Field(description="What happened, in one sentence.")
-    first_rank: int | None = None
-    node_id: str | None = None
-    avoid_nodes: tuple[str, ...] = ()
+    message: Message = Field(description="What happened, in one sentence.")
+    first_rank: Rank | None = None
+    node_id: Identifier | None = None
+    avoid_nodes: NodeIds = ()
     review: bool = False
-    failures: int = Field(ge=1, description="Of this job so far, this one included.")
-    world_size: int = Field(ge=0)
-    last_step: int | None = None
-    committed_step: int | None = None
-    resume_step: int | None = Field(default=None, description="Where the next attempt began.")
+    failures: Count = Field(ge=1, description="Of this job so far, this one included.")
+    world_size: GangSize
+    last_step: Step | None = None
+    committed_step: Step | None = None
+    resume_step: Step | None = Field(default=None, description="Where the next attempt began.")
     failed_at: Timestamp
-    next_attempt: int | None = Field(default=None, ge=1)
+    next_attempt: Attempt | None = None
     allocated_at: Timestamp | None = Field(default=None, description="It had its GPUs again.")
     running_at: Timestamp | None = Field(default=None, description="All its ranks ran again.")
     first_step_at: Timestamp | None = Field(
@@ -278,12 +297,12 @@ class IncidentClosed(Event):
     )
     outcome: Literal["recovered", "failed_again", "job_failed", "job_ended"]
     closed_at: Timestamp
-    recover_s: float | None = Field(
-        default=None, ge=0, description="Until its first step, else until it ran; if recovered."
+    recover_s: Amount | None = Field(
+        default=None, description="Until its first step, else until it ran; if recovered."
     )
-    work_lost_s: float = Field(ge=0)
-    down_s: float = Field(ge=0, description="From the failure to the recovery, or to the end.")
-    lost_gpu_s: float = Field(ge=0, description="(work_lost_s + down_s) x world_size.")
+    work_lost_s: Amount
+    down_s: Amount = Field(description="From the failure to the recovery, or to the end.")
+    lost_gpu_s: Amount = Field(description="(work_lost_s + down_s) x world_size.")
 
 
 class CheckpointRequested(Event):
@@ -291,7 +310,7 @@ class CheckpointRequested(Event):
 
     type: ClassVar[str] = "checkpoint.requested"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    reason: str
+    attempt: Attempt
+    reason: Message
     node_id: Identifier | None = Field(default=None, description="Of which it is expected.")
     requested_at: Timestamp | None = None

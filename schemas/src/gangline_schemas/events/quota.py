@@ -6,8 +6,22 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, FieldError, Identifier, Timestamp
+from gangline_schemas.base import ERRORS_SHOWN, Event, FieldError, Identifier, Timestamp
+from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.limits import (
+    Amount,
+    Attempt,
+    Label,
+    Message,
+    Month,
+    Priority,
+    RequestId,
+    ShortText,
+    Step,
+    User,
+    WorldSize,
+)
 
 
 class JobAdmitted(Event):
@@ -16,13 +30,15 @@ class JobAdmitted(Event):
     type: ClassVar[str] = "job.admitted"
     job_id: Identifier
     spec: JobSpec
-    user: str
+    user: User
     submitted_at: Timestamp
-    note: str | None = Field(
+    note: Message | None = Field(
         default=None, description="Why it must wait first, as far as quota can tell."
     )
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class JobRejected(Event):
@@ -30,15 +46,19 @@ class JobRejected(Event):
 
     type: ClassVar[str] = "job.rejected"
     job_id: Identifier
-    reason: str
-    errors: tuple[FieldError, ...] = ()
-    team: str | None = None
-    name: str | None = None
-    user: str = "unknown"
+    reason: Message
+    errors: tuple[FieldError, ...] = Field(default=(), max_length=ERRORS_SHOWN)
+    team: Label | None = None
+    name: Label | None = None
+    user: User = "unknown"
     submitted_at: Timestamp
-    digest: str = Field(default="", description="sha256 of the spec, in hex; empty if unreadable.")
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    digest: str = Field(
+        default="", max_length=64, description="sha256 of the spec, in hex; empty if unreadable."
+    )
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class TeamConfigured(Event):
@@ -46,9 +66,11 @@ class TeamConfigured(Event):
 
     type: ClassVar[str] = "team.configured"
     config: TeamConfig
-    user: str = "unknown"
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    user: User = "unknown"
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class TeamBudgetChanged(Event):
@@ -60,10 +82,10 @@ class TeamBudgetChanged(Event):
 
     type: ClassVar[str] = "team.budget.changed"
     team: Identifier
-    month: str = Field(pattern=r"^\d{4}-\d{2}$", description="The UTC month, like 2026-11.")
+    month: Month
     exhausted: bool
-    spent_gpu_hours: float = Field(ge=0, description="By the team and those below it, this month.")
-    gpu_hours_per_month: float | None = Field(
+    spent_gpu_hours: Amount = Field(description="By the team and those below it, this month.")
+    gpu_hours_per_month: Amount | None = Field(
         default=None, description="The budget; none: it was taken away."
     )
 
@@ -72,24 +94,28 @@ class SnapshotApproved(Event):
     """Jobs of this project may use the snapshot for this purpose, from now on."""
 
     type: ClassVar[str] = "snapshot.approved"
-    snapshot: str
-    project: str
-    purpose: str
-    user: str = "unknown"
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    snapshot: SnapshotName
+    project: Identifier
+    purpose: ShortText
+    user: User = "unknown"
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class SnapshotWithdrawn(Event):
     """No further jobs of this project may use it so; jobs that were admitted go on."""
 
     type: ClassVar[str] = "snapshot.withdrawn"
-    snapshot: str
-    project: str
-    purpose: str
-    user: str = "unknown"
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    snapshot: SnapshotName
+    project: Identifier
+    purpose: ShortText
+    user: User = "unknown"
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class CancelAdmitted(Event):
@@ -97,9 +123,11 @@ class CancelAdmitted(Event):
 
     type: ClassVar[str] = "job.cancel.admitted"
     job_id: Identifier
-    user: str
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    user: User
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class PriorityAdmitted(Event):
@@ -107,10 +135,12 @@ class PriorityAdmitted(Event):
 
     type: ClassVar[str] = "job.priority.admitted"
     job_id: Identifier
-    priority: int = Field(ge=0, le=100)
-    user: str
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    priority: Priority
+    user: User
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class RestoreAdmitted(Event):
@@ -118,10 +148,12 @@ class RestoreAdmitted(Event):
 
     type: ClassVar[str] = "job.restore.admitted"
     job_id: Identifier
-    step: int
-    user: str
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    step: Step
+    user: User
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class PinAdmitted(Event):
@@ -129,11 +161,13 @@ class PinAdmitted(Event):
 
     type: ClassVar[str] = "checkpoint.pin.admitted"
     job_id: Identifier
-    step: int = Field(ge=0)
+    step: Step
     pinned: bool
-    user: str
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    user: User
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class DrainAdmitted(Event):
@@ -143,21 +177,25 @@ class DrainAdmitted(Event):
     node_id: Identifier
     drain: bool
     move_jobs: bool = Field(default=True, description="As the request says.")
-    user: str
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    user: User
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class RequestRefused(Event):
     """A request about a job or node that cannot be done, and why."""
 
     type: ClassVar[str] = "request.refused"
-    request: str = Field(description="The type of the refused request.")
-    target: str = Field(description="The job, team or node it was about.")
-    reason: str
-    user: str = "unknown"
-    request_id: str = Field(default="", description="The ce_id of the request.")
-    request_source: str = Field(default="", description="Its ce_source: ids are unique within one.")
+    request: Label = Field(description="The type of the refused request.")
+    target: Label = Field(description="The job, team or node it was about.")
+    reason: Message
+    user: User = "unknown"
+    request_id: RequestId = Field(default="", description="The ce_id of the request.")
+    request_source: RequestId = Field(
+        default="", description="Its ce_source: ids are unique within one."
+    )
 
 
 class UsageCharged(Event):
@@ -169,12 +207,12 @@ class UsageCharged(Event):
 
     type: ClassVar[str] = "usage.charged"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     team: Identifier
-    gpus: int = Field(ge=1)
+    gpus: WorldSize
     allocated_at: Timestamp
     released_at: Timestamp
-    gpu_seconds: float = Field(ge=0)
+    gpu_seconds: Amount
 
 
 class GangMetered(Event):
@@ -182,9 +220,9 @@ class GangMetered(Event):
 
     type: ClassVar[str] = "gang.metered"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     team: Identifier
-    gpus: int = Field(ge=1)
+    gpus: WorldSize
     allocated_at: Timestamp
 
 

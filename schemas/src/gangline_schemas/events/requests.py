@@ -8,7 +8,8 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.job import JobSpec, ShortText, TeamConfig
+from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.limits import Priority, ShortText, Step, User
 
 
 class JobSubmitted(Event):
@@ -17,7 +18,7 @@ class JobSubmitted(Event):
     type: ClassVar[str] = "job.submitted"
     job_id: Identifier
     spec: JobSpec
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class JobCancelRequested(Event):
@@ -25,7 +26,7 @@ class JobCancelRequested(Event):
 
     type: ClassVar[str] = "job.cancel.requested"
     job_id: Identifier
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class JobPriorityRequested(Event):
@@ -33,8 +34,8 @@ class JobPriorityRequested(Event):
 
     type: ClassVar[str] = "job.priority.requested"
     job_id: Identifier
-    priority: int = Field(ge=0, le=100)
-    user: str = Field(default="unknown", max_length=256)
+    priority: Priority
+    user: User = "unknown"
 
 
 class JobRestoreRequested(Event):
@@ -42,8 +43,8 @@ class JobRestoreRequested(Event):
 
     type: ClassVar[str] = "job.restore.requested"
     job_id: Identifier
-    step: int = Field(ge=0)
-    user: str = Field(default="unknown", max_length=256)
+    step: Step
+    user: User = "unknown"
 
 
 class CheckpointPinRequested(Event):
@@ -51,9 +52,9 @@ class CheckpointPinRequested(Event):
 
     type: ClassVar[str] = "checkpoint.pin.requested"
     job_id: Identifier
-    step: int = Field(ge=0)
+    step: Step
     pinned: bool = True
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class TeamConfigureRequested(Event):
@@ -61,7 +62,7 @@ class TeamConfigureRequested(Event):
 
     type: ClassVar[str] = "team.configure.requested"
     config: TeamConfig
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class TeamsConfigureRequested(Event):
@@ -69,7 +70,7 @@ class TeamsConfigureRequested(Event):
 
     type: ClassVar[str] = "teams.configure.requested"
     teams: tuple[TeamConfig, ...] = Field(min_length=1, max_length=10_000)
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class SnapshotApprovalRequested(Event):
@@ -80,7 +81,7 @@ class SnapshotApprovalRequested(Event):
     project: Identifier
     purpose: ShortText
     approve: bool = True
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"
 
 
 class NodeDrainRequested(Event):
@@ -93,4 +94,4 @@ class NodeDrainRequested(Event):
         default=True,
         description="Gangs there go on elsewhere after their next checkpoint; else they run on.",
     )
-    user: str = Field(default="unknown", max_length=256)
+    user: User = "unknown"

@@ -3,37 +3,57 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from gangline_schemas.base import Event, Identifier, Model, Timestamp
-from gangline_schemas.events.workers import LEFT_OUT_RANGES, NodeInfo, SampleRange
+from gangline_schemas.base import Event, Identifier, Model, NodeIds, Timestamp
+from gangline_schemas.events.workers import LEFT_OUT_RANGES, Incarnation, NodeInfo, SampleRange
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.limits import (
+    ATTEMPT_MAX,
+    GPUS_PER_NODE,
+    MAX_NODES,
+    Amount,
+    Attempt,
+    GpuIndex,
+    IntervalSeconds,
+    Label,
+    Message,
+    Month,
+    Name,
+    ObjectKey,
+    Port,
+    Priority,
+    Rank,
+    Step,
+    User,
+    WorldSize,
+)
 
 
 class CheckpointRef(Model):
     """A committed checkpoint: who wrote it, at which step, and where its commit record is."""
 
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    world_size: int = Field(ge=1)
-    commit_key: str = Field(description="Key of the commit record in the object store.")
+    attempt: Attempt
+    step: Step
+    world_size: WorldSize
+    commit_key: ObjectKey = Field(description="Key of the commit record in the object store.")
 
 
 class NodeAssignment(Model):
     """The ranks `first_rank .. first_rank + len(gpus) - 1` run on this node, one per GPU."""
 
     node_id: Identifier
-    incarnation: str
-    address: str
-    gpus: tuple[int, ...] = Field(min_length=1, description="GPU indexes on the node.")
-    first_rank: int = Field(ge=0)
-    copies_port: int | None = Field(
+    incarnation: Incarnation
+    address: Name
+    gpus: tuple[GpuIndex, ...] = Field(
+        min_length=1, max_length=GPUS_PER_NODE, description="GPU indexes on the node."
+    )
+    first_rank: Rank
+    copies_port: Port | None = Field(
         default=None,
-        ge=1,
-        le=65535,
         description="Where its agent gives files of checkpoints to those of the gang.",
     )
 
@@ -41,8 +61,8 @@ class NodeAssignment(Model):
 class Rendezvous(Model):
     """Where the ranks find each other: a TCPStore that the agent of rank 0's node opens."""
 
-    address: str
-    port: int = Field(ge=1, le=65535)
+    address: Name
+    port: Port
 
 
 class ReleaseReason(StrEnum):
@@ -74,7 +94,7 @@ class JobQueued(Event):
     type: ClassVar[str] = "job.queued"
     job_id: Identifier
     spec: JobSpec
-    user: str
+    user: User
     submitted_at: Timestamp
 
 
@@ -84,7 +104,7 @@ class JobWaiting(Event):
     type: ClassVar[str] = "job.waiting"
     job_id: Identifier
     code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
-    message: str
+    message: Message
     eta: Timestamp | None = Field(
         default=None, description="The first start that was estimated in this wait; said once."
     )
@@ -95,19 +115,19 @@ class GangAllocated(Event):
 
     type: ClassVar[str] = "gang.allocated"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     team: Identifier
-    world_size: int = Field(ge=1)
-    nodes: tuple[NodeAssignment, ...] = Field(min_length=1)
+    world_size: WorldSize
+    nodes: tuple[NodeAssignment, ...] = Field(min_length=1, max_length=MAX_NODES)
     rendezvous: Rendezvous
     resume: CheckpointRef | None = None
     spec: JobSpec
-    level: str | None = Field(
+    level: Label | None = Field(
         default=None,
         description="The closest level that holds the whole gang: its worst link crosses it.",
     )
-    checkpoint_interval_s: float | None = Field(
-        default=None, gt=0, description="As was advised; None: as the spec says."
+    checkpoint_interval_s: IntervalSeconds | None = Field(
+        default=None, description="As was advised; None: as the spec says."
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
@@ -120,7 +140,7 @@ class NodeShare(Model):
     """A number of GPUs of one node, whichever."""
 
     node_id: Identifier
-    gpus: int = Field(ge=1)
+    gpus: WorldSize
 
 
 class GpusHeld(Event):
@@ -128,11 +148,11 @@ class GpusHeld(Event):
 
     type: ClassVar[str] = "gpus.held"
     job_id: Identifier
-    nodes: tuple[NodeShare, ...] = Field(min_length=1)
+    nodes: tuple[NodeShare, ...] = Field(min_length=1, max_length=MAX_NODES)
     reason: Literal["preempt", "reclaim", "defragment", "resize", "drain"]
-    victims: tuple[Identifier, ...] = ()
-    cost_gpu_seconds: float = Field(default=0, ge=0, description="What stopping them costs.")
-    value_gpu_seconds: float = Field(default=0, ge=0, description="What starting sooner is worth.")
+    victims: tuple[Identifier, ...] = Field(default=(), max_length=MAX_NODES)
+    cost_gpu_seconds: Amount = Field(default=0, description="What stopping them costs.")
+    value_gpu_seconds: Amount = Field(default=0, description="What starting sooner is worth.")
     until: Timestamp
 
 
@@ -146,8 +166,8 @@ class GpusUnheld(Event):
 class Verdict(Model):
     """What a gang's failure means for its next attempt."""
 
-    message: str = Field(description="Why it failed, for people.")
-    avoid_nodes: tuple[str, ...] = Field(
+    message: Message = Field(description="Why it failed, for people.")
+    avoid_nodes: NodeIds = Field(
         default=(), description="Nodes that the next attempt shall rather not run on."
     )
     left_out: tuple[SampleRange, ...] = Field(
@@ -167,12 +187,11 @@ class GangPreempting(Event):
 
     type: ClassVar[str] = "gang.preempting"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     reason: StopReason
     deadline: Timestamp
-    resize_to: int | None = Field(
+    resize_to: WorldSize | None = Field(
         default=None,
-        ge=1,
         description="GPUs that its next attempt takes at most: an elastic gang gives some to "
         "somebody who waits.",
     )
@@ -184,8 +203,8 @@ class GangSaved(Event):
 
     type: ClassVar[str] = "gang.saved"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
 
 
 class GangReleased(Event):
@@ -193,11 +212,11 @@ class GangReleased(Event):
 
     type: ClassVar[str] = "gang.released"
     job_id: Identifier
-    attempt: int = Field(ge=1)
+    attempt: Attempt
     reason: ReleaseReason
     allocated_at: Timestamp
-    gpu_seconds: float = Field(ge=0)
-    avoid_nodes: tuple[str, ...] = Field(
+    gpu_seconds: Amount
+    avoid_nodes: NodeIds = Field(
         default=(), description="Nodes that the next attempt shall rather not run on."
     )
     avoid_required: bool = Field(
@@ -216,10 +235,10 @@ class JobStateChanged(Event):
 
     type: ClassVar[str] = "job.state.changed"
     job_id: Identifier
-    attempt: int = Field(ge=0)
+    attempt: Annotated[int, Field(ge=0, le=ATTEMPT_MAX)]
     previous: JobState
     state: JobState
-    reason: str = ""
+    reason: Message = ""
 
 
 class JobReprioritized(Event):
@@ -227,7 +246,7 @@ class JobReprioritized(Event):
 
     type: ClassVar[str] = "job.reprioritized"
     job_id: Identifier
-    priority: int = Field(ge=0, le=100)
+    priority: Priority
 
 
 class GangMemberChanged(Event):
@@ -235,8 +254,8 @@ class GangMemberChanged(Event):
 
     type: ClassVar[str] = "gang.member.changed"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     status: Literal["started", "finished", "stopped"]
 
 
@@ -257,7 +276,7 @@ class CheckpointIntervalChanged(Event):
 
     type: ClassVar[str] = "job.interval.changed"
     job_id: Identifier
-    interval_s: float = Field(gt=0)
+    interval_s: IntervalSeconds
 
 
 class TeamNoted(Event):
@@ -272,7 +291,7 @@ class TeamBudgetNoted(Event):
 
     type: ClassVar[str] = "team.budget.noted"
     team: Identifier
-    month: str = Field(pattern=r"^\d{4}-\d{2}$", description="The UTC month, like 2026-11.")
+    month: Month
     exhausted: bool
 
 
@@ -288,7 +307,7 @@ class NodeCordoned(Event):
 
     type: ClassVar[str] = "node.cordoned"
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation
     reason: Literal["failed", "leaving", "drain", "superseded"]
     move_jobs: bool = Field(
         default=False, description="Its gangs go on elsewhere after their next checkpoint."
@@ -300,4 +319,4 @@ class NodeUncordoned(Event):
 
     type: ClassVar[str] = "node.uncordoned"
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation

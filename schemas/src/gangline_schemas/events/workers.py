@@ -5,49 +5,94 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from gangline_schemas.base import Event, Identifier, Model, Timestamp
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.limits import (
+    GPUS_PER_NODE,
+    METRICS_PER_STEP,
+    Attempt,
+    Celsius,
+    Count,
+    Gigabytes,
+    GpuIndex,
+    Label,
+    Labels,
+    Message,
+    MetricName,
+    Metrics,
+    MetricValue,
+    Name,
+    ObjectBytes,
+    ObjectKey,
+    Percent,
+    Pid,
+    Port,
+    Rank,
+    Sample,
+    Seconds,
+    ShortText,
+    Step,
+    UnixMs,
+    WorldSize,
+)
+
+Incarnation = Annotated[Name, StringConstraints(max_length=64)]
+"""Of an agent: a new one each time that it starts from scratch."""
+STEPS_PER_MESSAGE = 10_000
+Columns = Annotated[
+    dict[
+        MetricName, Annotated[tuple[MetricValue | None, ...], Field(max_length=STEPS_PER_MESSAGE)]
+    ],
+    Field(max_length=METRICS_PER_STEP),
+]
+"""Metrics by column: an entry for each step, None where a step has none."""
+LINE_CHARS = 16_384
+"""Agents cut longer lines into several."""
 
 
 class GpuInfo(Model):
     """One GPU of a node, or one CPU slot that stands in for it."""
 
-    index: int = Field(ge=0)
-    model: str = Field(description="For example h100, or cpu for a slot.")
-    memory_gb: float = Field(ge=0)
+    index: GpuIndex
+    model: Name = Field(description="For example h100, or cpu for a slot.")
+    memory_gb: Gigabytes
 
 
 class NodeInfo(Model):
     """A node as its agent sees it. A new `incarnation` means that the agent started anew."""
 
     node_id: Identifier
-    incarnation: str = Field(min_length=1, max_length=64)
-    address: str = Field(description="Where its ranks can be reached by those of other nodes.")
-    hostname: str
-    rack: str = "rack-0"
-    block: str = "block-0"
-    labels: dict[str, str] = Field(
+    incarnation: Incarnation
+    address: Name = Field(description="Where its ranks can be reached by those of other nodes.")
+    hostname: Label
+    rack: Label = "rack-0"
+    block: Label = "block-0"
+    labels: Labels = Field(
         default_factory=dict,
-        max_length=64,
         description="What its owner says of it; also its domain at levels such as nvlink.",
     )
-    gpus: tuple[GpuInfo, ...]
-    cpus: float = Field(gt=0)
-    memory_gb: float = Field(gt=0)
-    rendezvous_ports: tuple[int, ...] = Field(
-        min_length=1, description="Ports that the agent can open a rendezvous on."
+    gpus: tuple[GpuInfo, ...] = Field(max_length=GPUS_PER_NODE)
+    cpus: float = Field(ge=0.001, le=1e6)
+    memory_gb: float = Field(ge=0.001, le=1e9)
+    rendezvous_ports: tuple[Port, ...] = Field(
+        min_length=1, max_length=65535, description="Ports that the agent can open a rendezvous on."
     )
     isolation: Isolation = Field(
         default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
-    copies_port: int | None = Field(
+    copies_port: Port | None = Field(
         default=None,
-        ge=1,
-        le=65535,
         description="Where its agent gives files of checkpoints to other agents; None: nowhere.",
     )
+
+    @field_validator("gpus")
+    @classmethod
+    def _indexes_are_given_once(cls, gpus: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
+        if len({gpu.index for gpu in gpus}) < len(gpus):
+            raise ValueError("names an index twice; each GPU has its own")
+        return gpus
 
 
 class NodeJoined(Event):
@@ -62,7 +107,9 @@ class NodeUnfit(Event):
 
     type: ClassVar[str] = "node.unfit"
     node: NodeInfo
-    reasons: tuple[str, ...] = Field(min_length=1, description="What is wrong, a clause each.")
+    reasons: tuple[Message, ...] = Field(
+        min_length=1, max_length=100, description="What is wrong, a clause each."
+    )
     checked_at: Timestamp
 
 
@@ -71,8 +118,8 @@ class NodeLeaving(Event):
 
     type: ClassVar[str] = "node.leaving"
     node_id: Identifier
-    incarnation: str
-    reason: str
+    incarnation: Incarnation
+    reason: Message
 
 
 class WorkerStarted(Event):
@@ -80,11 +127,11 @@ class WorkerStarted(Event):
 
     type: ClassVar[str] = "worker.started"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     node_id: Identifier
-    incarnation: str
-    pid: int
+    incarnation: Incarnation
+    pid: Pid
 
 
 class ExitReason(StrEnum):
@@ -98,6 +145,8 @@ class ExitReason(StrEnum):
     LAUNCH_FAILED = "launch_failed"  # it never ran: bundle, secret, checkpoint or port missing
 
 
+REFERRED_STEPS = 1000
+"""In the files of so many earlier steps a checkpoint's chunks may lie."""
 LEFT_OUT_RANGES = 64
 """So many ranges of samples a job can leave out."""
 
@@ -105,8 +154,8 @@ LEFT_OUT_RANGES = 64
 class SampleRange(Model):
     """Samples that follow one another in a job's endless order, the same for every attempt."""
 
-    first: int = Field(ge=0, description="Its place in the order, counted from 0.")
-    count: int = Field(ge=1)
+    first: Sample = Field(description="Its place in the order, counted from 0.")
+    count: Sample = Field(ge=1)
 
 
 class WorkerExited(Event):
@@ -114,17 +163,17 @@ class WorkerExited(Event):
 
     type: ClassVar[str] = "worker.exited"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     node_id: Identifier
-    incarnation: str
+    incarnation: Incarnation
     reason: ExitReason
     exit_code: int | None = Field(default=None, ge=0, le=255)
-    signal: int | None = Field(default=None, ge=1)
+    signal: int | None = Field(default=None, ge=1, le=128)
     out_of_memory: bool = False
-    message: str = Field(default="", max_length=4096, description="Its last words, redacted.")
-    last_step: int | None = None
-    damaged_object: str | None = Field(
+    message: Message = Field(default="", description="Its last words, redacted.")
+    last_step: Step | None = None
+    damaged_object: ObjectKey | None = Field(
         default=None,
         description="It could not start: the object at this key is not what was committed.",
     )
@@ -141,21 +190,21 @@ class WorkerStacks(Event):
 
     type: ClassVar[str] = "worker.stacks"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     node_id: Identifier
-    pid: int
+    pid: Pid
     state: str = Field(
         max_length=32, description="Of its process: running, sleeping, disk-sleep, stopped, ..."
     )
-    last_step: int | None = None
+    last_step: Step | None = None
     stacks: str = Field(
         default="",
         max_length=32_768,
         description="Of each thread of its Python processes, the innermost call first; redacted.",
     )
-    missing: str | None = Field(
-        default=None, max_length=500, description="Why there are no stacks, or not all of them."
+    missing: Message | None = Field(
+        default=None, description="Why there are no stacks, or not all of them."
     )
 
 
@@ -164,20 +213,20 @@ class DataBlockDamaged(Event):
 
     type: ClassVar[str] = "data.block.damaged"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     node_id: Identifier
-    snapshot: str = Field(max_length=128, description="Its name, such as corpus@xxh3-9f....")
-    shard: str = Field(max_length=512, description="The shard's file.")
-    block: int = Field(ge=0, description="Counted from 0 in the shard.")
-    reason: str = Field(max_length=1000)
+    snapshot: Name = Field(description="Its name, such as corpus@xxh3-9f....")
+    shard: ShortText = Field(description="The shard's file.")
+    block: Count = Field(description="Counted from 0 in the shard.")
+    reason: Message
 
 
 class ObjectDigest(Model):
     """One object in the store and what it must hold."""
 
-    key: str
-    size_bytes: int = Field(ge=0)
+    key: ObjectKey
+    size_bytes: ObjectBytes
     xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
 
 
@@ -186,11 +235,11 @@ class NodeSaved(Event):
 
     type: ClassVar[str] = "checkpoint.node.saved"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
     node_id: Identifier
-    ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        min_length=1, description="Those of the gang on this node."
+    ranks: tuple[Rank, ...] = Field(
+        min_length=1, max_length=GPUS_PER_NODE, description="Those of the gang on this node."
     )
 
 
@@ -199,16 +248,16 @@ class CheckpointShardWritten(Event):
 
     type: ClassVar[str] = "checkpoint.shard.written"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    rank: int = Field(ge=0)
-    world_size: int = Field(ge=1)
+    attempt: Attempt
+    step: Step
+    rank: Rank
+    world_size: WorldSize
     node_id: Identifier
     manifest: ObjectDigest
-    shards: tuple[ObjectDigest, ...]
-    write_s: float = Field(default=0.0, ge=0)
-    blocked_s: float = Field(default=0.0, ge=0)
-    metrics: dict[str, float] = Field(default_factory=dict)
+    shards: tuple[ObjectDigest, ...] = Field(max_length=16)
+    write_s: Seconds = 0.0
+    blocked_s: Seconds = 0.0
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class CheckpointShardLost(Event):
@@ -216,11 +265,11 @@ class CheckpointShardLost(Event):
 
     type: ClassVar[str] = "checkpoint.shard.lost"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    step: Step
+    rank: Rank
     node_id: Identifier
-    reason: str = Field(max_length=1000)
+    reason: Message
 
 
 class RankActivity(StrEnum):
@@ -245,30 +294,27 @@ class Trouble(Model):
     """Something about a rank's training that a person should see; the rank goes on."""
 
     kind: TroubleKind
-    step: int
-    message: str = Field(max_length=500)
+    step: Step
+    message: Message
 
 
 class RankStatus(Model):
     """One rank as its agent sees it."""
 
-    rank: int = Field(ge=0)
-    pid: int
-    step: int | None = None
+    rank: Rank
+    pid: Pid
+    step: Step | None = None
     activity: RankActivity | None = Field(default=None, description="None: it does not say.")
-    quiet_s: float | None = Field(
+    quiet_s: Seconds | None = Field(
         default=None,
-        ge=0,
         description="Since it last ended a step or said what it does; None: it never did.",
     )
-    step_p99_s: float | None = Field(
+    step_p99_s: Seconds | None = Field(
         default=None,
-        ge=0,
         description="The 99th percentile of its last 256 steps' times; None before the tenth.",
     )
-    busy_s: float | None = Field(
+    busy_s: Seconds | None = Field(
         default=None,
-        ge=0,
         description="The median of what its last 32 steps worked before they waited for others "
         "(the metric busy_s); None before the tenth.",
     )
@@ -279,37 +325,39 @@ class GangStatus(Model):
     """The ranks of one attempt on this node."""
 
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    ranks: tuple[RankStatus, ...]
+    attempt: Attempt
+    ranks: tuple[RankStatus, ...] = Field(max_length=GPUS_PER_NODE)
 
 
 class GpuStatus(Model):
     """What one GPU is doing."""
 
-    index: int = Field(ge=0)
-    utilization: float | None = Field(default=None, ge=0, le=100, description="Percent.")
-    memory_used_gb: float | None = Field(default=None, ge=0)
-    temperature_c: float | None = None
+    index: GpuIndex
+    utilization: Percent | None = Field(default=None, description="Percent.")
+    memory_used_gb: Gigabytes | None = None
+    temperature_c: Celsius | None = None
 
 
 class GpuHealth(Model):
     """What one GPU and its driver say. Counters begin when the driver was loaded."""
 
-    index: int = Field(ge=0)
-    temperature_c: float | None = None
-    slowdown_c: float | None = Field(default=None, description="From here on it slows down.")
-    ecc_corrected: int | None = Field(default=None, ge=0)
-    ecc_uncorrected: int | None = Field(default=None, ge=0)
+    index: GpuIndex
+    temperature_c: Celsius | None = None
+    slowdown_c: Celsius | None = Field(default=None, description="From here on it slows down.")
+    ecc_corrected: Sample | None = None
+    ecc_uncorrected: Sample | None = None
     reset_needed: bool | None = Field(
         default=None, description="Memory rows wait for a reset to be remapped, or cannot be."
     )
-    xids: int = Field(default=0, ge=0, description="Critical Xids since the agent started.")
-    last_xid: int | None = None
-    nvlink_errors: int | None = Field(
-        default=None, ge=0, description="Replays, recoveries and CRC errors of all links."
+    xids: Count = Field(default=0, description="Critical Xids since the agent started.")
+    last_xid: Count | None = None
+    nvlink_errors: Count | None = Field(
+        default=None, description="Replays, recoveries and CRC errors of all links."
     )
-    slowed_by: tuple[str, ...] = Field(
-        default=(), description="hw_slowdown, hw_thermal, sw_thermal, hw_power_brake."
+    slowed_by: tuple[Name, ...] = Field(
+        default=(),
+        max_length=16,
+        description="hw_slowdown, hw_thermal, sw_thermal, hw_power_brake.",
     )
 
 
@@ -317,19 +365,19 @@ class NodeHealth(Model):
     """What may tell of a failure to come. None: it cannot be read here."""
 
     read_at: Timestamp
-    gpus: tuple[GpuHealth, ...] = ()
-    disk_free_gb: float | None = Field(default=None, ge=0, description="Of the agent's folder.")
-    disk_write_s: float | None = Field(
-        default=None, ge=0, description="For 4 KiB to be on that disk; None: it took them not."
+    gpus: tuple[GpuHealth, ...] = Field(default=(), max_length=GPUS_PER_NODE)
+    disk_free_gb: Gigabytes | None = Field(default=None, description="Of the agent's folder.")
+    disk_write_s: Seconds | None = Field(
+        default=None, description="For 4 KiB to be on that disk; None: it took them not."
     )
-    disk_write_errors: int = Field(default=0, ge=0, description="Since the agent started.")
-    memory_available_gb: float | None = Field(default=None, ge=0)
-    memory_uncorrected: int | None = Field(
-        default=None, ge=0, description="ECC errors of the main memory since the machine started."
+    disk_write_errors: Count = Field(default=0, description="Since the agent started.")
+    memory_available_gb: Gigabytes | None = None
+    memory_uncorrected: Count | None = Field(
+        default=None, description="ECC errors of the main memory since the machine started."
     )
     clock_synced: bool | None = None
-    clock_error_s: float | None = Field(
-        default=None, ge=0, description="At most so far off, if it is synced."
+    clock_error_s: Seconds | None = Field(
+        default=None, description="At most so far off, if it is synced."
     )
 
 
@@ -338,13 +386,13 @@ class WorkerHeartbeat(Event):
 
     type: ClassVar[str] = "worker.heartbeat"
     node_id: Identifier
-    incarnation: str
-    sequence: int = Field(ge=0)
+    incarnation: Incarnation
+    sequence: Count
     sent_at: Timestamp
-    gangs: tuple[GangStatus, ...] = ()
-    gpus: tuple[GpuStatus, ...] = ()
-    cpu_percent: float | None = None
-    memory_used_gb: float | None = None
+    gangs: tuple[GangStatus, ...] = Field(default=(), max_length=GPUS_PER_NODE)
+    gpus: tuple[GpuStatus, ...] = Field(default=(), max_length=GPUS_PER_NODE)
+    cpu_percent: float | None = Field(default=None, ge=0, le=1e6)
+    memory_used_gb: Gigabytes | None = None
     health: NodeHealth | None = Field(
         default=None, description="The newest reading, until a heartbeat with it was delivered."
     )
@@ -356,11 +404,13 @@ class WorkerStep(Event):
     type: ClassVar[str] = "worker.step"
     run_id: Identifier
     team: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
-    step: tuple[int, ...] = Field(min_length=1, max_length=10_000)
-    time_ms: tuple[int, ...] = Field(description="Unix time of each step's end in milliseconds.")
-    metrics: dict[str, tuple[float | None, ...]] = Field(max_length=1000)
+    attempt: Attempt
+    rank: Rank
+    step: tuple[Step, ...] = Field(min_length=1, max_length=STEPS_PER_MESSAGE)
+    time_ms: tuple[UnixMs, ...] = Field(
+        max_length=STEPS_PER_MESSAGE, description="Unix time of each step's end in milliseconds."
+    )
+    metrics: Columns
 
     @model_validator(mode="after")
     def _columns_are_equally_long(self) -> Self:
@@ -376,9 +426,9 @@ class WorkerStep(Event):
 class LogLine(Model):
     """One line that a rank wrote."""
 
-    time_ms: int
+    time_ms: UnixMs
     stream: Literal["stdout", "stderr"]
-    text: str
+    text: str = Field(max_length=LINE_CHARS)
 
 
 class WorkerLog(Event):
@@ -387,8 +437,8 @@ class WorkerLog(Event):
     type: ClassVar[str] = "worker.log"
     job_id: Identifier
     team: Identifier
-    attempt: int = Field(ge=1)
-    rank: int = Field(ge=0)
+    attempt: Attempt
+    rank: Rank
     node_id: Identifier
-    first_line: int = Field(ge=0)
-    lines: tuple[LogLine, ...] = Field(min_length=1)
+    first_line: Count
+    lines: tuple[LogLine, ...] = Field(min_length=1, max_length=10_000)

@@ -28,6 +28,9 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.faults import CheckpointRequested
 
+LEAST_S = 0.001
+"""As short a time as is said."""
+
 
 def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
     """What the job's earlier saves advise its next attempt; [] when too few were of its size."""
@@ -97,7 +100,7 @@ def _told(
         limited_by=found.limited_by,
         cost_s=round(found.cost_s, 6),
         busy_s=round(found.busy_s, 6),
-        mtbf_s=round(found.mtbf_s, 3),
+        mtbf_s=max(LEAST_S, round(found.mtbf_s, 3)),
         failures=seen.count,
         lost_s=round(found.lost_s, 6),
         reason=_reason(found, suspected=suspected_at is not None),

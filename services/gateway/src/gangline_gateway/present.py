@@ -19,6 +19,7 @@ from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNod
 from gangline_schemas import gpu_time
 from gangline_schemas.events.workers import GpuStatus
 from gangline_schemas.job import JobSpec, Retention
+from gangline_schemas.limits import INT53_MAX
 from gangline_schemas.questions import AheadJob, JobExplained, WhatIfAnswer
 from gangline_schemas.retention import reasons
 from gangline_schemas.team_usage import team_usage
@@ -110,7 +111,7 @@ def total_steps(found: JobDetails) -> int | None:
     value: object = reported
     if value is None and found.job.spec is not None:
         value = found.job.spec.hyperparameters.get("steps")
-    if not isinstance(value, int | float) or not 0 < value < 2**53:  # not NaN, not 10**400
+    if not isinstance(value, int | float) or not 1 <= value <= INT53_MAX:  # not NaN, not 10**400
         return None
     return int(value)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from gangline_schemas.base import FieldError, in_words
+from gangline_schemas.base import FieldError, in_words, wrong_parts
 from gangline_schemas.secrets import redact
 
 log = structlog.get_logger(__name__)
@@ -154,7 +154,7 @@ def _validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
     found = [
         _field_error(item["loc"], in_words(item["type"], item["msg"], item.get("ctx", {})))
-        for item in error.errors()
+        for item in wrong_parts(error.errors())
     ]
     first = found[0]
     problem = ProblemError(422, "invalid", f"{first.field}: {first.message}", errors=found)

@@ -48,7 +48,6 @@ from .share import Share
 
 log = structlog.get_logger(__name__)
 
-_METRICS_LIMIT = 1000
 _COMMIT_FILE = "COMMIT.json"
 _MANIFEST = ".json"
 _RECORDS = 16  # that are remembered, for what ranks ask for
@@ -161,9 +160,9 @@ class Checkpoints:
             node_id=self._node_id,
             manifest=manifest,
             shards=(shard,),
-            write_s=max(0.0, ready.write_s),
-            blocked_s=max(0.0, ready.blocked_s),
-            metrics=dict(list(ready.metrics.items())[:_METRICS_LIMIT]),
+            write_s=ready.write_s,
+            blocked_s=ready.blocked_s,
+            metrics=ready.metrics,
         )
 
     def prune(self, job_id: str, keep_steps: int = 2, owner: Owner | None = None) -> None:

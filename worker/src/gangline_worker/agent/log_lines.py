@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from pydantic import Base64Bytes
 
-from gangline_schemas.events.workers import LogLine
+from gangline_schemas.events.workers import LINE_CHARS, LogLine
 from gangline_schemas.rank_protocol import (
     CopyDamaged,
     DataDamaged,
@@ -27,7 +27,6 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_schemas.secrets import redact
 
-LINE_LIMIT: Final = 16_384
 LAST_WORDS: Final = 20
 _BATCH_LINES: Final = 500
 _BATCH_CHARS: Final = 256 * 1024
@@ -72,7 +71,7 @@ def _clean_name(name: str, secrets: frozenset[str]) -> str:
 
 @dataclass(slots=True)
 class LineSplitter:
-    """One stream's bytes into texts; a line above LINE_LIMIT is cut into several."""
+    """One stream's bytes into texts; a line above LINE_CHARS is cut into several."""
 
     secrets: frozenset[str]
     begun: bytes = b""  # of a line whose end is not here yet
@@ -81,13 +80,13 @@ class LineSplitter:
     def __post_init__(self) -> None:
         """Keep back so much of a long line that no secret is cut in two."""
         longest = max((len(secret.encode()) for secret in self.secrets), default=0)
-        self._hold = min(max(1024, longest), LINE_LIMIT // 2)
+        self._hold = min(max(1024, longest), LINE_CHARS // 2)
 
     def feed(self, data: bytes) -> list[str]:
         """The lines that are complete now."""
         *lines, rest = (self.begun + data).split(b"\n")
         found = [piece for line in lines for piece in self._pieces(line)]
-        while len(rest) > LINE_LIMIT:
+        while len(rest) > LINE_CHARS:
             # A character, and with it a secret, may have arrived by half.
             decoder = _Decoder("replace")
             text = redact(decoder.decode(rest), self.secrets)
@@ -95,8 +94,8 @@ class LineSplitter:
             if len(text) <= self._hold:
                 rest = text.encode() + half
                 break
-            found.append(text[: LINE_LIMIT - self._hold])
-            rest = text[LINE_LIMIT - self._hold :].encode() + half
+            found.append(text[: LINE_CHARS - self._hold])
+            rest = text[LINE_CHARS - self._hold :].encode() + half
         self.begun = rest
         return found
 
@@ -107,7 +106,7 @@ class LineSplitter:
 
     def _pieces(self, line: bytes) -> list[str]:
         text = self._clean(line.removesuffix(b"\r"))
-        return [text[at : at + LINE_LIMIT] for at in range(0, len(text), LINE_LIMIT)] or [""]
+        return [text[at : at + LINE_CHARS] for at in range(0, len(text), LINE_CHARS)] or [""]
 
     def _clean(self, line: bytes) -> str:
         return redact(line.decode(errors="replace"), self.secrets)
@@ -183,7 +182,7 @@ class LogBatcher:
     def flush(self) -> None:
         """Publish what was collected."""
         while self._notes:
-            text = f"gangline: {self._notes.popleft()}"[:LINE_LIMIT]
+            text = f"gangline: {self._notes.popleft()}"[:LINE_CHARS]
             self._lines.append(LogLine(time_ms=self._now_ms(), stream="stderr", text=text))
         if self._lines:
             lines = tuple(self._lines)

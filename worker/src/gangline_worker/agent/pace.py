@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.limits import SECONDS_MAX
 
 WINDOW = 256
 BUSY_WINDOW = 32
-LONGEST_S = 1e9
-"""No step worked for longer, whatever its program says."""
 ENOUGH = 10
 """So many times between steps are known before their spread is told."""
 
@@ -40,14 +39,15 @@ class Pace:
         """Steps ended at these times (Unix ms, in order)."""
         for time_ms in times_ms:
             if self._last_ms is not None:
-                self._times_s.append(max(0.0, (time_ms - self._last_ms) / 1000))
+                took_s = (time_ms - self._last_ms) / 1000
+                self._times_s.append(min(max(0.0, took_s), SECONDS_MAX))
             self._last_ms = time_ms
         self._heard_s = at_s
 
     def worked(self, busy_s: Sequence[float | None]) -> None:
         """Steps took so long before they waited for other ranks."""
         self._busy_s.extend(
-            value for value in busy_s if value is not None and 0 <= value <= LONGEST_S
+            value for value in busy_s if value is not None and 0 <= value <= SECONDS_MAX
         )
 
     def said(self, activity: RankActivity, at_s: float) -> None:

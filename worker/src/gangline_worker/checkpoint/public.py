@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import operator
 import os
 import warnings
@@ -16,6 +15,7 @@ from typing import Any, SupportsFloat, cast
 import torch
 import torch.distributed as dist
 
+from gangline_schemas.limits import METRICS_PER_STEP
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest
 from gangline_worker.checkpoint.files import CorruptCheckpoint
@@ -23,7 +23,7 @@ from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, rebuild, tensor_names
-from gangline_worker.columns import METRICS_LIMIT
+from gangline_worker.columns import figure, is_metric_name
 from gangline_worker.reporting import flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
@@ -103,8 +103,8 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
     Returns as soon as the tensors are copied; files are written in the background, and one save
     waits for the one before. Sharded tensors (DTensor) are saved as shards; plain tensors every
     rank must hold alike: each writes a part, and small ones (64 KiB) whole. Steps grow within a
-    run; one that was saved is not written again. Metrics that are not finite are left out, and
-    those beyond 1,000. Gives False, with a warning, when the environment names no
+    run; one that was saved is not written again. As in `report`, metrics that are not finite
+    are left out, and those beyond 1,000. Gives False, with a warning, when the environment names no
     GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk, a step that did not grow), or the
     loss or gradient that this rank told of last was not finite.
 
@@ -140,12 +140,13 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
 
 def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, value in islice(metrics.items(), METRICS_LIMIT):  # as `report`, and for its reason
+    for name, value in metrics.items():
         try:
             found[name] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise TypeError(f"metrics.{name}: cannot save {value!r:.80} as a number") from error
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    sound = ((name, value) for name, value in found.items() if figure(value) is not None)
+    return dict(islice(filter(lambda item: is_metric_name(item[0]), sound), METRICS_PER_STEP))
 
 
 def _finish(saver: AsyncSaver) -> None:

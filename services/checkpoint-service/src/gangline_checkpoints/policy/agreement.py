@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from gangline_checkpoints.policy.chunks import layout_problem
+from gangline_checkpoints.policy.overlap import overlap_problem
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     ITEM_BYTES,
@@ -89,28 +90,4 @@ def _tensor_problem(pieces: Sequence[TensorSlice]) -> str | None:
     if elements != math.prod(whole):
         return f"the slices hold {elements} of {math.prod(whole)} elements"
     # All within bounds and as many elements as the tensor: exact unless two slices overlap.
-    return "two slices overlap" if _overlapping(filled) else None
-
-
-def _overlapping(pieces: Sequence[TensorSlice]) -> bool:
-    """Sweep along the first dimension; the usual cut along it keeps one slice active."""
-    if not pieces:
-        return False
-    if not pieces[0].shape:
-        return len(pieces) > 1
-    active: list[TensorSlice] = []
-    for piece in sorted(pieces, key=lambda item: item.start):
-        active = [item for item in active if item.start[0] + item.shape[0] > piece.start[0]]
-        if any(_meet(item, piece) for item in active):
-            return True
-        active.append(piece)
-    return False
-
-
-def _meet(one: TensorSlice, other: TensorSlice) -> bool:
-    return all(
-        a < b + b_count and b < a + a_count
-        for a, a_count, b, b_count in zip(
-            one.start, one.shape, other.start, other.shape, strict=True
-        )
-    )
+    return overlap_problem(filled)

@@ -26,6 +26,8 @@ from typing import Literal, NamedTuple
 
 CEILING_S = 600.0
 """Never longer between two saves, unless the store is slow."""
+LONGEST_S = 86_400.0
+"""Never longer, however slow the store is: a day, the longest that a spec may say."""
 FLOOR_S = 60.0
 """Never shorter: each save is some events in a log that is kept for ever."""
 OVERLAP = 0.1
@@ -120,7 +122,7 @@ def _limited(
 ) -> tuple[float, Literal["optimum", "ceiling", "floor", "storage"]]:
     wanted_s = min(max(best_s, FLOOR_S), CEILING_S)
     if store_s > wanted_s:
-        return store_s, "storage"
+        return min(store_s, LONGEST_S), "storage"
     if wanted_s == best_s:
         return best_s, "optimum"
     return wanted_s, "floor" if best_s < FLOOR_S else "ceiling"

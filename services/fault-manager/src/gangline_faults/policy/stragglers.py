@@ -27,6 +27,9 @@ from gangline_schemas.events.workers import RankActivity
 LEAST_S = 0.005
 """A rank that loses less in a step than this holds nobody up."""
 
+TINY_S = 1e-6
+"""Work below a microsecond is no measurement."""
+MOST_SCORE = 1e6
 
 _TRAINS = frozenset({None, RankActivity.TRAINING})
 Against = Literal["gang", "itself"]
@@ -34,7 +37,7 @@ Against = Literal["gang", "itself"]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One rank, whose work is above 0. 1 is as usual, 0.5: it takes twice as long."""
+    """One rank, whose work is at least `TINY_S`. 1 is as usual, 0.5: it takes twice as long."""
 
     rank: int
     node_id: str
@@ -45,12 +48,12 @@ class Score:
     @property
     def relative(self) -> float:
         """Against its gang."""
-        return self.gang_s / self.busy_s
+        return _score(self.gang_s, self.busy_s)
 
     @property
     def individual(self) -> float:
         """Against itself."""
-        return self.best_s / self.busy_s
+        return _score(self.best_s, self.busy_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,13 @@ def note_slow(heard: HeardGang, now: datetime, timing: Timing) -> tuple[Straggle
     for rank, since in heard.slow_since.items():
         if (now - since).total_seconds() >= timing.straggler_after_s:
             score, against = slow[rank]
-            there = [score.gang_s / busy_s for _, node, busy_s in told if node == score.node_id]
+            there = [_score(score.gang_s, own) for _, node, own in told if node == score.node_id]
             found.append(Straggler(score, against, median(there), since))
     return tuple(found)
+
+
+def _score(usual_s: float, own_s: float) -> float:
+    return min(usual_s / own_s, MOST_SCORE)
 
 
 def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, str, float]]:
@@ -92,7 +99,7 @@ def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, st
         for node_id, (at, ranks) in heard.ranks.items()
         if (now - at).total_seconds() < timing.stale_s
         for status in ranks
-        if status.busy_s and status.activity in _TRAINS
+        if status.busy_s is not None and status.busy_s >= TINY_S and status.activity in _TRAINS
     ]
 
 

@@ -15,7 +15,7 @@ from gangline_gateway.problems import unavailable
 from gangline_schemas.base import Identifier
 from gangline_schemas.data_use import DataUse, SnapshotName
 from gangline_schemas.events.requests import SnapshotApprovalRequested
-from gangline_schemas.job import ShortText
+from gangline_schemas.limits import ShortText
 
 approvals = router("Data")
 _EXAMPLE: dict[str, JsonValue] = {

@@ -151,7 +151,7 @@ class _Search:
                 (victim, replace(hold, gpus=tuple(of_model.intersection(hold.gpus))))
                 for victim, hold in gains
             ]
-        elif model and node.gpus[0][0] != model:
+        elif model and [name for name, _ in node.gpus] != [model]:
             return None
         size = self._room(node, model, [hold for _, hold in gains])
         if size <= 0:

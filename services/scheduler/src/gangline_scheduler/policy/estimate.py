@@ -1,9 +1,10 @@
 """How long a job runs, as far as can be known before it has ended.
 
 What the spec says (`expected_runtime_hours`, else `max_runtime_hours`), times what the team's past
-jobs took of what they had said (the median of the last ones); a job that says nothing is taken for
-the team's median. Never above its limit. An overdue job is expected to end after another tenth of
-the time that it has run, so a reservation that waits for it moves, but not at every look.
+jobs took of what they had said (the median of the last ones, within a factor of `MOST_RATIO`); a
+job that says nothing is taken for the team's median. Never above its limit. An overdue job is
+expected to end after another tenth of the time that it has run, so a reservation that waits for it
+moves, but not at every look.
 Cost: O(remembered runs of the team), kept for the pass in `Estimates`.
 """
 
@@ -18,6 +19,9 @@ from gangline_scheduler.state import State
 FEWEST_RUNS = 3
 OVERDUE_PART = 0.1
 SHORTEST_S = 60.0
+LONGEST_S = 10 * 365 * 86_400.0
+"""Nothing is expected to run longer: ten years."""
+MOST_RATIO = 100.0
 
 
 class Estimates:
@@ -43,9 +47,9 @@ class Estimates:
         """Seconds that it still needs GPUs."""
         ran_s = job.ran_by(self._now)
         left_s = self.runtime_s(job) - ran_s
-        if left_s > 0:
-            return left_s
-        return max(SHORTEST_S, OVERDUE_PART * ran_s)
+        if left_s <= 0:
+            left_s = max(SHORTEST_S, OVERDUE_PART * ran_s)
+        return min(left_s, LONGEST_S)
 
     def end(self, job: Job) -> datetime:
         """When it ends: a running gang, or one that would start now. A stop ends it sooner."""
@@ -60,6 +64,7 @@ class Estimates:
             runs = self._state.runtimes.get(team, ())
             ratios = [run.ran_s / run.expected_s for run in runs if run.expected_s]
             ratio = median(ratios) if len(ratios) >= FEWEST_RUNS else 1.0
+            ratio = min(max(ratio, 1 / MOST_RATIO), MOST_RATIO)
             enough = len(runs) >= FEWEST_RUNS
             typical_s = median(run.ran_s for run in runs) if enough else self._default_s
             self._teams[team] = (ratio, typical_s)

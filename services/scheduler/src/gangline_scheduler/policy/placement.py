@@ -169,10 +169,15 @@ def room(demand: Demand, node: FreeNode, model: str) -> int:
 def ranks_in(demand: Demand, gpus: int, cpus: float, memory_gb: float) -> int:
     """How many of the gang's ranks so much holds."""
     if demand.cpus_per_gpu > 0:
-        gpus = min(gpus, int((cpus + _EPSILON) / demand.cpus_per_gpu))
+        gpus = _shares(cpus, demand.cpus_per_gpu, gpus)
     if demand.memory_per_gpu_gb > 0:
-        gpus = min(gpus, int((memory_gb + _EPSILON) / demand.memory_per_gpu_gb))
-    return max(0, gpus)
+        gpus = _shares(memory_gb, demand.memory_per_gpu_gb, gpus)
+    return gpus
+
+
+def _shares(amount: float, each: float, most: int) -> int:
+    """How many times an amount holds `each`, from 0 to `most`: a share may be tiny."""
+    return int(min(most, max(0.0, (amount + _EPSILON) / each)))
 
 
 def rooms_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list[Room]:
