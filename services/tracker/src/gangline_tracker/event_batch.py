@@ -19,8 +19,8 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.quota import UsageCharged
 from gangline_tracker.arrow import dictionary, ingested, millis, times
-from gangline_tracker.batches import Insert, whole
-from gangline_tracker.incidents import INCIDENT, incidents_table
+from gangline_tracker.batches import Insert
+from gangline_tracker.incidents import incidents_table
 from gangline_tracker.runs import Run, evolve, job_of
 
 
@@ -66,12 +66,6 @@ class EventBatch:
 
     def add(self, received: Received) -> None:
         """Take one event of any type."""
-        event = received.envelope.data
-        for name in ("attempt", "step"):
-            value = getattr(event, name, 0)
-            if isinstance(value, int):
-                whole(name, value, bits=32 if name == "attempt" else 63)
-        _refuse_misfits(received)
         self._received.append(received)
 
     def rows(self) -> int:
@@ -124,23 +118,6 @@ class EventBatch:
 
     def _usage(self) -> Insert:
         return Insert("usage", _usage_table(self._received))
-
-
-def _refuse_misfits(item: Received) -> None:
-    """Make the rows that are derived of it alone: in a batch it would hold up all others.
-
-    Raises ValueError: the record is refused.
-    """
-    try:
-        if isinstance(item.envelope.data, INCIDENT):
-            incidents_table([item])
-        if (row := _checkpoint(item)) is not None:
-            _checkpoints_table([row])
-        if (job := job_of(item.envelope.data)) is not None:
-            runs_table([evolve(Run(job), item.envelope.data, item.offset, item.envelope.time)])
-        _usage_table([item])
-    except OverflowError as error:
-        raise ValueError(f"a number does not fit its column: {error}") from None
 
 
 def _usage_table(received: Sequence[Received]) -> pa.Table:

@@ -199,7 +199,7 @@ class Pipeline:
     def _add(self, received: Received) -> None:
         try:
             self._batch.add(received)
-        except (TypeError, ValueError) as error:
+        except TypeError as error:
             raise UndecodableError(f"{received.envelope.type}: {error}") from None
 
     def _due(self) -> bool:
