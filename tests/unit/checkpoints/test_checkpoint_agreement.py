@@ -139,3 +139,51 @@ def test_slices_must_lie_within_their_file(tensors: tuple[TensorSlice, ...], say
     problem = manifest_problem(found, written)
     assert problem is not None
     assert says in problem
+
+
+def test_slices_that_no_line_separates_are_compared_one_by_one() -> None:
+    """A pinwheel: four slices around a fifth."""
+    wheel = [
+        ((0, 0), (1, 2)),
+        ((0, 2), (2, 1)),
+        ((2, 1), (1, 2)),
+        ((1, 0), (2, 1)),
+        ((1, 1), (1, 1)),
+    ]
+    pieces = [piece(start, shape, (3, 3)) for start, shape in wheel]
+    assert coverage_problem([manifest(*pieces)]) is None
+    moved = [*pieces[:4], piece((1, 0), (1, 1), (3, 3))]
+    assert coverage_problem([manifest(*moved)]) == "tensor w: two slices overlap"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_large_mesh_is_checked_whichever_dimension_is_cut_more(turned: bool) -> None:
+    cut = (2, 2048)
+    starts = [(row, column) for row in range(cut[0]) for column in range(cut[1])]
+    pieces = [
+        piece(start[::-1] if turned else start, (1, 1), cut[::-1] if turned else cut)
+        for start in starts
+    ]
+    assert coverage_problem([manifest(*pieces)]) is None
+
+
+def spiral(turns: int) -> list[TensorSlice]:
+    """Each slice is one edge of what is left, so that each look takes one of them away."""
+    found = []
+    for low in range(turns):
+        high = 2 * turns - low
+        size = high - low
+        found += [
+            ((low, low), (1, size)),
+            ((low + 1, high - 1), (size - 1, 1)),
+            ((high - 1, low), (1, size - 1)),
+            ((low + 1, low), (size - 2, 1)),
+        ]
+    whole = (2 * turns, 2 * turns)
+    return [piece(start, shape, whole) for start, shape in found if math.prod(shape)]
+
+
+def test_a_cut_that_would_take_hours_to_check_is_refused() -> None:
+    assert coverage_problem([manifest(*spiral(50))]) is None
+    problem = coverage_problem([manifest(*spiral(1000))])
+    assert problem == "tensor w: its slices are cut in a way that takes too long to check"

@@ -17,6 +17,7 @@ from gangline_checkpoints.policy.interval import (
     CEILING_S,
     FLOOR_S,
     FORGET_GPU_HOURS,
+    LONGEST_S,
     OVERLAP,
     PRIOR,
     STORE_SHARE,
@@ -32,6 +33,7 @@ from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import ReleaseReason
+from gangline_schemas.limits import MAX_GANG_GPUS, SECONDS_MAX
 
 PUBLISHED = 1 / (7.9 * 1024)
 """Failures per GPU-hour of the prior."""
@@ -326,3 +328,11 @@ def test_an_attempt_before_this_was_recorded_says_nothing_of_its_time() -> None:
     [ended] = run.feed(released())
     assert isinstance(ended, AttemptEnded)
     assert ended.ran_s == 0.0
+
+
+@pytest.mark.parametrize("took_s", [0.0, 5e-324, SECONDS_MAX, 1e308])
+def test_whatever_a_rank_says_of_its_save_the_interval_is_at_most_a_day(took_s: float) -> None:
+    for save in (Save(took_s, 0, 0), Save(0, took_s, 0), Save(took_s, took_s, took_s / 2)):
+        for failures in (Failures(), Failures(1e9, 1.0), Failures(0.0, 1e9)):
+            found = advise([save, save], MAX_GANG_GPUS, failure_rate(failures, failures))
+            assert FLOOR_S <= found.interval_s <= LONGEST_S

@@ -12,6 +12,7 @@ from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
 from gangline_faults.notices import TROUBLES_LIMIT
 from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.policy.stragglers import MOST_SCORE
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState, fingerprint
 from gangline_schemas.base import Event
@@ -192,3 +193,13 @@ def test_the_settings_reach_the_policy() -> None:
     assert (timing.straggler_after_s, timing.straggler_below) == (5, 0.9)
     assert settings.limits().stragglers_blamed
     assert not FaultSettings().stragglers_blamed
+
+
+def test_work_below_what_a_clock_can_measure_is_no_measure_of_others() -> None:
+    """A program says what it likes of itself: its gang's median is not divided by nothing."""
+    run = gang()
+    assert seconds(run, 40, {"n1": 1.0, "n2": 1.0, "n3": 10.0, "n4": 5e-324}) != []
+    run = gang()
+    (event,) = seconds(run, 31, {"n1": 2e-6, "n2": 2e-6, "n3": 1e9, "n4": 1e9})[:1]
+    assert isinstance(event, WorkerStraggling)
+    assert 0 <= event.relative <= event.host <= MOST_SCORE
