@@ -20,6 +20,8 @@ from gangline_schemas.limits import (
     Message,
     Metrics,
     ObjectKey,
+    Offset,
+    Partition,
     Rank,
     Seconds,
     Step,
@@ -97,10 +99,10 @@ class CheckpointBegun(Event):
 
     type: ClassVar[str] = "checkpoint.begun"
     job_id: Identifier
-    attempt: int = Field(ge=1)
-    step: int = Field(ge=0)
-    partition: int = Field(ge=0, description="Of gangline.workers: the first report lies there.")
-    offset: int = Field(ge=0, description="The offset of that report.")
+    attempt: Attempt
+    step: Step
+    partition: Partition = Field(description="Of gangline.workers: the first report lies there.")
+    offset: Offset = Field(description="The offset of that report.")
 
 
 class CheckpointSaved(Event):
