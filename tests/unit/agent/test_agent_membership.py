@@ -10,6 +10,9 @@ from datetime import timedelta
 import pytest
 
 from agent_core_scene import NODE, START
+from gangline_bus.codec import Received
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.core import AgentCore
@@ -200,3 +203,19 @@ def test_ranks_of_an_agent_that_stands_still_are_killed_before_others_take_over(
         process.wait()
         os.close(reading)
         os.close(writing)
+
+
+def told_forgotten(incarnation: str) -> Received:
+    event = NodeFailed(node_id=NODE.node_id, incarnation=incarnation, reason="forgotten")
+    return Received(Envelope("e1", "/faults", START, NODE.node_id, event), "t", 0, 0)
+
+
+def test_a_node_that_nobody_knows_any_more_joins_again() -> None:
+    node = Node(AgentLimits(lease_s=10.0))
+    node.live(3)
+    node.do(told_forgotten("boot"))
+    node.live(2)
+    assert node.joins() == ["boot", "boot.1"]
+    node.do(told_forgotten("boot"))
+    node.live(2)
+    assert node.joins() == ["boot", "boot.1"]

@@ -19,6 +19,7 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_schemas.events.workers import NodeLeaving
+from gangline_schemas.memory import REMEMBERED
 
 
 def cluster(*nodes: str) -> DeciderRun[FaultState]:
@@ -236,3 +237,47 @@ def test_a_gang_that_settles_in_the_tick_that_fails_its_node_fails_once() -> Non
     run.feed(exited(1, code=1, message=PEER_LOST))
     gangs = [event for event in live_through(run, 5, "n2", "n3") if isinstance(event, GangFailed)]
     assert [event.cause for event in gangs] == [FailureCause.NODE]
+
+
+def test_a_node_that_failed_is_forgotten_after_the_time_of_all_services() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 70, "n2")
+    run.tick(REMEMBERED.total_seconds())
+    assert "n1" in run.state.nodes
+    run.feed(joined("n3"))
+    assert set(run.state.nodes) == {"n2", "n3"}
+    assert not run.state.gone
+
+
+def test_a_node_that_came_back_is_not_forgotten() -> None:
+    run = cluster("n1", "n2")
+    live_through(run, 70, "n2")
+    live_through(run, 5, "n1", "n2")
+    run.tick(REMEMBERED.total_seconds())
+    run.feed(joined("n3"))
+    assert "n1" in run.state.nodes
+
+
+def test_a_node_that_beats_and_is_not_known_is_told_so_once() -> None:
+    run = cluster("n2")
+    assert live_through(run, 55, "n1", "n2") == []
+    assert live_through(run, 10, "n1", "n2") == [
+        NodeFailed(node_id="n1", incarnation="a", reason="forgotten")
+    ]
+    assert "n1" not in run.state.nodes
+
+
+def test_a_node_that_joins_late_is_told_nothing() -> None:
+    run = cluster("n2")
+    live_through(run, 55, "n1", "n2")
+    run.feed(joined("n1"))
+    assert live_through(run, 60, "n1", "n2") == []
+
+
+def test_a_node_that_does_not_offer_its_gpus_is_no_stranger() -> None:
+    run = cluster("n2")
+    waits = beat("n1").model_copy(update={"joined": False})
+    for _ in range(20):
+        run.signal(beat("n2"))
+        run.signal(waits)
+        assert run.tick(5) == []

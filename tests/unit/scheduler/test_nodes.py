@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from builders_deciding import only
@@ -16,6 +18,7 @@ from gangline_schemas.events.scheduling import (
     NodeUncordoned,
 )
 from gangline_schemas.events.workers import NodeJoined
+from gangline_schemas.memory import REMEMBERED
 
 FAILED = NodeFailed(node_id="n1", incarnation="i1", reason="silent")
 RECOVERED = NodeRecovered(node_id="n1", incarnation="i1", was="failed")
@@ -159,3 +162,30 @@ def test_a_node_that_left_is_remembered_while_its_gang_is(monkeypatch: pytest.Mo
     cluster.fail("a", cause=FailureCause.NODE, avoid=("n1",))
     cluster.leave("n2")
     assert set(cluster.state.nodes) == {"n2"}
+
+
+@pytest.mark.parametrize("how", ["failed", "left"])
+def test_a_node_that_went_is_forgotten_after_the_time_of_all_services(how: str) -> None:
+    cluster = Cluster(node("n1"), node("n2"))
+    if how == "failed":
+        cluster.give(FAILED)
+    else:
+        cluster.leave("n1")
+    cluster.now += REMEMBERED
+    cluster.give(NodeJoined(node=node("n3")))
+    assert set(cluster.state.nodes) == {"n1", "n2", "n3"}
+    cluster.now += timedelta(seconds=1)
+    cluster.give(NodeJoined(node=node("n4")))
+    assert set(cluster.state.nodes) == {"n2", "n3", "n4"}
+    assert not cluster.state.failed
+    assert not cluster.state.left
+
+
+def test_a_node_that_is_forgotten_joins_again_as_another_incarnation() -> None:
+    cluster = Cluster(node("n1"))
+    cluster.give(FAILED)
+    cluster.now += REMEMBERED + timedelta(seconds=1)
+    cluster.give(NodeJoined(node=node("n2")))
+    cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="forgotten"))
+    cluster.give(NodeJoined(node=node("n1", incarnation="i1.1")))
+    assert cluster.state.nodes["n1"].schedulable

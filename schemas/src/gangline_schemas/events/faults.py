@@ -81,12 +81,15 @@ class NodeSuspected(Event):
 
 
 class NodeFailed(Event):
-    """The node counts as gone: silent for the timeout, or its agent came back without its ranks."""
+    """The node counts as gone: silent for the timeout, or its agent came back without its ranks.
+
+    `forgotten`: it beats, and nobody knows this incarnation any more; its agent joins again.
+    """
 
     type: ClassVar[str] = "node.failed"
     node_id: Identifier
     incarnation: Incarnation
-    reason: Literal["silent", "restarted", "left"]
+    reason: Literal["silent", "restarted", "left", "forgotten"]
     silent_s: Seconds = 0.0
 
 

@@ -389,6 +389,7 @@ class WorkerHeartbeat(Event):
     incarnation: Incarnation
     sequence: Count
     sent_at: Timestamp
+    joined: bool = Field(default=True, description="Whether the node has offered its GPUs.")
     gangs: tuple[GangStatus, ...] = Field(default=(), max_length=GPUS_PER_NODE)
     gpus: tuple[GpuStatus, ...] = Field(default=(), max_length=GPUS_PER_NODE)
     cpu_percent: float | None = Field(default=None, ge=0, le=1e6)

@@ -25,7 +25,14 @@ from gangline_faults import flags, gangs, health, incidents, invariants, notices
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.progress import find_hangs, note_gangs
-from gangline_faults.policy.silence import find_silences, note_heartbeat, note_tick, silent_s
+from gangline_faults.policy.silence import (
+    find_silences,
+    find_strangers,
+    note_heartbeat,
+    note_stranger,
+    note_tick,
+    silent_s,
+)
 from gangline_faults.policy.timing import Timing
 from gangline_faults.policy.trends import TrendLimits
 from gangline_faults.state import FaultState, apply
@@ -101,6 +108,8 @@ class FaultDecider:
         if not isinstance(beat, WorkerHeartbeat):
             return
         node = state.nodes.get(beat.node_id)
+        if node is None and beat.joined:
+            note_stranger(state.listening, beat.node_id, beat.incarnation, now)
         if node is None or node.incarnation != beat.incarnation or node.health is Health.LEFT:
             return
         note_heartbeat(state.listening, beat.node_id, now, self.timing)
@@ -156,7 +165,17 @@ class FaultDecider:
             )
             if decision.subject not in again
         ]
-        return [*failed, *recovered, *noted, *gangs.forget_early(state, now, EARLY_EXIT_S)]
+        unknown = [
+            Decision(node_id, NodeFailed(node_id=node_id, incarnation=known, reason="forgotten"))
+            for node_id, known in find_strangers(state.listening, now).items()
+        ]
+        return [
+            *failed,
+            *recovered,
+            *noted,
+            *unknown,
+            *gangs.forget_early(state, now, EARLY_EXIT_S),
+        ]
 
     def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
         found = find_silences(state.nodes, state.listening, now, self.timing)

@@ -149,13 +149,15 @@ class Listening:
 
     `since` is when the present stretch of uninterrupted listening began; None before the first
     Tick after a takeover. `gaps` are the latest times in it when nobody was heard: their ends, and
-    for how many seconds the clocks stood still (policy/silence.py).
+    for how many seconds the clocks stood still (policy/silence.py). `strangers`: nodes that beat
+    and are not known, each with its incarnation and since when.
     """
 
     since: datetime | None = None
     last_tick: datetime | None = None
     last_signal: datetime | None = None
     seen: dict[str, datetime] = field(default_factory=dict)
+    strangers: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
     gaps: tuple[tuple[datetime, float], ...] = ()
     gangs: dict[str, HeardGang] = field(default_factory=dict)

@@ -40,6 +40,7 @@ from gangline_schemas.events.faults import (
     WorkerStraggling,
 )
 from gangline_schemas.events.workers import DataBlockDamaged
+from gangline_schemas.memory import forget_old
 
 PAST_INCARNATIONS = 32
 LEFT_NODES = 1000
@@ -57,8 +58,9 @@ class FaultState:
     are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
     the newest failures of each node, `distrusted` when it was last kept from new gangs. `asked` is
     when each job was last asked to save for a sign. `flags` are the blocks of data that each of the
-    newest flagged jobs goes without. `ended` is a bounded memory of finished jobs, so that a late
-    duplicate brings none back.
+    newest flagged jobs goes without. `gone`: nodes that failed or left, and when, oldest first;
+    they are forgotten by the rule of gangline_schemas.memory. `ended` is a bounded memory of
+    finished jobs, so that a late duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class FaultState:
     flags: dict[str, tuple[str, ...]] = field(default_factory=dict)
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
+    gone: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
 
@@ -84,9 +87,10 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
         case NodeSuspected():
             state.nodes[event.node_id].health = Health.SUSPECTED
         case NodeFailed():
-            _fail_node(state, event)
+            _fail_node(state, event, at)
         case NodeRecovered():
             state.nodes[event.node_id].health = Health.HEALTHY
+            state.gone.pop(event.node_id, None)
         case NodeDistrusted():
             state.distrusted[event.node_id] = event.distrusted_at
             state.blames.pop(event.node_id, None)
@@ -125,12 +129,37 @@ def _watch_node(state: FaultState, event: NodeWatched, at: datetime) -> None:
     past = () if old is None else (*old.past, old.incarnation)[-PAST_INCARNATIONS:]
     state.nodes[event.node_id] = Node(event.incarnation, past=past)
     state.listening.seen.pop(event.node_id, None)
+    state.listening.strangers.pop(event.node_id, None)
     state.listening.watched[event.node_id] = at
+    state.gone.pop(event.node_id, None)
+    _forget_gone(state, at)
 
 
-def _fail_node(state: FaultState, event: NodeFailed) -> None:
+def _forget_gone(state: FaultState, at: datetime) -> None:
+    """Nodes that failed or left long ago; one that comes back after that joins again."""
+    for node_id, _ in forget_old(state.gone, lambda gone_at: gone_at, at):
+        _forget_node(state, node_id)
+
+
+def _forget_node(state: FaultState, node_id: str) -> None:
+    state.nodes.pop(node_id, None)
+    state.gone.pop(node_id, None)
+    state.blames.pop(node_id, None)
+    state.distrusted.pop(node_id, None)
+    heard = state.listening
+    for known in (heard.seen, heard.watched, heard.health):
+        known.pop(node_id, None)
+
+
+def _fail_node(state: FaultState, event: NodeFailed, at: datetime) -> None:
     """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
-    node = state.nodes[event.node_id]
+    state.listening.strangers.pop(event.node_id, None)
+    node = state.nodes.get(event.node_id)
+    if node is None:
+        return  # it was forgotten, and is told so
+    state.gone.pop(event.node_id, None)
+    state.gone[event.node_id] = at
+    _forget_gone(state, at)
     if event.reason != "left":
         node.health = Health.FAILED
         return
@@ -141,9 +170,7 @@ def _fail_node(state: FaultState, event: NodeFailed) -> None:
         known.pop(event.node_id, None)
     left = [node_id for node_id, node in state.nodes.items() if node.health is Health.LEFT]
     for node_id in left[:-LEFT_NODES]:
-        del state.nodes[node_id]
-        state.blames.pop(node_id, None)
-        state.distrusted.pop(node_id, None)
+        _forget_node(state, node_id)
 
 
 def _watch_gang(state: FaultState, event: GangWatched) -> None:
@@ -307,6 +334,7 @@ def fingerprint(state: FaultState) -> str:
             for node_id, blames in state.blames.items()
         },
         "flags": {job_id: list(flags) for job_id, flags in state.flags.items()},
+        "gone": [[node_id, str(at)] for node_id, at in state.gone.items()],
         "distrusted": {node_id: str(at) for node_id, at in state.distrusted.items()},
         "asked": {job_id: str(at) for job_id, at in state.asked.items()},
         "incidents": {

@@ -56,7 +56,7 @@ from gangline_schemas.events.scheduling import (
     TeamNoted,
 )
 from gangline_schemas.job import JobState
-from gangline_schemas.memory import forget_old
+from gangline_schemas.memory import REMEMBERED, forget_old
 
 CHECKPOINTS_KEPT = 64
 EVERY_KTH_KEPT = 1000
@@ -297,11 +297,12 @@ def _(event: TeamBudgetNoted, state: State, at: datetime) -> None:  # noqa: ARG0
 
 
 @_apply.register
-def _(event: NodeAdmitted, state: State, at: datetime) -> None:  # noqa: ARG001
+def _(event: NodeAdmitted, state: State, at: datetime) -> None:
     info = event.node
     state.lost.pop(info.node_id, None)
     state.left.pop(info.node_id, None)
     known = state.nodes.get(info.node_id)
+    _forget_gone(state, at)
     if known is None:
         put_node(state, Node(info))
         return
@@ -337,6 +338,7 @@ def _(event: NodeCordoned, state: State, at: datetime) -> None:
         put_node(state, replace(node, down=event.reason, down_at=at))
         if event.reason == "leaving":
             _forget_left(state, event.node_id)
+    _forget_gone(state, at)
 
 
 @_apply.register
@@ -368,6 +370,25 @@ def _forget_left(state: State, node_id: str) -> None:
             return
 
 
+def _forget_gone(state: State, at: datetime) -> None:
+    """Nodes that failed or left long ago; one that comes back after that joins again."""
+    for node_id, _ in forget_old(state.failed, lambda since: since, at):
+        _forget_node(state, node_id)
+    while state.left:
+        first = next(iter(state.left))
+        since = state.nodes[first].down_at
+        if since is None or at - since <= REMEMBERED or state.nodes[first].holds:
+            break
+        del state.left[first]
+        _forget_node(state, first)
+
+
+def _forget_node(state: State, node_id: str) -> None:
+    """Forget a node that is down. One on which a gang still counts stays."""
+    if not state.nodes[node_id].holds:
+        del state.nodes[node_id]
+
+
 def _hold_no_more(state: State, job_id: str) -> Held | None:
     """Others may have the GPUs that were held for this job."""
     held = state.held.pop(job_id, None)
@@ -386,8 +407,8 @@ def put_node(state: State, node: Node) -> None:
     if known is None or known.standing != node.standing:
         state.unreservable.forget()
         state.failed.pop(node_id, None)
-        if node.down == "failed":
-            state.failed[node_id] = None
+        if node.down == "failed" and node.down_at is not None:
+            state.failed[node_id] = node.down_at
     if node.schedulable:
         empty = state.empty.get(node_id)
         if empty is None or known is None or known.info is not node.info:

@@ -44,7 +44,7 @@ def rebuild(state: State) -> None:
         for node_id, node in state.nodes.items()
         if node.down == "failed" and node.down_at is not None
     ]
-    state.failed = {node_id: None for _, node_id in sorted(failed)}
+    state.failed = {node_id: at for at, node_id in sorted(failed)}
     for job_id in state.pending:
         job = state.jobs[job_id]
         state.queue.add(job)

@@ -36,9 +36,9 @@ class State:
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
-    by team and model; `restarting`: pending jobs that failed; `failed` nodes, the last to fail
-    last; `unreservable`: gangs that would not fit if all that runs had ended. `levels` and
-    `mix_from` (free.empty_of) are the configuration's.
+    by team and model; `restarting`: pending jobs that failed; `failed` nodes and since
+    when, oldest first; `unreservable`: gangs that would not fit if all that runs had ended.
+    `levels` and `mix_from` (free.empty_of) are the configuration's.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class State:
     used: dict[str, int] = field(default_factory=dict)
     used_models: dict[tuple[str, str], int] = field(default_factory=dict)
     restarting: dict[str, None] = field(default_factory=dict)
-    failed: dict[str, None] = field(default_factory=dict)
+    failed: dict[str, datetime] = field(default_factory=dict)
     unreservable: Searches = field(default_factory=Searches)
     levels: tuple[str, ...] = LEVELS
     mix_from: Isolation | None = None

@@ -48,7 +48,9 @@ def leaving(node: NodeInfo, reason: str) -> Publish:
     return Publish(node.node_id, event, (node.incarnation,))
 
 
-def heartbeat(node: NodeInfo, gangs: Iterable[Gang], number: int, at: Moment) -> SendHeartbeat:
+def heartbeat(
+    node: NodeInfo, gangs: Iterable[Gang], number: int, at: Moment, *, joined: bool
+) -> SendHeartbeat:
     """The node is alive at this moment, and so are the ranks of these gangs."""
     return SendHeartbeat(
         WorkerHeartbeat(
@@ -56,6 +58,7 @@ def heartbeat(node: NodeInfo, gangs: Iterable[Gang], number: int, at: Moment) ->
             incarnation=node.incarnation,
             sequence=number,
             sent_at=at.utc,
+            joined=joined,
             gangs=tuple(gang.status(at.mono_s) for gang in gangs if gang.alive),
         )
     )

@@ -17,7 +17,12 @@ from __future__ import annotations
 
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import CheckpointRequested, FailureCause, GangFailed
+from gangline_schemas.events.faults import (
+    CheckpointRequested,
+    FailureCause,
+    GangFailed,
+    NodeFailed,
+)
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     GangAllocated,
@@ -233,6 +238,8 @@ class AgentCore:
                 return self._request_checkpoint(gang, event_id) if gang else []
             case ResumePointChanged() | CheckpointIntervalChanged():
                 return self._on_job_changed(event, at)
+            case NodeFailed():
+                return self._on_node_failed(event, at)
             case GangFailed(cause=FailureCause.HANG):
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
                 return self._take_stacks(gang, at) if gang else []
@@ -580,7 +587,15 @@ class AgentCore:
         self._ticked_s = at.mono_s
 
     def _check_lease(self, at: Moment) -> list[Action]:
-        out = self._member.lose(at)
+        return self._without_lease(self._member.lose(at), at)
+
+    def _on_node_failed(self, event: NodeFailed, at: Moment) -> list[Action]:
+        if event.reason != "forgotten" or event.node_id != self._member.node.node_id:
+            return []
+        return self._without_lease(self._member.forgotten(event.incarnation), at)
+
+    def _without_lease(self, out: list[Action], at: Moment) -> list[Action]:
+        """End all ranks, if the node has to join again."""
         if out:
             for gang in self.gangs:
                 out += self._end(gang, ExitReason.LEASE_LOST, at)

@@ -2,7 +2,8 @@
 
 The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
 seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
-and the node joins again as a new incarnation once the bus answers and the last rank is gone.
+and the node joins again as a new incarnation once the bus answers and the last rank is gone. So it
+does when the fault manager hears it and says that nobody knows it (`node.failed`, `forgotten`).
 
 The check: before it joins, at the start and after a lost lease, the node is checked. While that
 fails it does not join, says why (`node.unfit`), and is checked again.
@@ -101,7 +102,8 @@ class Membership:
             return []
         self.standing.heartbeat_due_s = at.mono_s + self._limits.heartbeat_interval_s
         self.standing.heartbeats += 1
-        return [announce.heartbeat(self.node, gangs, self.standing.heartbeats, at)]
+        number, joined = self.standing.heartbeats, self.joined
+        return [announce.heartbeat(self.node, gangs, number, at, joined=joined)]
 
     def acked(self, item: HeartbeatAcked) -> None:
         """A heartbeat of this incarnation extends the lease."""
@@ -112,12 +114,21 @@ class Membership:
         """What follows from a lease that is over: whatever runs here must be ended; else []."""
         if not self.joined or at.mono_s < self.lease_ends_s:
             return []
+        return self._join_again("lease.lost")
+
+    def forgotten(self, incarnation: str) -> list[Action]:
+        """The cluster does not know this incarnation any more: as a lost lease; else []."""
+        if not self.joined or incarnation != self.node.incarnation:
+            return []
+        return self._join_again("node.forgotten")
+
+    def _join_again(self, why: str) -> list[Action]:
         self.standing.joined = False
         self.standing.fit = not self._limits.check_node
         self.standing.rejoins += 1
         renewed = f"{self.standing.boot}.{self.standing.rejoins}"
         self.standing.node = self.node.model_copy(update={"incarnation": renewed})
-        return [Note("lease.lost", detail=f"rejoining as {renewed}")]
+        return [Note(why, detail=f"rejoining as {renewed}")]
 
     def offer(self, at: Moment, *, busy: bool) -> list[Action]:
         """Join when nothing is against it; first check the node, when that is due.

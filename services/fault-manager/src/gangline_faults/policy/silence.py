@@ -27,6 +27,9 @@ MASS_NODES = 2
 GAPS = 6
 """Before each of them a clock ran for `unheard_s`, a sixth of the timeout: of more none matters."""
 
+STRANGER_S = 60.0
+STRANGERS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Silences:
@@ -121,6 +124,27 @@ def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Ti
         listening.gaps = gaps[-GAPS:]
     listening.last_signal = now
     listening.seen[node_id] = now
+
+
+def note_stranger(listening: Listening, node_id: str, incarnation: str, now: datetime) -> None:
+    """Note that a node was heard that is not known."""
+    known = listening.strangers.get(node_id)
+    if known is not None and known[0] == incarnation:
+        return
+    if known is not None or len(listening.strangers) < STRANGERS:
+        listening.strangers[node_id] = (incarnation, now)
+
+
+def find_strangers(listening: Listening, now: datetime) -> dict[str, str]:
+    """The incarnations of nodes that beat and have not become known for `STRANGER_S`, by node.
+
+    One that joins may be heard before its node.joined is read: that is another topic.
+    """
+    return {
+        node_id: incarnation
+        for node_id, (incarnation, since) in sorted(listening.strangers.items())
+        if (now - since).total_seconds() >= STRANGER_S
+    }
 
 
 def _until(listening: Listening, now: datetime, timing: Timing) -> datetime:
