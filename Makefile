@@ -87,7 +87,7 @@ chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills and 100 
 bench: $(STAMP) ## measure, print a table and JSON
 	@$(BIN)/python tests/bench/run.py
 
-BENCH_SCHEDULER := cycle growth reclaim queues replay
+BENCH_SCHEDULER := cycle growth stuck reclaim queues replay
 bench-scheduler: $(STAMP) ## measure the scheduler: cycles, growth, reclaim, many queues, two months
 	@$(BIN)/python tests/bench/run.py --json build/bench-scheduler.json \
 	  $(BENCH_SCHEDULER:%=--only scheduler_%)

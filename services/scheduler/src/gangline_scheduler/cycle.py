@@ -174,6 +174,9 @@ class _Pass:
             if self._made:
                 left -= 1
             wanted = next_demand(job, plan.state)
+            if self._remembers and not self._returns and too_large(plan.state, wanted.least()):
+                walk.drop()
+                continue
             demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
             if demand is None:
                 walk.drop()
