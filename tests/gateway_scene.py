@@ -24,8 +24,9 @@ from gangline_gateway.app import create_app
 from gangline_gateway.doors import Doors, Names
 from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
-from gangline_gateway.history import LogPage, RunPage
+from gangline_gateway.history import RunPage
 from gangline_gateway.incidents import IncidentPage, Totals
+from gangline_gateway.log_pages import LogPage
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period

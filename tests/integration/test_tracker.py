@@ -18,6 +18,7 @@ from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_gateway.comparison import compare
 from gangline_gateway.history import History, RunFilter
 from gangline_gateway.incidents import IncidentFilter, Incidents, Share
+from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.sql_parts import CursorError
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
@@ -374,14 +375,14 @@ def test_runs_are_compared(history: History) -> None:
 
 def test_logs_checkpoints_and_samples(history: History) -> None:
     lines: list[str] = []
-    page = history.logs("job-a", "nlp", limit=20)
+    page = history.logs(LogFilter("job-a", "nlp"), limit=20)
     while page.lines:
         lines += [line.text for line in page.lines]
-        page = history.logs("job-a", "nlp", limit=20, cursor=page.cursor)
+        page = history.logs(LogFilter("job-a", "nlp"), limit=20, cursor=page.cursor)
     assert lines == [f"line {n}" for n in range(50)]
-    tail = history.logs("job-a", "nlp", tail=True, limit=3, rank=0)
+    tail = history.logs(LogFilter("job-a", "nlp", rank=0), tail=True, limit=3)
     assert [line.line for line in tail.lines] == [47, 48, 49]
-    assert history.logs("job-a", "nlp", rank=7).lines == []
+    assert history.logs(LogFilter("job-a", "nlp", rank=7)).lines == []
     assert [(c.step, c.status, c.size_bytes) for c in history.checkpoints("job-a")] == [
         (20, "committed", 5),
         (10, "deleted", 5),
@@ -392,7 +393,7 @@ def test_logs_checkpoints_and_samples(history: History) -> None:
 
 def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None:
     """Whoever writes rows under the id of a job does so as a team: only the job's own count."""
-    assert history.logs("job-a", "vision").lines == []
+    assert history.logs(LogFilter("job-a", "vision")).lines == []
     assert history.curves({"job-a": "vision"}, ["loss"]) == []
     assert history.metric_names({"job-a": "vision"}) == []
     assert history.final_metrics({"job-a": "vision", "job-b": "vision"}) == []

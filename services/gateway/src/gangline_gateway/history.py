@@ -15,6 +15,7 @@ from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
+from gangline_gateway.log_pages import LogFilter, LogPage, log_page
 from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
 
 MAX_PAGE = 1000
@@ -105,27 +106,6 @@ class FinalMetric:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """One line of one rank."""
-
-    attempt: int
-    rank: int
-    line: int
-    node_id: str
-    time: datetime
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """Lines in order of time. `cursor` continues after the last one, also when none came yet."""
-
-    lines: list[LogRow]
-    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,49 +281,15 @@ class History:
 
     def logs(
         self,
-        job_id: str,
-        team: str,
+        wanted: LogFilter,
         *,
-        rank: int | None = None,
-        attempt: int | None = None,
         limit: int = 200,
         cursor: str | None = None,
         tail: bool = False,
     ) -> LogPage:
-        """Lines of the team's job after `cursor`; with `tail` the last ones instead.
-
-        Raises CursorError.
-        """
-        where = Where()
-        where.add("l.team = {team:String}", team=team)
-        where.add("l.job_id = {job:String}", job=job_id)
-        if rank is not None:
-            where.add("l.rank = {rank:UInt32}", rank=rank)
-        if attempt is not None:
-            where.add("l.attempt = {attempt:UInt32}", attempt=attempt)
-        if cursor is not None and not tail:
-            after = [number(part) for part in read_cursor(cursor, 4)]
-            where.add(
-                "(l.attempt, l.time, l.rank, l.line) > ({c0:UInt32}, "
-                "fromUnixTimestamp64Milli({c1:Int64}), {c2:UInt32}, {c3:UInt64})",
-                **{f"c{index}": value for index, value in enumerate(after)},
-            )
+        """Lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
         size = max(1, min(limit, MAX_PAGE))
-        order = " DESC" if tail else ""
-        # Grouped, because agents may send a line twice.
-        rows = self._rows(
-            "SELECT l.attempt AS attempt, l.rank AS rank, l.line AS line, "
-            "any(l.node_id) AS node_id, min(l.time) AS time, any(l.stream) AS stream, "
-            f"any(l.text) AS text FROM gangline.logs AS l {where.sql} "
-            "GROUP BY l.attempt, l.rank, l.line "
-            f"ORDER BY attempt{order}, time{order}, rank{order}, line{order} LIMIT {size}",
-            where.parameters,
-        )
-        lines = [LogRow(**row) for row in (reversed(rows) if tail else rows)]
-        if not lines:
-            return LogPage([], cursor)
-        last = lines[-1]
-        return LogPage(lines, cursor_of(last.attempt, ms(last.time), last.rank, last.line))
+        return log_page(self._rows, wanted, size=size, cursor=cursor, tail=tail)
 
     def checkpoints(self, job_id: str) -> list[CheckpointRow]:
         """A job's checkpoints, newest first."""

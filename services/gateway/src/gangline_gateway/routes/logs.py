@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import models, sse
 from gangline_gateway.events import CursorText, answer_of, page_cursor, read_page_cursor
 from gangline_gateway.gate import Caller, Gate, JobId, TheGate, answers, router
-from gangline_gateway.history import LogRow
+from gangline_gateway.log_pages import LogFilter, LogRow
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.routes.jobs import team_of_job
@@ -38,22 +37,6 @@ _TOPICS = (
     Topic.REQUESTS, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.WORKERS,
 )  # fmt: skip
 _PAGE = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """Which lines are wanted of a team's job; `tail`: how many old ones first."""
-
-    job_id: str
-    team: str
-    rank: int | None
-    attempt: int | None
-    tail: int | None
-
-    def takes(self, event: WorkerLog) -> bool:
-        """Whether lines of this event are wanted."""
-        ours = (event.job_id, event.team) == (self.job_id, self.team)
-        return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
 
 
 @logs.get(
@@ -78,19 +61,17 @@ async def get_logs(
 ) -> models.LogPageAnswer | StreamingResponse:
     """Lines of all ranks in order of time. Events of a stream: `log` for each line, then `end`."""
     team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
+    wanted = LogFilter(job_id, team, rank, attempt)
     if follow:
         places = gate.tail.places(Topic.LOGS)
         at = resumed(gate, last_event_id, places)
-        wanted = _Lines(job_id, team, rank, attempt, tail)
-        return gate.streams.response(_log_stream(gate, wanted, at), caller.name)
+        return gate.streams.response(_log_stream(gate, wanted, tail, at), caller.name)
     if tail == 0:
         return models.LogPageAnswer(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
     page = await asyncio.to_thread(
         gate.past.ask,
-        lambda questions: questions.history.logs(
-            job_id, team, rank=rank, attempt=attempt, limit=size, cursor=cursor, tail=last
-        ),
+        lambda questions: questions.history.logs(wanted, limit=size, cursor=cursor, tail=last),
     )
     return models.LogPageAnswer(lines=[_line(row) for row in page.lines], cursor=page.cursor)
 
@@ -102,13 +83,14 @@ def _line(row: LogRow) -> models.LogLineAnswer:
 
 async def _log_stream(
     gate: Gate,
-    wanted: _Lines,
+    wanted: LogFilter,
+    tail: int | None,
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
     """The last lines from history, unless resumed; then what comes."""
     sent: dict[tuple[int, int], int] = {}
     if at is None:
-        known, rows = await asyncio.to_thread(_old_lines, gate, wanted)
+        known, rows = await asyncio.to_thread(_old_lines, gate, wanted, tail)
         at = start_of_history(gate, known, gate.tail.places(Topic.LOGS))
         for row in rows:
             sent[row.attempt, row.rank] = max(row.line, sent.get((row.attempt, row.rank), -1))
@@ -137,22 +119,20 @@ async def _log_stream(
             yield part
 
 
-def _old_lines(gate: Gate, wanted: _Lines) -> tuple[dict[TopicPartition, int], list[LogRow]]:
-    """Lines from history and up to where it goes; nothing while ClickHouse is away."""
+def _old_lines(
+    gate: Gate, wanted: LogFilter, tail: int | None
+) -> tuple[dict[TopicPartition, int], list[LogRow]]:
+    """The last `tail` lines (None: 200) from history and up to where it goes.
+
+    Nothing while ClickHouse is away.
+    """
     topic = gate.tail.names.name(Topic.LOGS)
     try:
         known = gate.past.ask(lambda questions: questions.records.positions("logs", topic))
-        if wanted.tail == 0:
+        if tail == 0:
             return gate.tail.ends(gate.tail.places(Topic.LOGS)), []
         page = gate.past.ask(
-            lambda questions: questions.history.logs(
-                wanted.job_id,
-                wanted.team,
-                rank=wanted.rank,
-                attempt=wanted.attempt,
-                limit=wanted.tail or 200,
-                tail=True,
-            )
+            lambda questions: questions.history.logs(wanted, limit=tail or 200, tail=True)
         )
     except ProblemError:
         return {}, []

@@ -59,12 +59,13 @@ CREATE TABLE IF NOT EXISTS gangline.logs
     partition UInt32,
     offset UInt64 CODEC(Delta, ZSTD),
     ingested DateTime('UTC'),
+    INDEX ranks rank TYPE bloom_filter(0.01) GRANULARITY 1,
     PROJECTION positions (SELECT partition, max(offset) GROUP BY partition)
 )
 ENGINE = MergeTree
 PARTITION BY toYYYYMM(ingested)
-ORDER BY (job_id, attempt, rank, line)
-COMMENT 'One row per line that a rank wrote.';
+ORDER BY (job_id, attempt, time, rank, line)
+COMMENT 'One row per line that a rank wrote, in the order in which pages are read.';
 
 CREATE TABLE IF NOT EXISTS gangline.heartbeats
 (

@@ -1,0 +1,121 @@
+"""Pages of what a job's ranks wrote, in the order of the table: a page costs a page."""
+
+# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gangline_gateway.sql_parts import Where, cursor_of, ms, number, read_cursor
+from gangline_schemas.events.workers import WorkerLog
+
+Rows = Callable[[str, dict[str, Any]], list[dict[str, Any]]]
+_Place = tuple[int, int, int, int]
+"""Attempt, milliseconds, rank and line: the order of lines, and what a cursor holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which lines of a team's job; None accepts all."""
+
+    job_id: str
+    team: str
+    rank: int | None = None
+    attempt: int | None = None
+
+    def takes(self, event: WorkerLog) -> bool:
+        """Whether lines of this event are wanted."""
+        ours = (event.job_id, event.team) == (self.job_id, self.team)
+        return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One line of one rank."""
+
+    attempt: int
+    rank: int
+    line: int
+    node_id: str
+    time: datetime
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Lines in order of time. `cursor` continues after the last one, also when none came yet."""
+
+    lines: list[LogRow]
+    cursor: str | None
+
+
+_COLUMNS = ", ".join(LogRow.__dataclass_fields__)
+
+
+def log_page(
+    ask: Rows, wanted: LogFilter, *, size: int, cursor: str | None = None, tail: bool = False
+) -> LogPage:
+    """`size` lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
+    where = _where(wanted)
+    after = None if cursor is None or tail else _read(cursor)
+    lines: dict[_Place, LogRow] = {}
+    while len(lines) < size:
+        # Few come twice: an agent sends a line again when it does not know whether it arrived.
+        rows = _rows(ask, where, after, size, tail=tail)
+        for row in rows:
+            lines.setdefault(_place(row), row)
+        if len(rows) < size:
+            break
+        after = _place(rows[-1])
+    page = list(lines.values())[:size]
+    if not page:
+        return LogPage([], cursor)
+    if tail:
+        page.reverse()
+    return LogPage(page, cursor_of(*_place(page[-1])))
+
+
+def _where(wanted: LogFilter) -> Where:
+    where = Where()
+    where.add("job_id = {job:String}", job=wanted.job_id)
+    where.add("team = {team:String}", team=wanted.team)
+    if wanted.rank is not None:
+        where.add("rank = {rank:UInt32}", rank=wanted.rank)
+    if wanted.attempt is not None:
+        where.add("attempt = {attempt:UInt32}", attempt=wanted.attempt)
+    return where
+
+
+def _rows(ask: Rows, where: Where, after: _Place | None, size: int, *, tail: bool) -> list[LogRow]:
+    """Rows after a place in the order of the table, `tail`: backwards."""
+    sql, parameters = where.sql, where.parameters
+    if after is not None:
+        way, or_at = ("<", "<=") if tail else (">", ">=")
+        # The first two conditions are for the table's index, the last one is exact.
+        sql += (
+            f" AND attempt {or_at} {{c0:UInt32}}"
+            f" AND (attempt {way} {{c0:UInt32}} OR"
+            f" time {or_at} fromUnixTimestamp64Milli({{c1:Int64}}))"
+            f" AND (attempt, time, rank, line) {way} ({{c0:UInt32}}, "
+            "fromUnixTimestamp64Milli({c1:Int64}), {c2:UInt32}, {c3:UInt64})"
+        )
+        parameters = parameters | {f"c{index}": value for index, value in enumerate(after)}
+    order = " DESC" if tail else ""
+    rows = ask(
+        f"SELECT {_COLUMNS} FROM gangline.logs {sql} "
+        f"ORDER BY attempt{order}, time{order}, rank{order}, line{order} LIMIT {size}",
+        parameters,
+    )
+    return [LogRow(**row) for row in rows]
+
+
+def _place(row: LogRow) -> _Place:
+    return row.attempt, ms(row.time), row.rank, row.line
+
+
+def _read(cursor: str) -> _Place:
+    attempt, at_ms, rank, line = (number(part) for part in read_cursor(cursor, 4))
+    return attempt, at_ms, rank, line
