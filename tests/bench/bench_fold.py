@@ -24,7 +24,7 @@ from harness import Context, Result
 from gangline_bus.codec import Received, encode
 from gangline_bus.fold import Folded, fold_log, fold_record
 from gangline_bus.ports import OutRecord, Record, TopicPartition
-from gangline_bus.snapshot import EVERY, SnapshotHeader, Snapshots, pack
+from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.snapshot import codec
 from gangline_scheduler.state import fingerprint
@@ -47,7 +47,6 @@ ROUND_JOBS, WAITING_JOBS = 60, 2_000
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 PLACE = TopicPartition("gangline.scheduling", 0)
 JOB = "job-{:07d}"
-CODE = "bench"
 
 
 @dataclass
@@ -125,7 +124,7 @@ class Kept:
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         return iter(self.held)
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
         self.held.append(data)
 
 
@@ -228,8 +227,9 @@ def take_snapshot(folded: Folded[Any], kept: Kept) -> tuple[float, float, int]:
     """Seconds of the copy, of the rest, and bytes."""
     state_codec = codec(Scheduler().initial)
     header = SnapshotHeader(
-        format=1,
-        code=CODE,
+        format=FORMAT,
+        state=state_codec.version,
+        form=state_codec.form,
         service="scheduler",
         shard=0,
         next_seq=folded.next_seq,
@@ -243,7 +243,7 @@ def take_snapshot(folded: Folded[Any], kept: Kept) -> tuple[float, float, int]:
     started = time.perf_counter()
     data = pack(header, state_codec.dump(facts))
     written_s = time.perf_counter() - started
-    kept.put("scheduler", 0, folded.next_seq, data)
+    kept.put(header, data)
     return copied_s, written_s, len(data)
 
 
@@ -259,7 +259,7 @@ def run(context: Context) -> list[Result]:
     copied_s, written_s, size = take_snapshot(folded, kept)
     taken, used, bus = [], [], LogBus(log, events)
     for _ in range(context.repeats(3)):
-        snapshots = Snapshots(kept, codec(Scheduler().initial), code=CODE)
+        snapshots = Snapshots(kept, codec(Scheduler().initial))
         started, cpu = time.perf_counter(), time.process_time()
         heir = snapshots.restore(bus, Scheduler(), PLACE)  # type: ignore[arg-type]
         taken.append(time.perf_counter() - started)

@@ -24,7 +24,7 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
 from gangline_bus.memory import Broker, Faults
 from gangline_bus.ports import Bus, BusError, OutRecord, TopicPartition
-from gangline_bus.snapshot import Snapshots
+from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import Facts
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
@@ -442,13 +442,19 @@ def test_a_transaction_that_nobody_ends_stops_the_service(world: World) -> None:
 class SeenJson:
     """The state of `Teams` as one line."""
 
+    version = 1
+    form = "limits and order"
+
+    def reads(self, version: int, form: str) -> bool:
+        return (version, form) == (self.version, self.form)
+
     def copy(self, state: Seen) -> Facts:
         return {"limits": dict(state.limits), "order": dict.fromkeys(state.order)}
 
     def dump(self, facts: Facts) -> Iterator[bytes]:
         yield json.dumps([facts["limits"], list(facts["order"])]).encode()
 
-    def load(self, lines: Iterable[bytes]) -> Seen:
+    def load(self, lines: Iterable[bytes], version: int | None = None) -> Seen:
         limits, order = json.loads(b"".join(lines))
         return Seen(limits, order)
 
@@ -459,11 +465,11 @@ class Kept(dict[int, bytes]):
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         return iter([self[seq] for seq in sorted(self, reverse=True)])
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
-        self[next_seq] = data
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
+        self[header.next_seq] = data
 
     def snapshots(self) -> Snapshots[Seen]:
-        return Snapshots(self, SeenJson(), code="this", every=10)
+        return Snapshots(self, SeenJson(), every=10)
 
 
 def test_an_heir_goes_on_from_a_snapshot(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.fold import fold_log
 from gangline_bus.ports import TopicPartition
-from gangline_bus.snapshot import SnapshotCodec, Snapshots
+from gangline_bus.snapshot import SnapshotCodec, SnapshotHeader, Snapshots
 from gangsim.engine import Engine, Violation
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class SimSnapshots:
         held = self._held.get(service, {})
         return iter([held[seq] for seq in sorted(held, reverse=True)])
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
-        held = self._held.setdefault(service, {})
-        held[next_seq] = data
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
+        held = self._held.setdefault(header.service, {})
+        held[header.next_seq] = data
         for seq in sorted(held)[:-KEPT]:
             del held[seq]
 
@@ -46,7 +46,7 @@ class SimSnapshots:
             return None
         if service.name not in self._codecs:
             self._codecs[service.name] = service.codec()
-        return Snapshots(self, self._codecs[service.name], code="simulated", every=every)
+        return Snapshots(self, self._codecs[service.name], every=every)
 
     def check(self, service: Service, loop: DeciderLoop[Any]) -> None:
         """A state from a snapshot is the fold of the whole log, and goes on alike."""

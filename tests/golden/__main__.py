@@ -1,12 +1,19 @@
-"""`python -m golden RELEASE`: write the logs of a release, once."""
+"""`python -m golden RELEASE`: write the logs of a release, once.
+
+`python -m golden RELEASE --states`: while it is not released, record again how its states are kept.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from golden.record import FOLDER, write_release
+from golden.record import FOLDER, write_release, write_states
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    write_release(FOLDER / sys.argv[1])
+    match sys.argv[1:]:
+        case [release]:
+            write_release(FOLDER / release)
+        case [release, "--states"]:
+            write_states(FOLDER / release)
+        case _:
+            raise SystemExit(__doc__)

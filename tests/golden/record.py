@@ -2,6 +2,8 @@
 
 `recorded.json` holds for each log the number of events, the sha256 of the canonical state, and the
 fields that the state's values had: what a later version adds to them is no part of the hash.
+`<service>.snapshot` is of the state after three quarters of the log, as the release kept it, and
+`formats.json` names the version and form of each service's state.
 """
 
 from __future__ import annotations
@@ -16,15 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from gangline_bus.canonical import fields_of
+from gangline_bus.codec import encode
 from gangline_bus.decision import Decider, Decision
+from gangline_bus.fold import Folded, fold_record, records_between
+from gangline_bus.memory import Broker
+from gangline_bus.ports import Bus, OutRecord, TopicPartition, TopicSettings
+from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import DataclassCodec
+from gangline_checkpoints import snapshot as checkpoints_snapshot
+from gangline_faults import snapshot as faults_snapshot
+from gangline_gateway import view_snapshot
 from gangline_quota import snapshot as quota_snapshot
 from gangline_quota.decide import Quota
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import event_types
+from gangline_schemas.envelope import Envelope, LogPosition
 from golden.scenario import Logged, Scenario
 
+SNAPSHOT_AT = 0.75
 FOLDER = Path(__file__).parent
 SEED = 7
 EVENTS = 4000
@@ -48,6 +60,16 @@ KINDS = {
 }
 
 
+CODECS: dict[str, Callable[[], DataclassCodec[Any]]] = {
+    "quota": quota_snapshot.codec,
+    "scheduler": lambda: scheduler_snapshot.codec(Scheduler().initial),
+    "fault-manager": faults_snapshot.codec,
+    "checkpoint-service": checkpoints_snapshot.codec,
+    "gateway": view_snapshot.codec,
+}
+"""How each service that keeps snapshots keeps its state."""
+
+
 def releases() -> list[Path]:
     """The folders of all releases."""
     return sorted(path.parent for path in FOLDER.glob("*/recorded.json"))
@@ -68,8 +90,31 @@ def write_release(folder: Path) -> None:
             "sha256": hashlib.sha256(kind.canonical(state)).hexdigest(),
             "fields": {type(state).__name__: sorted(facts), **fields_of(facts)},
         }
-    text = json.dumps(recorded, indent=1)
-    (folder / "recorded.json").write_text(f"{text}\n", encoding="utf-8")
+    _write_json(folder / "recorded.json", recorded)
+    write_states(folder)
+
+
+def write_states(folder: Path) -> None:
+    """Record how this version keeps the states of a release's logs; of one that is not out yet."""
+    for name, kind in KINDS.items():
+        (folder / f"{name}.snapshot").write_bytes(_snapshot(kind, folder / kind.file))
+    _write_json(folder / "formats.json", formats())
+
+
+def formats() -> dict[str, dict[str, object]]:
+    """The version and form of each service's state, as they are now."""
+    codecs = {name: codec() for name, codec in CODECS.items()}
+    return {name: {"version": c.version, "form": c.form} for name, c in codecs.items()}
+
+
+def bus_with(kind: Kind, path: Path) -> tuple[Bus, TopicPartition]:
+    """A bus on which a log stands as its service wrote it, and where."""
+    bus, place = Broker().connect("golden"), TopicPartition(kind.decider().log, 0)
+    bus.create_topics([TopicSettings(place.topic, 1, -1)])
+    writer = bus.writer()
+    for record in _records(path, place):
+        writer.send(record)
+    return bus, place
 
 
 def fold(kind: Kind, path: Path) -> Any:
@@ -88,6 +133,44 @@ def read_log(path: Path) -> Iterator[Logged]:
             entry = json.loads(line)
             event = event_types()[entry["type"]].decode(json.dumps(entry["data"]))
             yield Logged(entry["subject"], event, datetime.fromisoformat(entry["at"]))
+
+
+def _records(path: Path, place: TopicPartition) -> Iterator[OutRecord]:
+    for seq, logged in enumerate(read_log(path)):
+        envelope = Envelope(
+            f"golden-{seq}", "/golden", logged.at, logged.subject, logged.event,
+            position=LogPosition(0, 1, seq),
+        )  # fmt: skip
+        yield encode(envelope, topic=place.topic, partition=place.partition)
+
+
+def _snapshot(kind: Kind, path: Path) -> bytes:
+    """What a leader of this version keeps after a part of the log."""
+    (bus, place), decider, kept = bus_with(kind, path), kind.decider(), list[bytes]()
+    at = int(len(list(read_log(path))) * SNAPSHOT_AT)
+    folded = Folded(decider.initial())
+    for record in records_between(bus, "golden", place, 0, at):
+        fold_record(decider, folded, record)
+    snapshots = Snapshots(Held(kept), kind.codec(decider.initial))
+    snapshots.write(decider.name, place, folded, folded.offset)
+    return kept[0]
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+class Held:
+    """`SnapshotStore` over a list."""
+
+    def __init__(self, held: list[bytes]) -> None:
+        self.held = held
+
+    def newest(self, service: str, shard: int) -> Iterator[bytes]:
+        return reversed(self.held)
+
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
+        self.held.append(data)
 
 
 def _write(path: Path, log: list[Logged]) -> None:

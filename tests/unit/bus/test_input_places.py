@@ -16,7 +16,7 @@ from gangline_bus.fold import LogBroken
 from gangline_bus.input_places import HEADER, begin_at, named_inputs, with_inputs
 from gangline_bus.memory import Broker
 from gangline_bus.ports import OutRecord, TopicPartition
-from gangline_bus.snapshot import Snapshots
+from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import DataclassCodec
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
@@ -79,8 +79,8 @@ class Kept(dict[int, bytes]):
     def newest(self, service: str, shard: int) -> list[bytes]:
         return [self[seq] for seq in sorted(self, reverse=True)]
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
-        self[next_seq] = data
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
+        self[header.next_seq] = data
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
             Echo(*inputs),
             lambda: self.now,
             names=NAMES,
-            snapshots=Snapshots(self.kept, codec, code="c", every=1) if snapshots else None,
+            snapshots=Snapshots(self.kept, codec, every=1) if snapshots else None,
         )
         loop.take_over()
         for _ in range(4):

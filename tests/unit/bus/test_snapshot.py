@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decision
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError, BusUnavailable
-from gangline_bus.snapshot import Snapshots, code_hash
-from gangline_bus.state_json import DataclassCodec
+from gangline_bus.snapshot import SnapshotHeader, Snapshots, unpack
+from gangline_bus.state_json import Converter, DataclassCodec
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.decide import Quota
 from gangline_quota.snapshot import codec
@@ -38,8 +39,8 @@ class Kept:
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         return iter([self.held[seq] for seq in sorted(self.held, reverse=True)])
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
-        self.held[next_seq] = data
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
+        self.held[header.next_seq] = data
 
 
 class Away:
@@ -48,7 +49,7 @@ class Away:
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         raise OSError("away")
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
         raise OSError("away")
 
 
@@ -86,7 +87,9 @@ class World:
         self,
         store: Kept | Away | None = None,
         *,
-        code: str = "this",
+        kept_as: DataclassCodec[State] | None = None,
+        every_s: float = 900.0,
+        refold: bool = False,
         expected: int = 0,
         run: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> DeciderLoop[State]:
@@ -97,7 +100,14 @@ class World:
             self._decider,
             self._clock,
             settings=LoopSettings(batch=1),
-            snapshots=Snapshots(store or self.kept, codec(), code=code, every=EVERY, run=run),
+            snapshots=Snapshots(
+                store or self.kept,
+                kept_as or codec(),
+                every=EVERY,
+                every_s=every_s,
+                refold=refold,
+                run=run,
+            ),
         )
         loop.take_over()
         self.folded = self._decider.folded
@@ -136,7 +146,7 @@ def test_an_heir_folds_only_the_tail(world: World) -> None:
 
     heir = world.lead()
 
-    assert newest > EVERY
+    assert newest == 18
     assert world.folded == 20 - newest
     assert heir.next_seq == 20
     assert fingerprint(heir.state) == world.print_of_the_log()
@@ -144,12 +154,52 @@ def test_an_heir_folds_only_the_tail(world: World) -> None:
 
 def test_a_snapshot_is_written_after_every_so_many_events(world: World) -> None:
     loop = world.lead()
-    world.decide(loop, EVERY)
-    assert world.kept.held == {}, "its last event must stand behind its offset"
+    world.decide(loop, EVERY - 1)
+    assert world.kept.held == {}
     world.decide(loop, 1)
-    assert list(world.kept.held) == [EVERY + 1]
+    assert list(world.kept.held) == [EVERY]
     world.decide(loop, EVERY + 1)
-    assert list(world.kept.held) == [EVERY + 1, 2 * EVERY + 2]
+    assert list(world.kept.held) == [EVERY, 2 * EVERY]
+
+
+def test_a_snapshot_is_written_after_a_while_if_there_was_news(world: World) -> None:
+    loop = world.lead(every_s=60.0)
+    world.decide(loop, 1)
+    world.now += timedelta(seconds=61)
+    loop.cycle(0.0)
+    assert list(world.kept.held) == [1]
+    world.now += timedelta(seconds=61)
+    loop.cycle(0.0)
+    loop.cycle(0.0)
+    assert list(world.kept.held) == [1], "nothing came since"
+    world.decide(loop, 1)
+    assert list(world.kept.held) == [1], "its time begins with the one before"
+    world.now += timedelta(seconds=61)
+    loop.cycle(0.0)
+    assert list(world.kept.held) == [1, 2]
+
+
+def test_a_stop_leaves_a_snapshot_of_the_end(world: World) -> None:
+    loop = world.lead()
+    world.decide(loop, EVERY + 1)
+    loop.close()
+    assert loop.settle(0.0)
+    assert list(world.kept.held) == [EVERY, EVERY + 1]
+
+    heir = world.lead()
+
+    assert world.folded == 0
+    assert fingerprint(heir.state) == world.print_of_the_log()
+    heir.close()
+    assert list(world.kept.held) == [EVERY, EVERY + 1], "nothing came since"
+
+
+def test_an_heir_that_folded_a_long_log_keeps_what_it_folded(world: World) -> None:
+    world.decide(world.lead(Kept()), 9)
+    world.lead().cycle(0.0)
+    assert list(world.kept.held) == [9]
+    world.lead()
+    assert world.folded == 0
 
 
 def test_cycles_go_on_while_a_snapshot_is_written(world: World) -> None:
@@ -158,17 +208,17 @@ def test_cycles_go_on_while_a_snapshot_is_written(world: World) -> None:
     world.decide(loop, 20)
     assert len(waiting) == 1, "one at a time"
     waiting.pop()()
-    assert list(world.kept.held) == [EVERY + 1]
+    assert list(world.kept.held) == [EVERY]
 
     heir = world.lead()
 
-    assert world.folded == 20 - (EVERY + 1), "what came while it was written is not in it"
+    assert world.folded == 20 - EVERY, "what came while it was written is not in it"
     assert fingerprint(heir.state) == world.print_of_the_log()
 
 
 @pytest.mark.parametrize("place", [0, 70, 300, -1])
 def test_a_flipped_bit_makes_the_heir_begin_with_an_older_one(world: World, place: int) -> None:
-    world.decide(world.lead(), 9)
+    world.decide(world.lead(), 8)
     older, newest = sorted(world.kept.held)
     damaged = bytearray(world.kept.held[newest])
     damaged[place] ^= 1
@@ -176,7 +226,7 @@ def test_a_flipped_bit_makes_the_heir_begin_with_an_older_one(world: World, plac
 
     heir = world.lead()
 
-    assert world.folded == 9 - older
+    assert world.folded == 8 - older
     assert fingerprint(heir.state) == world.print_of_the_log()
 
 
@@ -191,12 +241,68 @@ def test_what_is_no_snapshot_is_passed_over(world: World, data: bytes) -> None:
     assert fingerprint(heir.state) == world.print_of_the_log()
 
 
-def test_a_snapshot_of_other_code_is_passed_over(world: World) -> None:
-    world.decide(world.lead(code="earlier"), 9)
+def later(version: int, converters: Mapping[int, Converter] | None = None) -> DataclassCodec[State]:
+    """The codec of a later version of quota."""
+    return DataclassCodec(State, version=version, converters=converters)
 
-    world.lead(code="later")
+
+def test_a_snapshot_of_the_version_before_is_converted(world: World) -> None:
+    world.decide(world.lead(), 9)
+    seen: list[str] = []
+
+    def note(name: str, value: object) -> tuple[str, object]:
+        seen.append(name)
+        return name, value
+
+    heir = world.lead(kept_as=later(3, {1: note, 2: note}))
+
+    assert world.folded == 0
+    assert "teams" in seen
+    assert fingerprint(heir.state) == world.print_of_the_log()
+
+
+def test_a_line_can_get_another_name_or_go(world: World) -> None:
+    world.decide(world.lead(), 9)
+    renamed = DataclassCodec(
+        Renamed,
+        version=2,
+        converters={1: lambda name, value: ("limits", value) if name == "teams" else None},
+    )
+    _, lines = unpack(world.kept.held[9])
+    state = renamed.load(lines, 1)
+    assert sorted(state.limits) == [f"t{index}" for index in range(5)]
+
+
+@pytest.mark.parametrize("versions", [(1, 3), (2, 1)], ids=["no converter", "rolled back"])
+def test_a_state_format_that_is_not_known_is_passed_over(
+    world: World, versions: tuple[int, int]
+) -> None:
+    writes, reads = versions
+    known = {2: lambda name, value: (name, value)}
+    world.decide(world.lead(kept_as=later(writes, known)), 9)
+
+    heir = world.lead(kept_as=later(reads, known))
 
     assert world.folded == 9
+    assert fingerprint(heir.state) == world.print_of_the_log()
+
+
+def test_another_form_of_the_same_version_is_passed_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.decide(world.lead(), 9)
+    other = codec()
+    monkeypatch.setattr(other, "form", "another")
+    world.lead(kept_as=other)
+    assert world.folded == 9
+
+
+def test_an_operator_can_have_the_whole_log_folded(world: World) -> None:
+    world.decide(world.lead(), 9)
+    heir = world.lead(refold=True)
+    assert world.folded == 9
+    world.decide(heir, 1)
+    assert max(world.kept.held) == 10
 
 
 @pytest.mark.parametrize("events", [2, 9, 30])
@@ -250,13 +356,30 @@ class Unfit:
     index: Broker
 
 
-def test_the_code_hash_is_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "hashed_service"
-    folder.mkdir()
-    (folder / "__init__.py").write_text("")
-    (folder / "decide.py").write_text("LIMIT = 1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    before = code_hash("hashed_service")
-    assert code_hash("hashed_service") == before
-    (folder / "decide.py").write_text("LIMIT = 2\n")
-    assert code_hash("hashed_service") != before
+@dataclass
+class Renamed:
+    limits: dict[str, Any] = field(default_factory=dict)
+
+
+def test_the_form_sees_a_field_and_its_type_and_no_words() -> None:
+    forms = {DataclassCodec(kind).form for kind in (Renamed, OfNumbers, Longer)}  # type: ignore[arg-type]
+    assert len(forms) == 3
+    assert DataclassCodec(Renamed).form == DataclassCodec(Described).form  # type: ignore[arg-type]
+
+
+@dataclass
+class OfNumbers:
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Longer:
+    limits: dict[str, Any] = field(default_factory=dict)
+    more: int = 0
+
+
+@dataclass
+class Described:
+    """Words."""
+
+    limits: dict[str, Any] = field(default_factory=dict)

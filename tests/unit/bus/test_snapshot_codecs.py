@@ -34,7 +34,15 @@ CODECS: dict[str, SnapshotCodec[Any]] = {
     "quota": quota_snapshot.codec(),
 }
 HEADER = SnapshotHeader(
-    format=1, code="c", service="s", shard=0, next_seq=1, writer_epoch=1, offset=0, last="l"
+    format=1,
+    state=1,
+    form="f",
+    service="s",
+    shard=0,
+    next_seq=1,
+    writer_epoch=1,
+    offset=0,
+    last="l",
 )
 
 

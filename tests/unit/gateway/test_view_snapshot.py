@@ -16,7 +16,8 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveFacts
 from gangline_gateway.tail import Tail
-from gangline_gateway.view_snapshot import ViewSnapshots
+from gangline_gateway.view_snapshot import VERSION, ViewSnapshots
+from gangline_gateway.view_snapshot import codec as view_codec
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.quota import JobAdmitted
@@ -28,8 +29,8 @@ NAMES = TopicNames("t.")
 DEADLINE_S = 20.0
 HALVES = 2
 HEADER = SnapshotHeader(
-    format=FORMAT, code="c", service="gateway", shard=0, next_seq=1, writer_epoch=0, offset=0,
-    last="",
+    format=FORMAT, state=VERSION, form=view_codec().form, service="gateway", shard=0, next_seq=1,
+    writer_epoch=0, offset=0, last="",
 )  # fmt: skip
 
 
@@ -44,9 +45,9 @@ class Kept:
         assert (service, shard) == ("gateway", 0)
         yield from reversed(self.held)
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
         self.held.append(data)
-        self.seqs.append(next_seq)
+        self.seqs.append(header.next_seq)
 
 
 class Away(Kept):
@@ -129,8 +130,8 @@ class Bus:
             found.close()
 
 
-def views(kept: Kept, every: int = 50, code: str = "c") -> ViewSnapshots:
-    return ViewSnapshots(kept, code=code, every=every, run=lambda work: work())
+def views(kept: Kept, every: int = 50) -> ViewSnapshots:
+    return ViewSnapshots(kept, every=every, run=lambda work: work())
 
 
 def facts(tail: Tail) -> LiveFacts:
@@ -229,8 +230,10 @@ def test_a_job_that_was_forgotten_does_not_come_back(
         (lambda _: pack(HEADER, [b"oops 1\n"]), "no fact of View"),
         (lambda _: pack(HEADER, [b"jobs [[1]]\n"]), "ValidationError"),
         (lambda _: pack(HEADER, []), "names no place"),
-        (lambda _: pack(HEADER.model_copy(update={"code": "d"}), []), "another version"),
-        (lambda _: pack(HEADER.model_copy(update={"service": "quota"}), []), "another version"),
+        (lambda _: pack(HEADER.model_copy(update={"format": 1}), []), "another format"),
+        (lambda _: pack(HEADER.model_copy(update={"state": 99}), []), "state format 99 is not"),
+        (lambda _: pack(HEADER.model_copy(update={"form": "x"}), []), "state format 1 is not"),
+        (lambda _: pack(HEADER.model_copy(update={"service": "quota"}), []), "another format"),
     ],
 )
 def test_one_that_does_not_hold_is_passed_over_for_an_older_one(

@@ -57,7 +57,7 @@ from gangline_bus.fold import (
     unheard,
 )
 from gangline_bus.input_places import begin_at, with_inputs
-from gangline_bus.ports import Bus, BusUnavailable, OutRecord, Record, TopicPartition
+from gangline_bus.ports import Bus, BusError, BusUnavailable, OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
@@ -123,6 +123,7 @@ class DeciderLoop(Generic[StateT]):
         self._next_refresh: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._epoch = 0
+        self._last_written = 0
         self._traced = False
         self._recalling = isinstance(decider, Recalling)
 
@@ -209,8 +210,8 @@ class DeciderLoop(Generic[StateT]):
             if violations:
                 raise InvariantViolated("; ".join(violations[:5]))
         self._save(out, now)
-        if out and self._snapshots is not None:
-            self._snapshots.committed(self._bus, self.decider.name, self._place, self._folded)
+        if self._snapshots is not None and self._snapshots.due(self._folded.next_seq, now):
+            self._write_snapshot(self._snapshots)
         self._start_effects()
         return len(out)
 
@@ -219,9 +220,26 @@ class DeciderLoop(Generic[StateT]):
         self._writer.check_connection()
 
     def close(self) -> None:
-        """Let go after the last cycle."""
+        """Let go after the last cycle, and begin a last snapshot if there was news: `settle`."""
         self._reader.close()
         self._writer.close()
+        snapshots = self._snapshots
+        if snapshots is None or not snapshots.lacks(self._folded.next_seq):
+            return
+        with contextlib.suppress(BusError):  # the log has it all
+            if snapshots.settle(0.0):
+                self._write_snapshot(snapshots)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait for the last snapshot after `close`; False when it is not written in time."""
+        return self._snapshots is None or self._snapshots.settle(timeout_s)
+
+    def _write_snapshot(self, snapshots: Snapshots[StateT]) -> None:
+        """Readable ends may lag behind a commit, never run ahead: a marker follows its records."""
+        if self._last_written:
+            end = self._bus.end_offsets([self._place])[self._place]
+            self._folded.offset = max(0, end - self._last_written - 1)
+        snapshots.write(self.decider.name, self._place, self._folded, self._folded.offset)
 
     def _tick_is_due(self, now: datetime) -> bool:
         """Also when the clock went back: the next Tick is never further off than one interval."""
@@ -342,6 +360,7 @@ class DeciderLoop(Generic[StateT]):
         self._writer.commit(out, moved, self._group)
         self._saved |= moved
         self._unsaved_since = None
+        self._last_written = len(out) or self._last_written
 
     def _may_wait(self, moved: Mapping[TopicPartition, int], now: datetime) -> bool:
         if not moved:

@@ -39,6 +39,7 @@ class LogBroken(Exception):
 class Folded(Generic[StateT]):
     """A state and where in its log it stands. `last` names the event before `next_seq`.
 
+    `offset` is that of the last event that was read from the log, not written.
     `inputs` are the next offsets of the inputs that the log names, by the catalog's topics.
     """
 
@@ -47,6 +48,7 @@ class Folded(Generic[StateT]):
     writer_epoch: int = 0
     last: str = ""
     inputs: dict[TopicPartition, int] = field(default_factory=dict)
+    offset: int = 0
 
 
 def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
@@ -89,6 +91,7 @@ def _apply(
     folded.writer_epoch = position.writer_epoch
     folded.last = event_name(envelope)
     folded.inputs |= named_inputs(record.headers)
+    folded.offset = record.offset
 
 
 def event_name(envelope: Envelope) -> str:

@@ -3,26 +3,26 @@
 A snapshot is a help and never a truth: whatever is wrong with one, it is passed over with a
 warning, and the log is folded from an older one or from its start.
 
-Writing, by the leader, when `every` events came since the last one
-1. Ask for the log's end: the offset from which a successor will read.
-2. After the next commit: copy the facts (frozen values: a copy of the dicts) and go on.
+Writing, by the leader, when `every` events came since the last one, or some and `every_s` passed
+1. The loop says where in the log the state stands: an offset no later than its last event's.
+2. Copy the facts (frozen values: a copy of the dicts) and go on.
 3. Elsewhere (`run`: a thread): dump, compress, put. One at a time; an error is a warning.
 
 Restoring, at a takeover, newest first
-1. The bytes are whole (sha256), and are of this service, shard, format and code.
+1. The bytes are whole (sha256), and are of this service, shard and format, and of a state format
+   that this code reads: its own, or one that its converters lead from.
 2. The log still reaches there, and the event before the snapshot's place is the one that it names
-   (id and time): it is a snapshot of this log. That is why step 2 of writing waits: the event is
-   behind the offset.
+   (id and time): it is a snapshot of this log.
 3. The tail folds with all of fold.py's checks, and the result keeps the invariants.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
+from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -37,13 +37,26 @@ from gangline_schemas.base import Model
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
-FORMAT = 1
+FORMAT = 2
 EVERY = 20_000
+EVERY_S = 900.0
 _LEVEL = 1  # a quarter of the size for a tenth of the time of the default level
 
 
 class SnapshotCodec(Protocol[StateT]):
-    """How a service's state becomes bytes. Never pickle: a store is no place for code."""
+    """How a service's state becomes bytes. Never pickle: a store is no place for code.
+
+    `version` counts the formats of the state, `form` is a digest of its facts' types.
+    """
+
+    version: int
+
+    @property
+    def form(self) -> str:
+        """The digest; it changes where a field or its type does."""
+
+    def reads(self, version: int, form: str) -> bool:
+        """Whether `load` takes lines of this version and form."""
 
     def copy(self, state: StateT) -> Facts:
         """The facts as they are now, for `dump` in another thread."""
@@ -51,8 +64,11 @@ class SnapshotCodec(Protocol[StateT]):
     def dump(self, facts: Facts) -> Iterable[bytes]:
         """The facts, as lines that end with a newline."""
 
-    def load(self, lines: Iterable[bytes]) -> StateT:
-        """The state of these lines: the same fingerprint and the same further decisions."""
+    def load(self, lines: Iterable[bytes], version: int | None = None) -> StateT:
+        """The state of these lines: the same fingerprint and the same further decisions.
+
+        `version` is that of the lines, the codec's own by default.
+        """
 
 
 class SnapshotStore(Protocol):
@@ -61,18 +77,20 @@ class SnapshotStore(Protocol):
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         """The kept snapshots, newest first, each read when it is asked for."""
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
         """Keep one, whole or not at all; the oldest ones go."""
 
 
 class SnapshotHeader(Model):
     """What a snapshot is of. Events from `next_seq` on stand at `offset` or later.
 
-    `inputs` are the next offsets that the log named before, by topic and partition.
+    `state` and `form` are the codec's; `inputs` are the next offsets that the log named before, by
+    topic and partition.
     """
 
     format: int
-    code: str
+    state: int
+    form: str
     service: str
     shard: int
     next_seq: int
@@ -83,7 +101,7 @@ class SnapshotHeader(Model):
 
 
 class SnapshotRefused(Exception):
-    """Not a snapshot of this state's log and code, or damaged; the message says which."""
+    """Not a snapshot of this state's log and format, or damaged; the message says which."""
 
 
 class Snapshots(Generic[StateT]):
@@ -94,18 +112,21 @@ class Snapshots(Generic[StateT]):
         store: SnapshotStore,
         codec: SnapshotCodec[StateT],
         *,
-        code: str,
         every: int = EVERY,
+        every_s: float = EVERY_S,
+        refold: bool = False,
         run: Callable[[Callable[[], None]], object] = lambda work: work(),
     ) -> None:
         self._store = store
         self._codec = codec
-        self._code = code
         self._every = every
+        self._every_s = every_s
+        self._refold = refold
         self._run = run
         self._since = 0
-        self._mark: tuple[int, int] | None = None
-        self._writing = False
+        self._written_at: datetime | None = None
+        self._idle = threading.Event()
+        self._idle.set()
 
     def restore(
         self,
@@ -118,6 +139,9 @@ class Snapshots(Generic[StateT]):
 
         Raises BusError, and Interrupted of `progress`.
         """
+        if self._refold:
+            log.warning("snapshots are passed over, as GANGLINE_REFOLD says", service=decider.name)
+            return None
         kept = self._kept(decider.name, place.partition)
         for data in kept:
             try:
@@ -135,23 +159,23 @@ class Snapshots(Generic[StateT]):
                 return folded
         return None
 
-    def committed(
-        self, bus: Bus, service: str, place: TopicPartition, folded: Folded[StateT]
+    def due(self, next_seq: int, now: datetime) -> bool:
+        """Whether to `write` the state before this event. The first call begins the time."""
+        if self._written_at is None or now < self._written_at:
+            self._written_at = now
+        came, age_s = next_seq - self._since, (now - self._written_at).total_seconds()
+        return self._idle.is_set() and (came >= self._every or (came > 0 and age_s > self._every_s))
+
+    def write(
+        self, service: str, place: TopicPartition, folded: Folded[StateT], offset: int
     ) -> None:
-        """To be called after each commit: write a snapshot if one is due. Raises BusError."""
-        if self._writing:
-            return
-        if self._mark is None:
-            if folded.next_seq - self._since >= self._every:
-                self._mark = (bus.end_offsets([place])[place], folded.next_seq)
-            return
-        offset, marked_seq = self._mark
-        if folded.next_seq == marked_seq:
-            return
-        self._mark, self._since, self._writing = None, folded.next_seq, True
+        """Write the state as it is now, of which nothing is open; `offset`: see SnapshotHeader."""
+        self._since, self._written_at = folded.next_seq, None
+        self._idle.clear()
         header = SnapshotHeader(
             format=FORMAT,
-            code=self._code,
+            state=self._codec.version,
+            form=self._codec.form,
             service=service,
             shard=place.partition,
             next_seq=folded.next_seq,
@@ -163,17 +187,25 @@ class Snapshots(Generic[StateT]):
         facts = self._codec.copy(folded.state)
         self._run(lambda: self._write(header, facts))
 
+    def lacks(self, next_seq: int) -> bool:
+        """Whether events came since the last one."""
+        return next_seq > self._since
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until nothing is being written; False when that took longer."""
+        return self._idle.wait(timeout_s)
+
     def _write(self, header: SnapshotHeader, facts: Facts) -> None:
         where = {"service": header.service, "shard": header.shard, "seq": header.next_seq}
         try:
             data = pack(header, self._codec.dump(facts))
-            self._store.put(header.service, header.shard, header.next_seq, data)
+            self._store.put(header, data)
         except Exception as error:  # noqa: BLE001 - the next one may succeed; nothing rests on it
             log.warning("snapshot not written", **where, reason=f"{type(error).__name__}: {error}")
         else:
             log.info("snapshot written", **where, size_bytes=len(data))
         finally:
-            self._writing = False
+            self._idle.set()
 
     def _kept(self, service: str, shard: int) -> Iterator[bytes]:
         try:
@@ -190,12 +222,20 @@ class Snapshots(Generic[StateT]):
         progress: Progress,
     ) -> Folded[StateT]:
         header, lines = unpack(data)
-        mine = (FORMAT, self._code, decider.name, place.partition)
-        if (header.format, header.code, header.service, header.shard) != mine:
-            raise SnapshotRefused("it is of another version, service or shard")
-        state = self._codec.load(counted(lines, lambda: progress(0, header.offset)))
+        mine = (FORMAT, decider.name, place.partition)
+        if (header.format, header.service, header.shard) != mine:
+            raise SnapshotRefused("it is of another format, service or shard")
+        if not self._codec.reads(header.state, header.form):
+            raise SnapshotRefused(f"its state format {header.state} is not one that is read here")
+        facts = counted(lines, lambda: progress(0, header.offset))
+        state = self._codec.load(facts, header.state)
         folded = Folded(
-            state, header.next_seq, header.writer_epoch, header.last, _by_place(header.inputs)
+            state,
+            header.next_seq,
+            header.writer_epoch,
+            header.last,
+            _by_place(header.inputs),
+            header.offset,
         )
         fold_tail(bus, decider, place, folded, header.offset, progress=progress)
         violations = decider.check(folded.state)
@@ -253,21 +293,3 @@ def counted(lines: Iterable[bytes], beat: Callable[[], None]) -> Iterator[bytes]
     for line in lines:
         yield line
         beat()
-
-
-def code_hash(*packages: str) -> str:
-    """sha256 of all sources of these packages: another version of them folds for itself."""
-    digest = hashlib.sha256()
-    for package in packages:
-        for name, content in _sources(resources.files(package), package):
-            digest.update(f"{name} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def _sources(folder: Traversable, name: str) -> Iterator[tuple[str, bytes]]:
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir() and entry.name != "__pycache__":
-            yield from _sources(entry, f"{name}/{entry.name}")
-        elif entry.name.endswith((".py", ".yaml")):
-            yield f"{name}/{entry.name}", entry.read_bytes()

@@ -4,14 +4,21 @@ For states that are dataclasses whose fields are dicts or values. What pydantic 
 types is right but for two things, which are changed here: times come back in `datetime.UTC`, and a
 dict whose keys are no strings is written as a list of pairs. Dicts keep their order.
 
+A state has a format version. Lines of an older version pass its converters, one version after the
+other: each takes a field's name and the JSON value of one line, and gives both in the next
+version's form, or None where the line goes.
+
 Each line is `field JSON`, with at most `_CHUNK` entries of a dict: between two of them other
 threads run, so that a cycle of the loop never waits for a whole state to be written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -22,7 +29,14 @@ from pydantic_core import SchemaSerializer, SchemaValidator
 StateT = TypeVar("StateT")
 Facts = dict[str, Any]
 """The facts of a state by the names of its fields."""
+Converter = Callable[[str, Any], tuple[str, Any] | None]
+"""One line of a version in the form of the next one."""
 _CHUNK = 500
+_WORDS = frozenset(
+    {"title", "description", "examples", "pattern", "multipleOf"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+    | {"minLength", "maxLength", "minItems", "maxItems"}
+)
 
 
 class DataclassCodec(Generic[StateT]):
@@ -30,16 +44,21 @@ class DataclassCodec(Generic[StateT]):
 
     `left_out` are the fields that are derived or soft; `rebuild` fills what is derived, in place.
     `mutable` says how to copy the values of a field that later events change in place.
+    `converters` lead from a version to the next one (docs/guides/upgrades.md).
     """
 
     def __init__(
         self,
         initial: Callable[[], StateT],
         *,
+        version: int = 1,
+        converters: Mapping[int, Converter] | None = None,
         left_out: Iterable[str] = (),
         rebuild: Callable[[StateT], None] = lambda _: None,
         mutable: Mapping[str, Callable[[Any], Any]] | None = None,
     ) -> None:
+        self.version = version
+        self._converters = dict(converters or {})
         self._initial = initial
         self._rebuild = rebuild
         self._mutable = dict(mutable or {})
@@ -69,9 +88,25 @@ class DataclassCodec(Generic[StateT]):
             for part in field.write(facts[name]):
                 yield b"%s %s\n" % (name.encode(), part)
 
-    def load(self, lines: Iterable[bytes]) -> StateT:
+    @cached_property
+    def form(self) -> str:
+        """sha256 of the names and types of all facts: another one needs another version."""
+        forms = {name: field.form() for name, field in self._fields.items()}
+        return hashlib.sha256(json.dumps(forms, sort_keys=True).encode()).hexdigest()
+
+    def reads(self, version: int, form: str) -> bool:
+        """Whether lines of this version and form can be loaded."""
+        if version == self.version:
+            return form == self.form
+        return version < self.version and all(
+            step in self._converters for step in range(version, self.version)
+        )
+
+    def load(self, lines: Iterable[bytes], version: int | None = None) -> StateT:
         """The state of these lines, with what is derived. Raises ValueError."""
         state = self._initial()
+        if version is not None and version != self.version:
+            lines = self._converted(lines, version)
         for line in lines:
             head, _, raw = line.partition(b" ")
             name = head.decode()
@@ -86,17 +121,32 @@ class DataclassCodec(Generic[StateT]):
         self._rebuild(state)
         return state
 
+    def _converted(self, lines: Iterable[bytes], version: int) -> Iterator[bytes]:
+        steps = [self._converters[step] for step in range(version, self.version)]
+        for line in lines:
+            head, _, raw = line.partition(b" ")
+            told: tuple[str, Any] | None = (head.decode(), json.loads(raw))
+            for step in steps:
+                told = step(*told) if told is not None else None
+            if told is not None:
+                yield b"%s %s\n" % (told[0].encode(), json.dumps(told[1]).encode())
+
 
 class _Json:
     """Reads and writes values of one type."""
 
     def __init__(self, kind: Any) -> None:
-        schema = _exact(TypeAdapter(kind).core_schema)
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        schema = _exact(self._adapter.core_schema)
         self._validator = SchemaValidator(schema)
         self._serializer = SchemaSerializer(schema)
 
     def to_json(self, value: Any) -> bytes:
         return self._serializer.to_json(value)
+
+    def form(self) -> Any:
+        """The JSON schema without words and bounds: what a stored value looks like."""
+        return _without(self._adapter.json_schema(mode="serialization"), _WORDS)
 
     def read(self, raw: bytes) -> Any:
         return self._validator.validate_json(raw)
@@ -126,6 +176,19 @@ class _Value(_Json):
 
     def write(self, held: Any) -> Iterator[bytes]:
         yield self.to_json(held)
+
+
+def _without(schema: Any, keys: frozenset[str], *, names: bool = False) -> Any:
+    """The schema without these keywords; `names`: the keys of this dict are names of fields."""
+    if isinstance(schema, list):
+        return [_without(item, keys) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without(value, keys, names=not names and key in {"properties", "$defs"})
+        for key, value in schema.items()
+        if names or key not in keys
+    }
 
 
 def _exact(schema: Any) -> Any:

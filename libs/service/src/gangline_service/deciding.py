@@ -45,6 +45,7 @@ StateT = TypeVar("StateT")
 
 HANG_LIMIT_S = 12.0  # two calls of 5 s may time out in one cycle
 LOST_LIMIT_S = 1.0
+LAST_SNAPSHOT_S = 5.0
 _BUS_ATTEMPTS = 60
 _FOLD_BEAT_S = 0.5
 _PERFORMER_THREADS = 4
@@ -216,6 +217,12 @@ class _Shards(Generic[StateT]):
         for loop in self._loops.values():
             loop.close()
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait for what `close` began to write, each for so long."""
+        for shard, loop in self._loops.items():
+            if not loop.settle(timeout_s):
+                log.warning("the last snapshot is not written", shard=shard, waited_s=timeout_s)
+
 
 def run_decider(
     name: str,
@@ -231,9 +238,8 @@ def run_decider(
 
     Who waits at `asked` looks at the state of the first shard that this process leads.
     """
-    package = type(decider).__module__.partition(".")[0]
     try:
-        snapshots = open_snapshots(name, settings, codec, package)
+        snapshots = open_snapshots(name, settings, codec)
     except StoreError as error:
         sys.stderr.write(f"cannot start: GANGLINE_STORE_URL: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
@@ -271,7 +277,8 @@ def run_decider(
             context.health.beat()
             shards.serve(member, context)
         shards.close()
-        member.close()
+        member.close()  # others take over while the last snapshots are written
+        shards.settle(LAST_SNAPSHOT_S)
         return 0
 
     base: ServiceSettings = settings  # what `on_start` and its like are written for

@@ -233,6 +233,10 @@ class DecidingSettings(ServiceSettings):
     one, a takeover folds the whole log."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
     """A snapshot is written after so many events."""
+    snapshot_every_s: Annotated[float, Field(gt=0)] = 900.0
+    """A snapshot is written after so many seconds, if there were events; also at a stop."""
+    refold: bool = False
+    """Pass over all snapshots at a takeover and fold the whole log; then unset it again."""
 
 
 def _is_kafka_secret(key: str) -> bool:

@@ -1,8 +1,10 @@
 """Where a deciding service keeps its snapshots: the object store, below `snapshots/`.
 
-`snapshots/<prefix + service>/<shard>/<seq>.snapshot`, put whole or not at all; the newest three
-stay. What is beyond the one that is put goes too: who writes has read its whole log, so that is of
-a log that is no more (Kafka was set up anew), and would be the newest for ever.
+`snapshots/<prefix + service>/<shard>/<seq>.<state format>.snapshot`, put whole or not at all; the
+newest three of a format stay, and the newest one of each other format, from which the version
+before this one may have to take over. What is beyond the one that is put goes too: who writes has
+read its whole log, so that is of a log that is no more (Kafka was set up anew), and would be the
+newest for ever.
 A store that is away is not waited for long: the log holds everything, and a takeover is urgent.
 """
 
@@ -12,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from gangline_bus.snapshot import SnapshotCodec, Snapshots, code_hash
+from gangline_bus.snapshot import SnapshotCodec, SnapshotHeader, Snapshots
 from gangline_storage import ObjectStore, open_store
 from gangline_storage.retry import Retry
 from gangline_storage.s3_options import S3Options
@@ -36,13 +38,19 @@ class StoredSnapshots:
         for key in reversed(self._keys(service, shard)):
             yield self._store.get(key)
 
-    def put(self, service: str, shard: int, next_seq: int, data: bytes) -> None:
+    def put(self, header: SnapshotHeader, data: bytes) -> None:
         """Keep one, then remove the oldest ones, and those of another log."""
-        own = f"{self._folder(service, shard)}{next_seq:020d}.snapshot"
+        folder = self._folder(header.service, header.shard)
+        own = f"{folder}{header.next_seq:020d}.{header.state}.snapshot"
         self._store.put(own, data)
-        keys = self._keys(service, shard)
-        stay = [key for key in keys if key <= own][-KEPT:]
-        for key in set(keys).difference(stay):
+        keys = self._keys(header.service, header.shard)
+        formats: dict[str, list[str]] = {}
+        for key in keys:
+            if _seq(key) <= header.next_seq:
+                formats.setdefault(_format(key), []).append(key)
+        stay = {key for kept in formats.values() for key in kept[-1:]}
+        stay.update(formats[_format(own)][-KEPT:])
+        for key in set(keys) - stay:
             self._store.delete(key)
 
     def _keys(self, service: str, shard: int) -> list[str]:
@@ -52,26 +60,39 @@ class StoredSnapshots:
         return f"snapshots/{self._prefix}{service}/{shard}/"
 
 
+def _seq(key: str) -> int:
+    return int(key.rpartition("/")[2].partition(".")[0])
+
+
+def _format(key: str) -> str:
+    return key.rpartition("/")[2].partition(".")[2]
+
+
 def stored_snapshots(url: str, *, prefix: str = "") -> StoredSnapshots:
     """Those of a store. Raises StoreError for a URL that names none."""
     return StoredSnapshots(open_store(url, options=_IMPATIENT), prefix=prefix)
 
 
 def open_snapshots(
-    service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT], package: str
+    service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT]
 ) -> Callable[[], Snapshots[StateT] | None]:
     """What makes the snapshots of one shard; it gives None when no store is configured.
 
-    `package` is the service's: a snapshot of other code of it, of the bus or of the schemas is
-    passed over. Raises StoreError for a URL that names no store.
+    Raises StoreError for a URL that names no store.
     """
     if settings.store_url is None:
         return lambda: None
     kept = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
-    code = code_hash(package, "gangline_schemas", "gangline_bus")
 
     def run(work: Callable[[], None]) -> None:
-        # A daemon: a stop never waits for a snapshot.
+        # A daemon: a stop waits for the last snapshot for some seconds, see deciding.py.
         threading.Thread(target=work, name=f"snapshot-{service}", daemon=True).start()
 
-    return lambda: Snapshots(kept, codec, code=code, every=settings.snapshot_every, run=run)
+    return lambda: Snapshots(
+        kept,
+        codec,
+        every=settings.snapshot_every,
+        every_s=settings.snapshot_every_s,
+        refold=settings.refold,
+        run=run,
+    )

@@ -8,10 +8,15 @@ from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.model import Job
 from gangline_checkpoints.state import CheckpointState
 
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
 
 def codec() -> DataclassCodec[CheckpointState]:
     """Implements `SnapshotCodec[CheckpointState]`; what was reported is read from the stream."""
-    return DataclassCodec(CheckpointState, left_out={"reports"}, mutable={"jobs": _copy})
+    return DataclassCodec(
+        CheckpointState, version=VERSION, left_out={"reports"}, mutable={"jobs": _copy}
+    )
 
 
 def _copy(job: Job) -> Job:

@@ -7,9 +7,15 @@ from dataclasses import replace
 from gangline_bus.state_json import DataclassCodec
 from gangline_faults.state import FaultState
 
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
 
 def codec() -> DataclassCodec[FaultState]:
     """Implements `SnapshotCodec[FaultState]`; what was heard is soft and lost with the process."""
     return DataclassCodec(
-        FaultState, left_out={"listening"}, mutable={"nodes": replace, "gangs": replace}
+        FaultState,
+        version=VERSION,
+        left_out={"listening"},
+        mutable={"nodes": replace, "gangs": replace},
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-from gangline_bus.snapshot import code_hash
 from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
 from gangline_gateway.config import Settings
@@ -85,8 +84,7 @@ def _views(settings: Settings) -> ViewSnapshots | None:
     if settings.store_url is None:
         return None
     store = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
-    code = code_hash("gangline_gateway", "gangline_schemas", "gangline_bus")
-    return ViewSnapshots(store, code=code, every=settings.snapshot_every)
+    return ViewSnapshots(store, every=settings.snapshot_every)
 
 
 def _door(settings: Settings) -> SchedulerDoor:

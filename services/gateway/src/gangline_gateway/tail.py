@@ -184,7 +184,7 @@ class Tail:
 
     def _snapshot(self) -> None:
         """Write one when it is due."""
-        if self._views is None or self._since < self._views.every:
+        if self._views is None or not self._views.due(self._since):
             return
         self._since = 0
         with self._lock:

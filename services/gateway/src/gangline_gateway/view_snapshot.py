@@ -3,13 +3,14 @@
 As those of the deciders (gangline_bus.snapshot) one is a help and never a truth: whatever is wrong
 with it, it is passed over with a warning, for an older one or for the whole logs.
 
-Writing, by the tail when `every` records of logs came since the last one: it copies the facts
+Writing, by the tail when `every` records of logs came since the last one, or some and `every_s`
+passed: it copies the facts
 (frozen values: a copy of the dicts) and where in each partition they stand; elsewhere (`run`: a
 thread) they are dumped, compressed and put. Several gateways write to one place: what they fold is
 the same.
 
 Restoring, newest first
-1. The bytes are whole (sha256) and are of this format and code.
+1. The bytes are whole (sha256) and are of this format and of a view that is read here.
 2. It is of these logs: at each log's mark stands the record that the snapshot names.
 3. The tail folds each partition from its mark on. Records before it are known, those of streams
    too: a submission that was folded again would bring back a job that was forgotten.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +28,7 @@ import structlog
 
 from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.snapshot import (
+    EVERY_S,
     FORMAT,
     SnapshotHeader,
     SnapshotRefused,
@@ -39,6 +42,8 @@ from gangline_gateway.live_model import LiveFacts
 
 log = structlog.get_logger(__name__)
 NAME = "gateway"
+VERSION = 1
+"""The format of the view: docs/guides/upgrades.md says when to count it up."""
 _POLL_S, _POLLS = 0.5, 20
 
 
@@ -55,6 +60,11 @@ class View(LiveFacts):
     """The facts, and where they stand: `marks` by `topic/partition`."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
+
+
+def codec() -> DataclassCodec[View]:
+    """How the view is kept."""
+    return DataclassCodec(View, version=VERSION)
 
 
 class Marks:
@@ -108,15 +118,16 @@ class ViewSnapshots:
         self,
         store: SnapshotStore,
         *,
-        code: str,
         every: int,
+        every_s: float = EVERY_S,
         run: Callable[[Callable[[], None]], object] = _in_thread,
     ) -> None:
-        self.every = every
+        self._every = every
+        self._every_s = every_s
+        self._written_s = time.monotonic()
         self._store = store
-        self._code = code
         self._run = run
-        self._codec = DataclassCodec(View)
+        self._codec = codec()
         self._writing = False
 
     def restore(
@@ -140,8 +151,14 @@ class ViewSnapshots:
                 return view
         return None
 
+    def due(self, came: int) -> bool:
+        """Whether to write one, so many records after the last one."""
+        age_s = time.monotonic() - self._written_s
+        return came >= self._every or (came > 0 and age_s > self._every_s)
+
     def write(self, facts: LiveFacts, marks: Mapping[str, Mark]) -> None:
         """Keep facts that nobody changes any more, unless others are still being written."""
+        self._written_s = time.monotonic()
         if self._writing:
             return
         self._writing = True
@@ -151,12 +168,12 @@ class ViewSnapshots:
     def _write(self, view: View) -> None:
         seq = sum(mark.next for mark in view.marks.values())
         header = SnapshotHeader(
-            format=FORMAT, code=self._code, service=NAME, shard=0,
+            format=FORMAT, state=VERSION, form=self._codec.form, service=NAME, shard=0,
             next_seq=seq, writer_epoch=0, offset=0, last="",
         )  # fmt: skip
         try:
             data = pack(header, self._codec.dump(vars(view)))
-            self._store.put(NAME, 0, seq, data)
+            self._store.put(header, data)
         except Exception as error:  # noqa: BLE001 - the next one may succeed; nothing rests on it
             log.warning("snapshot not written", reason=f"{type(error).__name__}: {error}"[:500])
         else:
@@ -174,9 +191,11 @@ class ViewSnapshots:
         self, data: bytes, bus: Bus, logs: list[TopicPartition], beat: Callable[[], None]
     ) -> View:
         header, lines = unpack(data)
-        if (header.format, header.code, header.service) != (FORMAT, self._code, NAME):
-            raise SnapshotRefused("it is of another version or service")
-        view = self._codec.load(counted(lines, beat))
+        if (header.format, header.service) != (FORMAT, NAME):
+            raise SnapshotRefused("it is of another format or service")
+        if not self._codec.reads(header.state, header.form):
+            raise SnapshotRefused(f"its state format {header.state} is not one that is read here")
+        view = self._codec.load(counted(lines, beat), header.state)
         marks = Marks(view.marks)
         known = {place: mark for place in logs if (mark := marks.of(place)) is not None}
         _check(bus, known)

@@ -8,10 +8,13 @@ from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
 from gangline_quota.state import State
 
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
 
 def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; all of the state is facts."""
-    return DataclassCodec(initial)
+    return DataclassCodec(initial, version=VERSION)
 
 
 def canonical(state: State, known: Fields | None = None) -> bytes:

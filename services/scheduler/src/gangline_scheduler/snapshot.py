@@ -29,10 +29,13 @@ DERIVED = frozenset(
 CONFIGURED = frozenset({"levels", "mix_from"})
 ORDERS = frozenset({"pending", "live"})
 
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
 
 def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; `initial` is the decider's, with its levels and order."""
-    return DataclassCodec(initial, left_out=DERIVED | CONFIGURED, rebuild=rebuild)
+    return DataclassCodec(initial, version=VERSION, left_out=DERIVED | CONFIGURED, rebuild=rebuild)
 
 
 def rebuild(state: State) -> None:
