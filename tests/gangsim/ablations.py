@@ -14,6 +14,7 @@ from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
 from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartition
+from gangline_checkpoints import evolve as checkpoints_evolve
 from gangline_checkpoints import perform as checkpoints_perform
 from gangline_checkpoints import references
 from gangline_checkpoints import state as checkpoints_state
@@ -168,7 +169,7 @@ def _submitted_anew(state: QuotaState, submitted: JobSubmitted, at: datetime) ->
     return _submitted(replace(state, active={}, ended={}), submitted, at)
 
 
-_note_attempt = checkpoints_state._note_attempt
+_note_attempt = checkpoints_evolve._note_attempt
 _submitted = quota_decide._submitted
 
 
@@ -224,7 +225,7 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "attempt-check": Ablation(
         "an older attempt commits no checkpoint",
-        _patched((checkpoints_state, "_note_attempt", _note_any_attempt)),
+        _patched((checkpoints_evolve, "_note_attempt", _note_any_attempt)),
         ("late", "agent.crash"),
     ),
     "all-ranks": Ablation(

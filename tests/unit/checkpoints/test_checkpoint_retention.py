@@ -38,7 +38,8 @@ def running(keep: Retention, resume: CheckpointRef | None = None) -> DeciderRun[
 
 
 def steps(run: DeciderRun[CheckpointState], job_id: str = JOB) -> list[int]:
-    return [kept.id.step for kept in run.state.jobs[job_id].kept]
+    job = run.state.find(job_id)
+    return [] if job is None else [kept.id.step for kept in job.kept]
 
 
 def test_the_newest_n_are_kept_and_the_rest_deleted() -> None:

@@ -41,7 +41,7 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
     """
     job_id = event.job_id
     job = state.jobs.get(job_id, Job())
-    if job_id in state.ended or event.attempt <= job.attempt:
+    if job_id in state.ended or job_id in state.archive or event.attempt <= job.attempt:
         return []
     prefix = job_prefix(event.team, job_id, event.spec)
     noted = AttemptNoted(
@@ -90,7 +90,7 @@ def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
     What a user restores is held as well: the gang that stops for it may save, and so push it out.
     """
     job_id, point = event.job_id, event.checkpoint
-    job = state.jobs.get(job_id)
+    job = state.find(job_id)
     if job is None or point is None or point.job_id != job_id:
         return []
     step_id = StepId(point.attempt, point.step)
@@ -130,13 +130,14 @@ def release(state: CheckpointState, event: GangReleased, at: datetime) -> list[D
 
 def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decision]:
     """A node could not start the attempt from a checkpoint of ours, as one object of it is bad."""
-    job = state.jobs.get(event.job_id)
+    job = state.find(event.job_id)
     if job is None:
         return []
     owners = {event.job_id} | ({job.resume.job_id} if job.resume is not None else set())
-    for owner in sorted(owners & state.jobs.keys()):
-        for kept in state.jobs[owner].kept:
-            prefix = checkpoint_prefix(state.jobs[owner].prefix, kept.id.attempt, kept.id.step)
+    for owner in sorted(owners):
+        found = state.find(owner) or Job()
+        for kept in found.kept:
+            prefix = checkpoint_prefix(found.prefix, kept.id.attempt, kept.id.step)
             if kept.healthy and key.rpartition("/")[0] == prefix:
                 corrupted = CheckpointCorrupted(
                     job_id=owner,
@@ -145,10 +146,7 @@ def damaged(state: CheckpointState, event: WorkerExited, key: str) -> list[Decis
                     key=key,
                     reason=f"node {event.node_id} did not find the bytes that were committed",
                 )
-                return [
-                    Decision(owner, event)
-                    for event in references.corrupted(state.jobs[owner], corrupted)
-                ]
+                return [Decision(owner, event) for event in references.corrupted(found, corrupted)]
     return []
 
 

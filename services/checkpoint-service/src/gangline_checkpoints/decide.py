@@ -44,9 +44,10 @@ from gangline_checkpoints import (
     scrubs,
 )
 from gangline_checkpoints.closing import abandoned
+from gangline_checkpoints.evolve import apply
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.scrubbing import Scrubbing
-from gangline_checkpoints.state import GRACE_S, CheckpointState, apply
+from gangline_checkpoints.state import GRACE_S, CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gangline_bus.decision import Decision
 from gangline_checkpoints import references
-from gangline_checkpoints.model import Kept, StepId
+from gangline_checkpoints.model import Job, Kept, StepId
 from gangline_checkpoints.policy.retention import surplus
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import CheckpointDeleted
@@ -28,7 +28,7 @@ def deletions(
 
     `known` is what the scheduler names now, None: the same as before. `over`: the job ends.
     """
-    job = state.jobs[job_id]
+    job = state.find(job_id) or Job()
     held = state.held(but_for=but_for).get(job_id, set())
     if held_now is not None and held_now.job_id == job_id:
         held.add(StepId(held_now.attempt, held_now.step))
@@ -57,7 +57,7 @@ def no_longer_held(
     held_now: CheckpointRef | None = None,
 ) -> list[Decision]:
     """What another job kept only because this one, which holds `held_now`, had started from it."""
-    if resume is None or resume.job_id == job_id or resume.job_id not in state.jobs:
+    if resume is None or resume.job_id == job_id:
         return []
-    kept = state.jobs[resume.job_id].kept
-    return deletions(state, resume.job_id, kept, but_for=job_id, held_now=held_now)
+    owner = state.find(resume.job_id) or Job()
+    return deletions(state, resume.job_id, owner.kept, but_for=job_id, held_now=held_now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gangline_checkpoints import references
-from gangline_checkpoints.model import Job, StepId
+from gangline_checkpoints.model import Job, Scrub, StepId
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
@@ -38,9 +38,14 @@ def violations(state: CheckpointState) -> list[str]:
             if kept.healthy != ((job_id, *kept.id) in state.right)
         ]
     read = state.scrubbing
-    if read is not None and (read.job_id, *read.id) not in state.right:
+    if read is not None and not _is_healthy(state, read):
         found.append(f"{read.job_id}: {read.id} is read again and is not healthy")
     return found
+
+
+def _is_healthy(state: CheckpointState, read: Scrub) -> bool:
+    job = state.find(read.job_id) or Job()
+    return any(kept.healthy and kept.id == read.id for kept in job.kept)
 
 
 def log_violations(events: Iterable[Event]) -> list[str]:

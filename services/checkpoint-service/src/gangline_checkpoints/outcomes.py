@@ -13,6 +13,7 @@ from gangline_checkpoints.model import (
     Away,
     Corrupt,
     Effect,
+    Job,
     Kept,
     Refused,
     Removed,
@@ -85,7 +86,7 @@ def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> 
         reason=found.reason,
     )
     if isinstance(effect, Scrub):
-        job = state.jobs[job_id]
+        job = state.find(job_id) or Job()
         events = references.corrupted(job, corrupted)
         kept = references.after(job.kept, events)
         return [

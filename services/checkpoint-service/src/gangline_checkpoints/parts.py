@@ -51,7 +51,7 @@ def _written(
     job_id, step_id = shard.job_id, StepId(shard.attempt, shard.step)
     if job_id in state.ended:
         return []
-    job = state.jobs.get(job_id)
+    job = state.find(job_id)
     if job is None:
         return _begun(state, job_id, Job(), step_id, place)
     if _known(state, job, shard):

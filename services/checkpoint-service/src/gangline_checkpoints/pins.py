@@ -14,7 +14,7 @@ def change(state: CheckpointState, asked: PinAdmitted) -> list[Decision]:
 
     What is damaged or gone is not pinned: the gateway told the user.
     """
-    job_id, job = asked.job_id, state.jobs.get(asked.job_id)
+    job_id, job = asked.job_id, state.find(asked.job_id)
     if job is None:
         return []
     of_step = [item for item in job.kept if item.step == asked.step]

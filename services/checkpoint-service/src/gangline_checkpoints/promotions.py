@@ -53,7 +53,8 @@ def found(
         place = (run.validates.job_id, run.validates.attempt, run.validates.step)
     if place is None:
         return []
-    owner = state.jobs.get(place[0], Job())  # nothing may be left of a job that ended
+    known = state.find(place[0])
+    owner = known or Job()  # nothing may be left of a job that ended
     job_id, step_id = place[0], StepId(*place[1:])
     refusal = _refusal(owner, run, step_id, end)
     at = {"job_id": job_id, "attempt": step_id.attempt, "step": step_id.step, "run": run_id}
@@ -62,7 +63,7 @@ def found(
         if refusal is None
         else PromotionRefused.model_validate({**at, "reason": refusal})
     )
-    if job_id not in state.jobs:
+    if known is None:
         return [Decision(job_id, event)]
     kept = owner.kept if refusal is not None else owner.kept_with(step_id, promoted=True)
     return [Decision(job_id, event), *deletions(state, job_id, kept, but_for=run_id)]
