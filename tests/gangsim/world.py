@@ -299,7 +299,7 @@ class World:
                 quiet_since_s = self.engine.now_s
             elif self.engine.now_s - quiet_since_s >= QUIET_S:
                 # The watch has decoded every record of the logs, and no decider its own.
-                with _patched((fold, "decode", lambda record: self.receive(record).envelope)):
+                with _patched((fold, "decode", lambda record, **_: self.receive(record).envelope)):
                     ending.check(self)
                 if self.plan.seed % TIDY_EVERY == 0:
                     self._until(self.engine.now_s + TIDY_S)

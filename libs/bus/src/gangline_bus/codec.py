@@ -19,14 +19,17 @@ from pydantic import ValidationError
 
 from gangline_bus.input_places import HEADER as INPUTS
 from gangline_bus.ports import Headers, OutRecord, Record
+from gangline_bus.unknown import count_unknown
 from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
-from gangline_schemas.catalog import event_types, topic_of
+from gangline_schemas.catalog import catalog, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.secrets import redact
 
 CONTENT_TYPE = "application/json"
 _MAX_ATTRIBUTE_BYTES = 1024
 _MAX_HEADERS = 64
+_FIELD = {"extra_forbidden"}
+_VALUE = {"enum", "literal_error"}
 
 
 class UndecodableError(Exception):
@@ -46,6 +49,13 @@ class UndecodableError(Exception):
         self.reason = reason
         self.attributes = dict(attributes or {})
         self.fields = fields
+
+
+class FromLaterError(UndecodableError):
+    """Nothing is wrong but that this version does not know its type, or a value of an enum.
+
+    Also a field, where the reader asked for its own log.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,12 @@ def encode(
     return OutRecord(topic, chosen.encode(), envelope.data.encode(), tuple(headers), partition)
 
 
-def decode(record: Record) -> Envelope:
-    """The event of a record. Raises UndecodableError, which says what is wrong and where."""
+def decode(record: Record, *, own: bool = False) -> Envelope:
+    """The event of a record. Raises UndecodableError, which says what is wrong and where.
+
+    A field that this version does not know is ignored. In its `own` log it is an error: a state
+    must not be made of half of what its events say.
+    """
     if record.damage:
         raise UndecodableError(record.damage)
     attributes = _attributes(record.headers)
@@ -96,7 +110,9 @@ def decode(record: Record) -> Envelope:
         raise UndecodableError("ce_specversion must be 1.0", attributes=attributes)
     model = event_types().get(attributes["ce_type"])
     if model is None:
-        raise UndecodableError("ce_type is not a published type", attributes=attributes)
+        if not own:
+            count_unknown(record.topic, attributes["ce_type"], "type")
+        raise FromLaterError("ce_type is not a published type", attributes=attributes)
     if not record.topic.endswith(topic_of(model.type).value):  # before it stands the prefix
         raise UndecodableError(
             f"ce_type {model.type} belongs to {topic_of(model.type).value}, not to this topic",
@@ -107,7 +123,7 @@ def decode(record: Record) -> Envelope:
         source=attributes["ce_source"],
         time=_time(attributes, record.timestamp_ms),
         subject=attributes.get("ce_subject", ""),
-        data=_data(model, record.value, attributes),
+        data=_data(model, record, attributes, own=own),
         traceparent=attributes.get("traceparent"),
         position=_position(attributes),
     )
@@ -125,16 +141,27 @@ def record_time(timestamp_ms: int) -> datetime:
     raise UndecodableError(f"the record's own time is not in the years {YEARS}")
 
 
-def _data(model: type[Event], value: bytes, attributes: Mapping[str, str]) -> Event:
+def _data(model: type[Event], record: Record, attributes: Mapping[str, str], *, own: bool) -> Event:
+    # Logs are few and their writers known, so unknown fields are looked for; streams are not.
+    strict = own or catalog()[topic_of(model.type)].kind == "log"
+    found: type[UndecodableError] = UndecodableError
     try:
-        return model.decode(value)
+        return model.model_validate_json(record.value) if strict else model.decode(record.value)
     except ValidationError as error:
+        kinds = {item["type"] for item in error.errors(include_url=False, include_input=False)}
+        if not own and kinds == _FIELD:
+            count_unknown(record.topic, model.type, "field")
+            return model.decode(record.value)
+        if kinds <= _FIELD | _VALUE:
+            found = FromLaterError
+            if not own:
+                count_unknown(record.topic, model.type, "value")
         fields = field_errors(error)
         shown = redact("; ".join(f"{item.field}: {item.message}" for item in fields[:5]))
         reason = f"{model.type}: {shown}"
     except Exception as error:  # noqa: BLE001 - whatever a validator raises, others must be read
         fields, reason = (), f"{model.type}: cannot be read ({type(error).__name__})"
-    raise UndecodableError(reason, attributes=attributes, fields=fields)
+    raise found(reason, attributes=attributes, fields=fields)
 
 
 def event_type(headers: Headers) -> str | None:

@@ -33,7 +33,14 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from gangline_bus.codec import Received, UndecodableError, encode, event_type, receive
+from gangline_bus.codec import (
+    FromLaterError,
+    Received,
+    UndecodableError,
+    encode,
+    event_type,
+    receive,
+)
 from gangline_bus.decision import (
     Decider,
     Decision,
@@ -61,6 +68,7 @@ from gangline_bus.ports import Bus, BusError, BusUnavailable, OutRecord, Record,
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
+from gangline_schemas.catalog import catalog
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 
 log = structlog.get_logger(__name__)
@@ -114,6 +122,9 @@ class DeciderLoop(Generic[StateT]):
         self._log_topic = self.names.name(decider.log)
         self._place = TopicPartition(self._log_topic, self.settings.shard)
         self._group = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}.inputs"
+        self._logs = {
+            self.names.name(topic) for topic, entry in catalog().items() if entry.kind == "log"
+        }
         self._signals = {self.names.name(topic) for topic in decider.signals}
         self._dlq_limit = DlqLimit(self.settings.dlq_limit)
         self._submitted: set[str] = set()
@@ -294,6 +305,8 @@ class DeciderLoop(Generic[StateT]):
         )
         if self._decide(refused, now, out, traceparent=attributes.get("traceparent")):
             return
+        if isinstance(error, FromLaterError) and record.topic in self._logs:
+            return  # it is counted, and the log keeps it
         if self._dlq_limit.keeps(record, error, now):
             out.append(refused_record(record, error, dlq=self.names.dlq(record.topic)))
 

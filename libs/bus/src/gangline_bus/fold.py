@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.codec import FromLaterError, UndecodableError, decode
 from gangline_bus.decision import Decider, Decision
 from gangline_bus.input_places import named_inputs
 from gangline_bus.ports import Bus, Record, TopicPartition
@@ -203,7 +203,12 @@ def records_between(
 
 def _read(record: Record) -> tuple[Envelope, LogPosition]:
     try:
-        envelope = decode(record)
+        envelope = decode(record, own=True)
+    except FromLaterError as error:
+        raise LogBroken(
+            f"{_where(record)}: {error.reason}. A later version wrote it: start that version "
+            "again; see 'Rollback' in docs/guides/upgrades.md"
+        ) from error
     except UndecodableError as error:
         raise LogBroken(f"{_where(record)}: {error.reason}") from error
     position = envelope.position
