@@ -29,6 +29,7 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import RestartCause, RestartPolicy
+from gangline_schemas.memory import REMEMBERED
 
 
 def only_failure(events: Sequence[Event]) -> GangFailed:
@@ -213,6 +214,20 @@ def test_nothing_is_kept_of_a_job_that_ended() -> None:
     assert run.feed(allocated()) == []
     assert run.feed(exited(1, code=1)) == []
     assert run.feed(released()) == []
+
+
+def test_ended_jobs_are_forgotten_by_the_rule_and_not_sooner() -> None:
+    run = fault_run()
+    run.feed(joined("n1"))
+    run.feed(joined("n2"))
+    for number in range(1100):
+        run.feed(allocated(job_id=f"job-{number}"))
+        run.feed(ended(f"job-{number}"))
+    assert run.feed(allocated(job_id="job-0")) == [], "a late duplicate"
+    run.now += REMEMBERED + timedelta(seconds=1)
+    run.feed(allocated(job_id="last"))
+    run.feed(ended("last"))
+    assert list(run.state.ended) == ["last"]
 
 
 def test_an_exit_that_was_noted_by_a_clock_ahead_is_still_judged() -> None:

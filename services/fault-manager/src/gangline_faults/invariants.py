@@ -27,7 +27,8 @@ def violations(state: FaultState) -> list[str]:
     ]
     found += [
         f"{job_id}: has ended but has a history or an open incident"
-        for job_id in sorted({*state.histories, *state.incidents} & {*state.ended})
+        for job_id in sorted({*state.histories, *state.incidents})
+        if job_id in state.ended
     ]
     found += [
         f"{node_id}: incarnation {node.incarnation} is both current and past"

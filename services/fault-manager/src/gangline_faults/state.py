@@ -44,7 +44,6 @@ from gangline_schemas.memory import forget_old
 
 PAST_INCARNATIONS = 32
 LEFT_NODES = 1000
-ENDED_JOBS = 1000
 EARLY_EXITS = 8
 FLAGS_OF_A_JOB = 64
 FLAGGED_JOBS = 1000
@@ -59,8 +58,8 @@ class FaultState:
     the newest failures of each node, `distrusted` when it was last kept from new gangs. `asked` is
     when each job was last asked to save for a sign. `flags` are the blocks of data that each of the
     newest flagged jobs goes without. `gone`: nodes that failed or left, and when, oldest first;
-    they are forgotten by the rule of gangline_schemas.memory. `ended` is a bounded memory of
-    finished jobs, so that a late duplicate brings none back.
+    they are forgotten by the rule of gangline_schemas.memory. `ended`: finished jobs, and when, by
+    the same rule, so that a late duplicate brings none back.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class FaultState:
     early: dict[tuple[str, int], tuple[NotedExit, ...]] = field(default_factory=dict)
     settling: dict[str, None] = field(default_factory=dict)
     gone: dict[str, datetime] = field(default_factory=dict)
-    ended: dict[str, None] = field(default_factory=dict)
+    ended: dict[str, datetime] = field(default_factory=dict)
     listening: Listening = field(default_factory=Listening)
 
 
@@ -97,7 +96,7 @@ def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901,
         case GangWatched():
             _watch_gang(state, event)
         case GangUnwatched():
-            _unwatch_gang(state, event)
+            _unwatch_gang(state, event, at)
         case ExitNoted():
             _note_exit(state, event)
         case GangFailed():
@@ -200,7 +199,7 @@ def _watch_gang(state: FaultState, event: GangWatched) -> None:
         del state.early[key]
 
 
-def _unwatch_gang(state: FaultState, event: GangUnwatched) -> None:
+def _unwatch_gang(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
     state.listening.gangs.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
@@ -219,9 +218,9 @@ def _unwatch_gang(state: FaultState, event: GangUnwatched) -> None:
     state.incidents.pop(event.job_id, None)
     for key in [key for key in state.early if key[0] == event.job_id]:
         del state.early[key]
-    state.ended[event.job_id] = None
-    while len(state.ended) > ENDED_JOBS:
-        del state.ended[next(iter(state.ended))]
+    state.ended.pop(event.job_id, None)
+    state.ended[event.job_id] = at
+    forget_old(state.ended, lambda ended_at: ended_at, at)
 
 
 def _note_exit(state: FaultState, event: ExitNoted) -> None:
@@ -352,7 +351,7 @@ def fingerprint(state: FaultState) -> str:
             for (job_id, attempt), noted in state.early.items()
         },
         "settling": sorted(state.settling),
-        "ended": list(state.ended),
+        "ended": [[job_id, at.isoformat()] for job_id, at in state.ended.items()],
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()
