@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes, rows_of, write_part
+from checkpoint_scene import (
+    JOB,
+    PREFIX,
+    allocated,
+    checkpoint_run,
+    part,
+    resumes,
+    rows_of,
+    write_part,
+)
 from decider_run import START, DeciderRun
 from gangline_checkpoints.model import (
     Away,
@@ -25,7 +34,12 @@ from gangline_checkpoints.model import (
 )
 from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
-from gangline_schemas.checkpoint import CommitRecord, commit_key
+from gangline_schemas.checkpoint import (
+    MAX_MANIFEST_BYTES,
+    MAX_MANIFESTS_BYTES,
+    CommitRecord,
+    commit_key,
+)
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -238,6 +252,20 @@ def test_a_save_that_is_long_in_reading_holds_up_no_other(scene: Scene) -> None:
         assert not long.done()
         store.let_go.set()
         assert isinstance(long.result(), Verified)
+
+
+def test_manifests_that_are_too_much_for_memory_are_refused_unread(tmp_path: Path) -> None:
+    ranks = MAX_MANIFESTS_BYTES // MAX_MANIFEST_BYTES + 1
+    shards = []
+    for rank in range(ranks):
+        written = part(rank, world_size=ranks)
+        large = written.manifest.model_copy(update={"size_bytes": MAX_MANIFEST_BYTES})
+        shards.append(written.model_copy(update={"manifest": large}))
+    empty = LocalStore(tmp_path / "store")
+    effect = Verify(JOB, PREFIX, StepId(1, 20), ranks, tuple(shards), tries=0)
+    outcome = StorePerformer(empty)("verify", effect)
+    assert isinstance(outcome, Refused)
+    assert f"above {MAX_MANIFESTS_BYTES}" in outcome.reason
 
 
 def test_of_several_damaged_files_that_of_the_first_rank_is_named(scene: Scene) -> None:

@@ -53,8 +53,10 @@ ITEM_BYTES: Mapping[str, int] = {
 """What an element of each dtype takes; tensors of others are in no checkpoint."""
 EACH_COPY_BYTES = 64 * 1024
 """Of a block that several ranks hold alike, each writes it whole up to this size; a part above."""
-MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 """A larger one is not read, so its checkpoint is never committed."""
+MAX_MANIFESTS_BYTES = 1024 * 1024 * 1024
+"""Of all ranks together; a checkpoint with more is never committed. A slice takes about 250."""
 
 MAX_PARTS = 1_000_000
 """Slices, or chunks, of one rank: as many as a manifest of that size can name."""
@@ -166,6 +168,11 @@ def job_prefix(team: str, job_id: str, spec: JobSpec) -> str:
     """Where all checkpoints of a job lie; always below the team's own prefix."""
     path = (spec.checkpoint.path or "").removeprefix("s3://").strip("/")
     return f"teams/{team}/{path}/{job_id}" if path else f"teams/{team}/checkpoints/{job_id}"
+
+
+def team_of(prefix: str) -> str:
+    """The team below whose own prefix a job's checkpoints lie."""
+    return prefix.split("/")[1]
 
 
 def checkpoint_prefix(prefix: str, attempt: int, step: int) -> str:

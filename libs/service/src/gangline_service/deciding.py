@@ -15,18 +15,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NoReturn, TypeVar
 
 import structlog
 
 from gangline_bus.decider import DeciderLoop, LoopSettings, wait_for_bus
-from gangline_bus.decision import Decider, EffectDone
+from gangline_bus.decision import Decider
 from gangline_bus.fold import Interrupted, Progress
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus, BusError, BusUnavailable, Member
@@ -36,6 +34,7 @@ from gangline_storage import StoreError
 
 from .asking import Asked
 from .lifecycle import Context, run
+from .performing import ThreadPerformer
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
@@ -48,7 +47,6 @@ LOST_LIMIT_S = 1.0
 LAST_SNAPSHOT_S = 5.0
 _BUS_ATTEMPTS = 60
 _FOLD_BEAT_S = 0.5
-_PERFORMER_THREADS = 4
 
 
 def connect(settings: ServiceSettings, service: str) -> KafkaBus:
@@ -77,35 +75,6 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
     context.health.set("bus", ok=False, detail="waiting for the bus")
     wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
     context.health.set("bus", ok=True)
-
-
-class ThreadPerformer:
-    """Performs effects in a few threads. An error of the performer ends the process."""
-
-    def __init__(self, perform: Callable[[str, object], object]) -> None:
-        self._perform = perform
-        self._pool = ThreadPoolExecutor(_PERFORMER_THREADS, thread_name_prefix="effect")
-        self._done: queue.SimpleQueue[EffectDone | BaseException] = queue.SimpleQueue()
-
-    def submit(self, key: str, effect: object) -> None:
-        """Start the work of a key."""
-        self._pool.submit(self._run, key, effect)
-
-    def completed(self) -> list[EffectDone]:
-        """What was finished since the last call; raises what the performer raised."""
-        found: list[EffectDone] = []
-        while not self._done.empty():
-            item = self._done.get()
-            if isinstance(item, BaseException):
-                raise item
-            found.append(item)
-        return found
-
-    def _run(self, key: str, effect: object) -> None:
-        try:
-            self._done.put(EffectDone(key, self._perform(key, effect)))
-        except Exception as error:  # noqa: BLE001  (raised again in the loop's thread)
-            self._done.put(error)
 
 
 class _Watchdog:
@@ -231,11 +200,13 @@ def run_decider(
     codec: SnapshotCodec[StateT],
     *,
     performer: Callable[[str, object], object] | None = None,
+    share: Callable[[object], str] = lambda _: "",
     on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
     asked: Asked[StateT] | None = None,
 ) -> NoReturn:
-    """Run a decider as this process's life. `performer(key, effect)` runs in a thread pool.
+    """Run a decider as this process's life. `performer(key, effect)` runs in a few threads.
 
+    These are shared out fairly among the names that `share(effect)` gives (performing.py).
     Who waits at `asked` looks at the state of the first shard that this process leads.
     """
     try:
@@ -252,7 +223,7 @@ def run_decider(
         wait_for_topics(bus, names, context)
         if on_start is not None:
             on_start(bus, context)
-        threads = None if performer is None else ThreadPerformer(performer)
+        threads = None if performer is None else ThreadPerformer(performer, share)
 
         clock = SteadyClock()
 

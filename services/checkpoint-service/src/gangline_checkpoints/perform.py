@@ -6,12 +6,15 @@ only if absent and compared if present, deleting what is gone is no error.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from pydantic import ValidationError
@@ -34,8 +37,10 @@ from gangline_checkpoints.model import (
 )
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
 from gangline_checkpoints.policy.chunks import OwnBytes, own_chunks, reference_problem
+from gangline_checkpoints.policy.pieces import Piece, Pieces
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
+    MAX_MANIFESTS_BYTES,
     Chunk,
     CommitRecord,
     RankManifest,
@@ -43,6 +48,7 @@ from gangline_schemas.checkpoint import (
     commit_key,
     manifest_name,
     shard_name,
+    team_of,
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_storage import (
@@ -60,6 +66,8 @@ log = structlog.get_logger(__name__)
 _NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_LARGE_BYTES = 64 * 1024 * 1024
+"""Of checkpoints whose manifests hold more, one at a time has them in memory."""
 
 
 class _Mismatch(Exception):
@@ -68,6 +76,11 @@ class _Mismatch(Exception):
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
         self.outcome = Corrupt(key, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    tensors: tuple[Piece, ...]
 
 
 class StorePerformer:
@@ -95,6 +108,7 @@ class StorePerformer:
         self._pause = pause
         self._pace = pace or Pace()
         self._scrubs = threading.Lock()
+        self._large = threading.Lock()
         self._known = KnownChunks()
 
     def __call__(self, key: str, effect: object) -> Outcome:
@@ -129,13 +143,12 @@ class StorePerformer:
         began = time.monotonic()
         try:
             with ThreadPoolExecutor(self._files_at_once, thread_name_prefix="verify") as readers:
-                manifests = [*readers.map(self._manifest, effect.shards)]
+                manifests = self._agreeing(effect, readers)
+                if isinstance(manifests, str):
+                    return Refused(manifests)
                 deque(readers.map(self._check_bytes, effect.shards, manifests), maxlen=0)
         except _Mismatch as error:
             return error.outcome
-        problem = coverage_problem(manifests)
-        if problem is not None:
-            return Refused(problem)
         try:
             referred = self._referred(effect, manifests)
         except _Mismatch as error:
@@ -156,6 +169,20 @@ class StorePerformer:
             whole_bytes=size_bytes + elsewhere if referred else None,
             refers=tuple(sorted({step for item in manifests for step in item.refers})),
         )
+
+    def _agreeing(self, effect: Verify, readers: ThreadPoolExecutor) -> list[RankManifest] | str:
+        """The manifests without their slices, which are whole together; or what is wrong.
+
+        Memory: about the manifests' bytes. Of checkpoints with many of them one at a time is read.
+        """
+        size_bytes = sum(shard.manifest.size_bytes for shard in effect.shards)
+        if size_bytes > MAX_MANIFESTS_BYTES:
+            return f"its manifests hold {size_bytes} bytes, above {MAX_MANIFESTS_BYTES}"
+        with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
+            pieces = Pieces()
+            found = [*readers.map(partial(self._manifest, pieces), effect.shards)]
+            problem = coverage_problem([own for _, own in found])
+        return problem or [manifest for manifest, _ in found]
 
     def _referred(
         self, effect: Verify, manifests: Sequence[RankManifest]
@@ -189,13 +216,16 @@ class StorePerformer:
             self._known.add(manifest, known)
         return known
 
-    def _manifest(self, written: CheckpointShardWritten) -> RankManifest:
+    def _manifest(
+        self, pieces: Pieces, written: CheckpointShardWritten
+    ) -> tuple[RankManifest, _Slices]:
         digest = written.manifest
         manifest = self._decoded(digest)
         problem = manifest_problem(manifest, written)
         if problem is not None:
             raise _Mismatch(digest.key, problem)
-        return manifest
+        slim = manifest.model_copy(update={"tensors": (), "state": {}, "metrics": {}})
+        return slim, _Slices(pieces.of(manifest.tensors))
 
     def _decoded(self, digest: ObjectDigest) -> RankManifest:
         if digest.size_bytes > MAX_MANIFEST_BYTES:
@@ -290,6 +320,13 @@ class StorePerformer:
         self._store.delete(commit_key(effect.prefix, attempt, step))
         folder = checkpoint_prefix(effect.prefix, attempt, step)
         return Removed(self._store.delete_prefix(f"{folder}/"))
+
+
+def share_of(effect: object) -> str:
+    """Whose work an effect is: its team's. What is read again slowly belongs to nobody."""
+    if isinstance(effect, Verify | Delete):
+        return team_of(effect.prefix)
+    return ""
 
 
 def commit_record(

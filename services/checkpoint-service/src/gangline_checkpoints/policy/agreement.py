@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gangline_checkpoints.policy.chunks import layout_problem
 from gangline_checkpoints.policy.overlap import overlap_problem
+from gangline_checkpoints.policy.pieces import Slice, Slices
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     ITEM_BYTES,
@@ -32,12 +33,12 @@ def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) ->
     return layout_problem(manifest) or _file_problem(manifest.tensors, manifest.whole_bytes)
 
 
-def coverage_problem(manifests: Sequence[RankManifest]) -> str | None:
+def coverage_problem(manifests: Sequence[Slices]) -> str | None:
     """What keeps the slices of all ranks from covering each tensor exactly once, or None.
 
     A small slice may lie with several ranks.
     """
-    by_name: dict[str, list[TensorSlice]] = {}
+    by_name: dict[str, list[Slice]] = {}
     copies: set[SliceKey] = set()
     for manifest in manifests:
         own: set[SliceKey] = set()
@@ -71,7 +72,7 @@ def _file_problem(pieces: Sequence[TensorSlice], size_bytes: int) -> str | None:
     return None if end <= size_bytes else "names bytes past the end of its shard"
 
 
-def _tensor_problem(pieces: Sequence[TensorSlice]) -> str | None:
+def _tensor_problem(pieces: Sequence[Slice]) -> str | None:
     whole, dtype = pieces[0].global_shape, pieces[0].dtype
     filled = []
     for piece in pieces:

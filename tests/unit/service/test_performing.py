@@ -1,0 +1,100 @@
+"""Threads for effects are shared out fairly: nobody waits for the slow work of one team."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gangline_bus.decision import EffectDone
+from gangline_service.performing import ThreadPerformer
+
+WAIT_S = 30.0
+
+
+class Works:
+    """Effects that last until they are let end; an effect's share is its first letter."""
+
+    def __init__(self, threads: int) -> None:
+        self._changed = threading.Condition()
+        self._ended: set[str] = set()
+        self.begun: list[str] = []
+        self.performer = ThreadPerformer(self._perform, lambda it: str(it)[0], threads=threads)
+
+    def submit(self, *names: str) -> None:
+        for name in names:
+            self.performer.submit(name, name)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(done, WAIT_S), self.begun
+
+    def end(self, *names: str) -> None:
+        with self._changed:
+            self._ended.update(names)
+            self._changed.notify_all()
+
+    def _perform(self, key: str, effect: object) -> object:
+        with self._changed:
+            self.begun.append(key)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: key in self._ended or "*" in self._ended, WAIT_S)
+        if key.endswith("!"):
+            raise ValueError(key)
+        return effect
+
+
+@pytest.fixture
+def works() -> Iterator[Works]:
+    made = Works(threads=3)
+    yield made
+    made.end("*")
+
+
+def test_a_share_with_slow_work_leaves_a_thread_to_others(works: Works) -> None:
+    works.submit("a1", "a2", "a3", "a4")
+    works.until(lambda: len(works.begun) == 2)
+    works.submit("b1")
+    works.until(lambda: works.begun[2:] == ["b1"])
+
+
+def test_a_free_thread_takes_the_oldest_effect_of_the_share_with_the_fewest_threads(
+    works: Works,
+) -> None:
+    works.submit("a1", "a2", "a3")
+    works.until(lambda: len(works.begun) == 2)
+    works.submit("b1")
+    works.until(lambda: len(works.begun) == 3)
+    works.submit("b2", "c1")
+    works.end("a1")
+    works.until(lambda: works.begun[3:] == ["c1"])
+    works.end("c1")
+    works.until(lambda: len(works.begun) == 5)
+    assert sorted(works.begun[4:]) in (["a3"], ["b2"])
+
+
+def test_what_was_performed_comes_back_and_so_does_an_error(works: Works) -> None:
+    works.submit("a1")
+    works.end("a1")
+    found: list[EffectDone] = []
+
+    def came() -> bool:
+        found.extend(works.performer.completed())
+        return bool(found)
+
+    poll(came)
+    assert found == [EffectDone("a1", "a1")]
+    works.submit("b!")
+    works.end("b!")
+    with pytest.raises(ValueError, match="b!"):
+        poll(lambda: bool(works.performer.completed()))
+
+
+def poll(done: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(3000):
+        if done():
+            return
+        pause.wait(0.01)
+    raise AssertionError("nothing came")
