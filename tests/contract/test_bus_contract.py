@@ -15,6 +15,7 @@ from gangline_bus.ports import (
     Bus,
     BusError,
     Fenced,
+    Note,
     OutRecord,
     Reader,
     Record,
@@ -165,6 +166,21 @@ def test_a_transaction_of_offsets_alone(side: Side) -> None:
     place = TopicPartition(inputs, 0)
     writer.commit([], {place: 3}, f"{inputs}-group")
     assert bus.committed(f"{inputs}-group", [place]) == {place: 3}
+
+
+def test_a_note_is_kept_with_a_transaction(side: Side) -> None:
+    topic = side.create(partitions=2)
+    bus = side.connect()
+    place, group = TopicPartition(topic, 1), f"{topic}-notes"
+    assert bus.note(group, place) == ""
+    writer = bus.transactional_writer(f"{topic}-writer")
+    text = '{"é": ["' + "x" * 3900 + '"]}'
+    writer.commit([out(topic, "a")], {}, f"{topic}-group", Note(group, place, text))
+    assert side.connect().note(group, place) == text
+    writer.commit([], {}, f"{topic}-group")
+    assert side.connect().note(group, place) == text
+    writer.commit([], {TopicPartition(topic, 0): 1}, f"{topic}-group", Note(group, place, ""))
+    assert side.connect().note(group, place) == ""
 
 
 def test_unknown_offsets_are_none(side: Side) -> None:

@@ -23,7 +23,8 @@ from gangline_bus.fold import LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
 from gangline_bus.memory import Broker, Faults
-from gangline_bus.ports import Bus, BusError, OutRecord, TopicPartition
+from gangline_bus.poison import DEATHS
+from gangline_bus.ports import Bus, BusError, Note, OutRecord, TopicPartition
 from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import Facts
 from gangline_bus.topics import TopicNames, create_topics
@@ -108,7 +109,11 @@ class CrashingWriter(KafkaTransactionalWriter):
     crash_at: str | None = None
 
     def commit(
-        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        self,
+        records: Sequence[OutRecord],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        note: Note | None = None,
     ) -> None:
         point, self.crash_at = self.crash_at, None
         if point == "commit.begin":
@@ -119,7 +124,7 @@ class CrashingWriter(KafkaTransactionalWriter):
                 self._produce(record)
             self._producer.flush(5)
             raise SimulatedCrash(point)
-        super().commit(records, offsets, group)
+        super().commit(records, offsets, group, note)
         if point == "commit.ended":
             raise SimulatedCrash(point)
 
@@ -152,11 +157,12 @@ class World:
         self,
         crash_at: str | None = None,
         snapshots: Snapshots[Seen] | None = None,
+        decider: Teams | None = None,
         **settings: object,
     ) -> DeciderLoop[Seen]:
         return DeciderLoop(
             self.connect(crash_at),
-            Teams(),
+            decider or Teams(),
             lambda: datetime.now(UTC),
             names=self.names,
             settings=LoopSettings(batch=7, **settings),  # type: ignore[arg-type]
@@ -401,6 +407,74 @@ def test_too_many_refusals_are_counted_and_others_are_served(world: World) -> No
     loop.close()
     assert loop.state.limits == {"late": 5}
     assert len(world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))) == 3
+
+
+class Buggy(Teams):
+    """Fails on some teams, as decide, by an invariant, or without a word."""
+
+    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Received):
+            team = item.envelope.data.config.team
+            if team == "raises":
+                raise OverflowError("a value of the message")
+            if team == "kills":
+                raise SimulatedCrash(team)
+        return super().decide(state, item, now)
+
+
+def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:
+    """A process that is at the end of its inputs, and how many ended before it."""
+    for life in range(most):
+        loop = world.process(decider=Buggy(), offsets_after_s=0.0)
+        loop.take_over()
+        try:
+            run_to_the_end(world, loop)
+        except (OverflowError, SimulatedCrash, InvariantViolated):
+            continue
+        return loop, life
+    raise AssertionError(f"{most} processes ended")
+
+
+@pytest.mark.parametrize(
+    ("team", "limit", "most", "trace"),
+    [
+        ("raises", 1, 2, "OverflowError at "),
+        # These are found by going one by one, for a batch of 7 and in whatever order they come.
+        ("unlucky", 13, 8, "InvariantViolated at "),
+        ("kills", 1, 8, "the process ended without a word"),
+    ],
+)
+def test_an_input_that_ends_its_decider_is_passed_over(
+    world: World, team: str, limit: int, most: int, trace: str
+) -> None:
+    world.request(*TEAMS[:9], (team, limit), *TEAMS[9:])
+    loop, ended = lives(world, most=most + 1)
+    loop.close()
+    assert ended >= DEATHS
+    assert loop.state.limits == dict(TEAMS)
+    assert world.fold() == loop.state
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    headers = dict(record.headers)
+    assert headers["ce_subject"] == team.encode()
+    assert headers["gangline_dlq_error"] == b"its decision ended the teams 2 times"
+    assert headers["gangline_dlq_trace"].startswith(trace.encode())
+    assert b"a value" not in headers["gangline_dlq_trace"]
+
+
+def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
+    world.request(*TEAMS[:20], ("raises", 1), ("raises", 2), ("unlucky", 13), *TEAMS[20:])
+    loop, _ = lives(world, most=20)
+    loop.close()
+    assert loop.state.limits == dict(TEAMS)
+    assert len(world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))) == 3
+
+
+def test_whoever_waits_for_a_deadly_input_is_answered(world: World) -> None:
+    """Here the refusal is decided for it: `Teams` answers what cannot be read."""
+    world.request(("raises", 1))
+    loop, ended = lives(world, most=5)
+    loop.close()
+    assert (ended, loop.state.refused) == (2, 1)
 
 
 def test_a_violated_invariant_writes_nothing_of_the_batch(world: World) -> None:

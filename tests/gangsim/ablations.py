@@ -13,7 +13,8 @@ from typing import Any
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
-from gangline_bus.ports import BusError, Fenced, OutRecord, Record, TopicPartition
+from gangline_bus.poison import Guard
+from gangline_bus.ports import BusError, Fenced, Note, OutRecord, Record, TopicPartition
 from gangline_checkpoints import evolve as checkpoints_evolve
 from gangline_checkpoints import perform as checkpoints_perform
 from gangline_checkpoints import references
@@ -31,7 +32,7 @@ from gangsim import effects
 from gangsim.bus import SimBroker
 from gangsim.parts import HEARTBEAT_S, Parts
 
-Commit = Callable[[Sequence[OutRecord], Mapping[TopicPartition, int], str], None]
+Commit = Callable[[Sequence[OutRecord], Mapping[TopicPartition, int], str, Note | None], None]
 REPAIRS = 3
 
 
@@ -122,11 +123,14 @@ class _RepairingLoop(DeciderLoop[Any]):
         commit: Commit = writer.commit
 
         def repaired(
-            records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+            records: Sequence[OutRecord],
+            offsets: Mapping[TopicPartition, int],
+            group: str,
+            note: Note | None = None,
         ) -> None:
             for attempt in range(REPAIRS):
                 try:
-                    commit(records, offsets, group)
+                    commit(records, offsets, group, note)
                     return
                 except BusError as error:
                     newer = isinstance(error, Fenced) and "newer" in str(error)
@@ -212,6 +216,16 @@ ABLATIONS: dict[str, Ablation] = {
         "nobody is declared dead when all are silent",
         _patched((silence, "MASS_NODES", 10**6)),
         ("silence",),
+    ),
+    "poison": Ablation(
+        "an input that ended the service twice is passed over",
+        _patched((Guard, "poison", lambda self, record: None)),
+        ("poison",),
+    ),
+    "poison-silent": Ablation(
+        "after a death in its first batch a process decides its inputs one by one",
+        _patched((Guard, "cautious", False)),
+        ("poison",),
     ),
     "lease": Ablation(
         "an agent that is cut off kills its ranks",

@@ -7,6 +7,7 @@ from random import Random
 
 from gangsim.faults import KINDS
 from gangsim.plan import Fault, JobPlan, NodePlan, Plan
+from gangsim.poison import HARMLESS
 
 SERVICES = ("quota", "scheduler", "fault-manager", "checkpoint-service")
 POINTS = (
@@ -77,6 +78,9 @@ def _fault(  # noqa: PLR0911, PLR0912 - one case for each kind
         case "leak":
             detail = random.choice(("in the next", "later"))
             return Fault(at_s, kind, service, 60.0, short / 4, detail)
+        case "poison":
+            silent = float(random.random() < 0.3)
+            return Fault(at_s, kind, service, 60.0, silent, random.choice(HARMLESS[service]))
         case "broker":
             return Fault(at_s, kind, "broker", random.choice((short, long)))
         case "silence":

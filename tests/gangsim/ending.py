@@ -11,6 +11,7 @@ from gangline_checkpoints.invariants import log_violations
 from gangline_schemas.catalog import Topic
 from gangline_schemas.job import JobState
 from gangsim.engine import Violation
+from gangsim.watch import LOGS
 
 if TYPE_CHECKING:
     from gangsim.services import ServiceProcess
@@ -96,10 +97,11 @@ def check(world: World) -> None:
     wrong = log_violations(world.receive(record).envelope.data for record in log)
     if wrong:
         raise Violation(wrong[0])
-    for topic in (Topic.REQUESTS, Topic.WORKERS):
+    for topic in (Topic.REQUESTS, Topic.WORKERS, *LOGS):
         name = world.names.name(topic)
         readers = sum(topic in loop.decider.inputs for loop in world.live_loops.values())
         wanted = world.users.spoiled.get(name, 0) * readers
+        wanted += sum(at.topic == name for met in world.poisons.met.values() for at in met)
         refused = world.broker.dump(world.names.dlq(name))
         if len(refused) != wanted:
             raise Violation(f"{len(refused)} records of {name} were refused, {wanted} are bad")

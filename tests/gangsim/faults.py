@@ -165,6 +165,19 @@ def _broker_down(world: World, fault: Fault) -> End:
     return up
 
 
+def _poison(world: World, fault: Fault) -> End:
+    """The next input of a harmless type ends the service, each time it is decided."""
+    if fault.target in world.poisons.armed:
+        return None
+    world.poisons.armed[fault.target] = (fault.detail, fault.amount > 0)
+    world.users.bother(fault.detail)
+
+    def disarm() -> None:
+        world.poisons.armed.pop(fault.target, None)
+
+    return disarm
+
+
 # Networks and machines.
 
 
@@ -384,6 +397,7 @@ KINDS: dict[str, Callable[[World, Fault], End]] = {
     "clock": _clock,
     "leak": _leak,
     "broker": _broker_down,
+    "poison": _poison,
     "cut.send": _cut_send,
     "cut.receive": _cut_receive,
     "silence": _silence,

@@ -15,12 +15,14 @@ from gangline_bus.snapshot import SnapshotCodec
 from gangline_checkpoints.model import Verified
 from gangsim.bus import SimCrash, SimPause
 from gangsim.engine import Violation
+from gangsim.poison import PoisonError
 
 if TYPE_CHECKING:
     from gangsim.world import World
 
 SESSION_S = 8.0
 TICK_S = 5.0
+LOOK_S = 0.1
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
 
@@ -93,6 +95,7 @@ class ServiceProcess:
         self._failures = 0
         self._held_commit: Callable[[], None] | None = None
         self._stale_owner = False
+        self._looks_s = 0.0
         self._wake_at_s: float | None = None
         self.client = ""
         self.loop: DeciderLoop[Any] | None = None
@@ -106,7 +109,7 @@ class ServiceProcess:
         self._wake_at_s = None
         self.world.engine.note("start", self.client)
         bus = self.world.broker.connect(self.client)
-        decider = self.service.decider()
+        decider = self.world.poisons.around(self.service.decider())
         self._decider = decider
         self._bus = bus
         if self.service.perform is not None:
@@ -193,7 +196,7 @@ class ServiceProcess:
             self.crash(f"at {point}")
         except SimPause:
             self.pause()
-        except BusError as error:
+        except (BusError, PoisonError) as error:
             self.crash(type(error).__name__)
         except Violation:
             raise
@@ -221,6 +224,7 @@ class ServiceProcess:
                 self._bus,
                 self._decider,
                 self._now,
+                stopwatch=self._stopwatch,
                 names=self.world.names,
                 settings=LoopSettings(batch=50, tick_interval_s=TICK_S, instance=self.client),
                 performer=self.performer,
@@ -251,6 +255,11 @@ class ServiceProcess:
             self._held_commit = None
 
         loop._writer.commit = remembered  # type: ignore[method-assign, assignment]
+
+    def _stopwatch(self) -> float:
+        """Each look takes a while, so that large batches are left for the next cycle."""
+        self._looks_s += LOOK_S
+        return self.world.engine.now_s + self._looks_s
 
     def _now(self) -> datetime:
         utc, off_s = self.world.engine.utc, self.clock_offset_s

@@ -9,9 +9,10 @@ from gangline_bus.codec import encode
 from gangline_bus.ports import OutRecord
 from gangline_quota.app import teams_request
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import Topic
+from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.requests import JobSubmitted
+from gangline_schemas.events.requests import JobPriorityRequested, JobSubmitted
+from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.job import JobSpec, TeamConfig
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ TEAMS = (
     TeamConfig(team="red", gpu_limit=4, gpu_guarantee=2, borrow_limit=2),
     TeamConfig(team="blue", gpu_limit=3, gpu_guarantee=2, borrow_limit=3),
 )
+NOBODY = "nobody"
 URGENT = 5
 """The priority of every third job; most may be stopped for others. Told by their steps."""
 
@@ -61,6 +63,23 @@ class Users:
             copies = self._world.broker.strikes.copied.get("users", 1)
             self.spoiled[name] += copies - 1
             writer.send(OutRecord(name, b"x", b"{nonsense", (("ce_id", b"1"),)))
+
+    def bother(self, kind: str) -> None:
+        """A valid event of this type, if it is a stream's, about a job that nobody knows."""
+        events: dict[str, Event] = {
+            JobPriorityRequested.type: JobPriorityRequested(job_id=NOBODY, priority=1),
+            WorkerStacks.type: WorkerStacks(
+                job_id=NOBODY, attempt=1, rank=0, node_id=NOBODY, pid=1, state="running"
+            ),
+        }
+        if kind in events and not self._world.broker.down:
+            self._sent += 1
+            identity = derived_id("bother", self._world.plan.seed, self._sent)
+            envelope = Envelope(
+                identity, "/sim/users", self._world.engine.utc, NOBODY, events[kind]
+            )
+            topic = self._world.names.name(topic_of(kind))
+            self._bus.writer().send(encode(envelope, topic=topic))
 
     def send(self, subject: str, event: Event, request_id: str | None = None) -> None:
         """Send a request, as often as it takes."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gangline_bus import decider, fold, snapshot
+from gangline_bus import decider, dlq, fold, snapshot
 from gangline_bus.codec import Received, receive
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames, create_topics
@@ -38,6 +38,7 @@ from gangsim.machines import Machines
 from gangsim.node import SimNode
 from gangsim.parts import Parts
 from gangsim.plan import Fault, JobPlan, NodePlan, Plan
+from gangsim.poison import Poisons
 from gangsim.services import Service, ServiceProcess
 from gangsim.snapshots import SimSnapshots, Told
 from gangsim.store import SimStore
@@ -91,6 +92,7 @@ class World:
         self.mass_silence_since_s: float | None = None
         self.jobs: dict[str, JobPlan] = {job.job_id: job for job in plan.jobs}
         self._received: dict[tuple[str, int, int], Received] = {}
+        self.poisons = Poisons(self.engine)
         self.watch = Watch(self)
         self._consistent: tuple[object, ...] = ()
         self.live_loops: dict[str, DeciderLoop[object]] = {}
@@ -254,7 +256,7 @@ class World:
         """All phases. What was violated stands in the outcome."""
         violation = ""
         told = (snapshot, "log", Told(self.engine))
-        loggers = [(module, "log", _Quiet()) for module in (decider, perform)]
+        loggers = [(module, "log", _Quiet()) for module in (decider, dlq, perform)]
         received = (decider, "receive", self.receive)
         with _patched(*self.parts.patches, received, told, *loggers):
             try:

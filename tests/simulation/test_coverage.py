@@ -11,13 +11,23 @@ from gangsim.faults import KINDS
 from gangsim.world import simulate
 
 SEEDS = 60
-RARE = (("agent.pause",), ("store.away",), ("pause",), ("leak",), ("rank.hang",))
+RARE = (
+    ("agent.pause",),
+    ("poison",),
+    ("rank.crash",),
+    ("store.away",),
+    ("pause",),
+    ("leak",),
+    ("rank.hang",),
+)
 RARE_SEEDS = 12
 MUST_HAPPEN = (
     "crash: Fenced",
     "crash: BusUnavailable",
     "crash: after the commit it was paused in",
     "crash: zombie: Fenced",
+    "poison",
+    "poison: silent",
     "late-end: True",
     "late-end: False",
     "offsets forgotten",

@@ -172,6 +172,14 @@ def event_type(headers: Headers) -> str | None:
     return None
 
 
+def attributes_of(headers: Headers) -> dict[str, str]:
+    """All headers as text, their names in small letters; {} when one cannot be read."""
+    try:
+        return _attributes(headers)
+    except UndecodableError:
+        return {}
+
+
 def _attributes(headers: Headers) -> dict[str, str]:
     if len(headers) > _MAX_HEADERS:
         raise UndecodableError(f"there are more than {_MAX_HEADERS} headers")

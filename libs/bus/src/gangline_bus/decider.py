@@ -10,8 +10,9 @@ Takeover
 
 Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
-   finished effects.
-2. For each: `decide` -> events -> `evolve` in memory. What cannot be read goes to the DLQ.
+   finished effects. Inputs that are not decided after `cycle_s` wait for the next cycle.
+2. For each: `decide` -> events -> `evolve` in memory. What cannot be read goes to the DLQ, and so
+   does an input whose decision ended two processes (poison.py).
 3. `check` the invariants; a violation ends the process before anything is written.
 4. One transaction with the events, the DLQ records and the inputs' next offsets.
 5. Write a snapshot if one is due; start the effects that the state now asks for.
@@ -26,9 +27,11 @@ again every `offsets_refresh_s`, as Kafka forgets what nobody commits.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import FrameType
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -37,6 +40,7 @@ from gangline_bus.codec import (
     FromLaterError,
     Received,
     UndecodableError,
+    attributes_of,
     encode,
     event_type,
     receive,
@@ -64,7 +68,18 @@ from gangline_bus.fold import (
     unheard,
 )
 from gangline_bus.input_places import begin_at, with_inputs
-from gangline_bus.ports import Bus, BusError, BusUnavailable, OutRecord, Record, TopicPartition
+from gangline_bus.intake import Intake
+from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
+from gangline_bus.ports import (
+    MAX_RECORD_BYTES,
+    Bus,
+    BusError,
+    BusUnavailable,
+    Note,
+    OutRecord,
+    Record,
+    TopicPartition,
+)
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
@@ -73,6 +88,7 @@ from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
+_MAX_EVENT_BYTES = MAX_RECORD_BYTES - 65_536  # its headers have the rest
 
 
 class Performer(Protocol):
@@ -91,6 +107,7 @@ class LoopSettings:
 
     shard: int = 0
     batch: int = 500
+    cycle_s: float = 2.0
     tick_interval_s: float = 1.0
     offsets_after_s: float = 1.0
     offsets_refresh_s: float = 3600.0
@@ -99,7 +116,10 @@ class LoopSettings:
 
 
 class DeciderLoop(Generic[StateT]):
-    """One shard of one decider. Not thread-safe: `take_over` once, then `cycle` for ever."""
+    """One shard of one decider. Not thread-safe: `take_over` once, then `cycle` for ever.
+
+    `clock` dates decisions; `stopwatch` gives seconds that never go back, for `cycle_s`.
+    """
 
     def __init__(
         self,
@@ -107,6 +127,7 @@ class DeciderLoop(Generic[StateT]):
         decider: Decider[StateT],
         clock: Callable[[], datetime],
         *,
+        stopwatch: Callable[[], float] = time.monotonic,
         names: TopicNames | None = None,
         settings: LoopSettings | None = None,
         performer: Performer | None = None,
@@ -117,11 +138,13 @@ class DeciderLoop(Generic[StateT]):
         self.settings = settings or LoopSettings()
         self._bus = bus
         self._clock = clock
+        self._stopwatch = stopwatch
         self._performer = performer
         self._snapshots = snapshots
         self._log_topic = self.names.name(decider.log)
         self._place = TopicPartition(self._log_topic, self.settings.shard)
-        self._group = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}.inputs"
+        shard = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}"
+        self._group, self._notes = f"{shard}.inputs", f"{shard}.notes"
         self._logs = {
             self.names.name(topic) for topic, entry in catalog().items() if entry.kind == "log"
         }
@@ -166,7 +189,9 @@ class DeciderLoop(Generic[StateT]):
             self._bus, self.decider, self._place, progress=folding
         )
         self._epoch = self._folded.writer_epoch + 1
-        self._reader = self._bus.reader(self.decider.name)
+        note = self._bus.note(self._notes, self._place)
+        self._guard = Guard(note, self._write_note, self.settings.batch)
+        self._reader = Intake(self._bus.reader(self.decider.name))
         positions = self._start_positions()
         self._reader.assign(positions)
         self._saved = self._input_positions()
@@ -198,7 +223,7 @@ class DeciderLoop(Generic[StateT]):
             for record in records_between(self._bus, name, place, begin, end, progress=progress):
                 if event_type(record.headers) in recall.types:
                     with contextlib.suppress(UndecodableError):  # it was refused in its time
-                        self.decider.observe(self.state, receive(record), self._clock())
+                        self._observe(record, receive(record), self._clock())
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
@@ -206,25 +231,78 @@ class DeciderLoop(Generic[StateT]):
         Raises what ends the process: BusError, InvariantViolated, LogBroken.
         """
         self.check_connection()
-        records = self._reader.poll(self.settings.batch, timeout_s)
+        self._reader.fill(1 if self._guard.cautious else self.settings.batch, timeout_s)
         now = self._clock()
         out: list[OutRecord] = []
-        for record in records:
-            self._handle(record, now, out)
-        for done in self._performer.completed() if self._performer is not None else []:
-            self._decide(done, now, out, traceparent=None)
-        if self._tick_is_due(now):
-            self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
-            self._decide(Tick(), now, out, traceparent=None)
-        if out:
-            violations = self.decider.check(self.state)
-            if violations:
-                raise InvariantViolated("; ".join(violations[:5]))
+        if self._guard.cautious and self._reader.next() is not None:
+            self._take_one(now, out)
+        else:
+            self._take_batch(now, out)
         self._save(out, now)
         if self._snapshots is not None and self._snapshots.due(self._folded.next_seq, now):
             self._write_snapshot(self._snapshots)
         self._start_effects()
         return len(out)
+
+    def _take_one(self, now: datetime, out: list[OutRecord]) -> None:
+        """One input alone, with what holds after it; no Tick, whose trouble would be its."""
+        self._take(now, out, self._check)
+        self._guard.passed(1)
+
+    def _take_batch(self, now: datetime, out: list[OutRecord]) -> None:
+        """Inputs for `cycle_s` at most, finished effects, and a Tick if one is due."""
+        taken, until = 0, self._stopwatch() + self.settings.cycle_s
+        while self._reader.next() is not None:
+            self._take(now, out)
+            taken += 1
+            if self._stopwatch() >= until:
+                break
+        self._guard.passed(taken)
+        for done in self._performer.completed() if self._performer is not None else []:
+            self._decide(done, now, out, traceparent=None)
+        if self._tick_is_due(now):
+            self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
+            self._decide(Tick(), now, out, traceparent=None)
+        try:
+            self._check(out)
+        except InvariantViolated:
+            if taken:
+                self._guard.doubt()
+            raise
+
+    def _take(
+        self,
+        now: datetime,
+        out: list[OutRecord],
+        check: Callable[[list[OutRecord]], None] = lambda _: None,
+    ) -> None:
+        """The next record. Whatever its decision raises is noted before the process ends."""
+        record = self._reader.next()
+        if record is None:
+            return
+        if record.topic in self._signals:
+            self._note_signal(record, now)
+        else:
+            self._guard.begin()
+            with self._guard.deciding(record):
+                self._handle(record, now, out)
+                check(out)
+        self._reader.take()
+
+    def _check(self, out: list[OutRecord]) -> None:
+        violations = self.decider.check(self.state) if out else []
+        if violations:
+            raise InvariantViolated("; ".join(violations[:5]))
+
+    def _write_note(self, text: str) -> None:
+        self._writer.commit([], {}, self._group, Note(self._notes, self._place, text))
+
+    def blame_hang(self, frame: FrameType | None) -> None:
+        """From another thread, when a cycle hangs and the process is about to be ended.
+
+        Notes the input that is being decided; `frame` is that of the loop's thread.
+        """
+        self._guard.hangs(frame)
 
     def check_connection(self) -> None:
         """Raise BusUnavailable when the bus was lost; from any thread, also while a cycle hangs."""
@@ -282,33 +360,66 @@ class DeciderLoop(Generic[StateT]):
             if at.topic not in self._signals
         }
 
+    def _note_signal(self, record: Record, now: datetime) -> None:
+        with contextlib.suppress(UndecodableError):  # the tracker puts it into the DLQ
+            self._observe(record, receive(record), now)
+
+    def _observe(self, record: Record, received: Received, now: datetime) -> None:
+        """Soft state is lost at each takeover: what it cannot take is refused and ends nobody."""
+        try:
+            self.decider.observe(self.state, received, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, other signals are noted
+            self._dlq_limit.keeps(record, UndecodableError(f"not noted: {trace_of(error)}"), now)
+
     def _handle(self, record: Record, now: datetime, out: list[OutRecord]) -> None:
+        poison = self._guard.poison(record)
+        if poison is not None:
+            self._pass_over(record, poison, now, out)
+            return
         try:
             received = receive(record)
         except UndecodableError as error:
-            if record.topic not in self._signals:
+            if not self._answer(error, now, out):
                 self._refuse(record, error, now, out)
             return
-        if record.topic in self._signals:
-            self.decider.observe(self.state, received, now)
-        else:
-            self._decide(received, now, out, traceparent=received.envelope.traceparent)
-            if self._recalling:
-                self.decider.observe(self.state, received, now)
+        self._decide(received, now, out, traceparent=received.envelope.traceparent)
+        if self._recalling:
+            self._observe(record, received, now)
 
-    def _refuse(
-        self, record: Record, error: UndecodableError, now: datetime, out: list[OutRecord]
+    def _pass_over(
+        self, record: Record, poison: Suspect, now: datetime, out: list[OutRecord]
     ) -> None:
+        """Its decision ended processes. Whoever waits is answered, unless that ends one too."""
+        where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        POISONED.add(1, {"service": self.decider.name, "topic": record.topic})
+        log.critical("poison: passed over", **where, deaths=poison.deaths, trace=poison.trace)
+        reason = f"its decision ended the {self.decider.name} {poison.deaths} times"
+        error = UndecodableError(reason, attributes=attributes_of(record.headers))
+        if poison.deaths == DEATHS:
+            self._answer(error, now, out)
+        self._refuse(record, error, now, out, trace=poison.trace)
+
+    def _answer(self, error: UndecodableError, now: datetime, out: list[OutRecord]) -> int:
+        """Let the decider answer whoever wrote what cannot be read; how many decisions it made."""
         attributes = error.attributes
         refused = Refused(
             error, attributes.get("ce_subject", ""), attributes.get("ce_type", ""), now
         )
-        if self._decide(refused, now, out, traceparent=attributes.get("traceparent")):
-            return
+        return self._decide(refused, now, out, traceparent=attributes.get("traceparent"))
+
+    def _refuse(
+        self,
+        record: Record,
+        error: UndecodableError,
+        now: datetime,
+        out: list[OutRecord],
+        trace: str = "",
+    ) -> None:
         if isinstance(error, FromLaterError) and record.topic in self._logs:
             return  # it is counted, and the log keeps it
         if self._dlq_limit.keeps(record, error, now):
-            out.append(refused_record(record, error, dlq=self.names.dlq(record.topic)))
+            dlq = self.names.dlq(record.topic)
+            out.append(refused_record(record, error, dlq=dlq, trace=trace))
 
     def _decide(
         self, item: Input, now: datetime, out: list[OutRecord], *, traceparent: str | None
@@ -345,14 +456,11 @@ class DeciderLoop(Generic[StateT]):
             traceparent=traceparent,
             position=LogPosition(self.settings.shard, self._epoch, seq),
         )
-        out.append(
-            encode(
-                envelope,
-                topic=self._log_topic,
-                key=str(self.settings.shard),
-                partition=self.settings.shard,
-            )
-        )
+        shard = self.settings.shard
+        record = encode(envelope, topic=self._log_topic, key=str(shard), partition=shard)
+        if len(record.value) > _MAX_EVENT_BYTES:
+            raise ValueError(f"{envelope.type} is larger than the bus takes")
+        out.append(record)
         self._folded.state = self.decider.evolve(self._folded.state, decision, now)
         self._folded.next_seq = seq + 1
         self._folded.writer_epoch = self._epoch
@@ -370,7 +478,10 @@ class DeciderLoop(Generic[StateT]):
         if not out and not refresh and self._may_wait(moved, now):
             return
         self._name_inputs(out)
-        self._writer.commit(out, moved, self._group)
+        text = self._guard.settle(self._input_positions())
+        note = None if text is None else Note(self._notes, self._place, text)
+        self._writer.commit(out, moved, self._group, note)
+        self._guard.settled(text)
         self._saved |= moved
         self._unsaved_since = None
         self._last_written = len(out) or self._last_written

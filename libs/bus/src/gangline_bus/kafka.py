@@ -131,6 +131,12 @@ class KafkaBus:
             for item in answer
         }
 
+    def note(self, group: str, place: TopicPartition) -> str:
+        """The metadata of the group's committed offset, once no open transaction holds it."""
+        consumer, wanted = self._probe(group), [KafkaPlace(place.topic, place.partition)]
+        answer = self._call(lambda: consumer.committed(wanted, timeout=TAKEOVER_TIMEOUT_S))
+        return str(answer[0].metadata or "")
+
     def writer(self) -> KafkaWriter:
         """An idempotent writer with a bounded queue."""
         return KafkaWriter({**self.base, **PRODUCER})

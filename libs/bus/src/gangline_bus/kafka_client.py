@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 
-from gangline_bus.ports import BusError, BusUnavailable, Fenced
+from gangline_bus.ports import MAX_RECORD_BYTES, BusError, BusUnavailable, Fenced
 
 API_TIMEOUT_S = 5.0
 TAKEOVER_TIMEOUT_S = 30.0
@@ -38,7 +38,7 @@ PRODUCER: dict[str, Any] = {
     "retry.backoff.ms": 10,
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 65_536,
-    "message.max.bytes": 4_000_000,
+    "message.max.bytes": MAX_RECORD_BYTES,
 }
 CONSUMER: dict[str, Any] = {
     "enable.auto.commit": False,

@@ -17,7 +17,7 @@ from gangline_bus.kafka_client import (
     Connection,
     translate,
 )
-from gangline_bus.ports import BusError, BusUnavailable, OutRecord, TopicPartition
+from gangline_bus.ports import BusError, BusUnavailable, Note, OutRecord, TopicPartition
 
 _LOOK_EVERY_S = 0.5
 
@@ -106,7 +106,11 @@ class KafkaTransactionalWriter:
         server.start()
 
     def commit(
-        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        self,
+        records: Sequence[OutRecord],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        note: Note | None = None,
     ) -> None:
         """Begin, produce, add the offsets, commit; any failure is final for this writer."""
         if self._failure is not None:
@@ -117,8 +121,10 @@ class KafkaTransactionalWriter:
                 self._produce(record)
             if offsets:
                 places = [KafkaPlace(at.topic, at.partition, n) for at, n in offsets.items()]
-                metadata = self._bus.group_metadata(group)
-                self._producer.send_offsets_to_transaction(places, metadata, API_TIMEOUT_S)
+                self._send_offsets(group, places)
+            if note is not None:
+                topic, partition = note.place
+                self._send_offsets(note.group, [KafkaPlace(topic, partition, 0, note.text)])
             self._producer.commit_transaction(API_TIMEOUT_S)
         except KafkaException as error:
             self._failure = translate(error)
@@ -135,6 +141,10 @@ class KafkaTransactionalWriter:
     def close(self) -> None:
         """Nothing is open between two commits."""
         self._closing = True
+
+    def _send_offsets(self, group: str, places: list[KafkaPlace]) -> None:
+        metadata = self._bus.group_metadata(group)
+        self._producer.send_offsets_to_transaction(places, metadata, API_TIMEOUT_S)
 
     def _on_error(self, error: KafkaError) -> None:
         self._bus.on_error(error)

@@ -22,6 +22,7 @@ from gangline_bus.ports import (
     BusError,
     BusUnavailable,
     Fenced,
+    Note,
     OutRecord,
     Record,
     TopicPartition,
@@ -49,6 +50,7 @@ class _Transaction:
     entries: list[_Entry] = field(default_factory=list)
     places: dict[TopicPartition, int] = field(default_factory=dict)  # to its first offset there
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    note: Note | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class Broker:
         self._writers: dict[str, _WriterState] = {}
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._kept_since_ms: dict[tuple[str, TopicPartition], int] = {}
+        self._notes: dict[tuple[str, TopicPartition], str] = {}
         self._members: dict[tuple[str, str], list[str]] = {}
         self._lock = threading.RLock()
         self.faults = Faults()
@@ -167,6 +170,9 @@ class Broker:
         if commit:
             for (group, place), offset in transaction.offsets.items():
                 self._keep_offset(group, place, offset)
+            if transaction.note is not None:
+                note = transaction.note
+                self._notes[note.group, note.place] = note.text
         writer.open = None
 
     def _keep_offset(self, group: str, place: TopicPartition, offset: int) -> None:
@@ -244,6 +250,12 @@ class MemoryBus:
                     raise BusUnavailable("an open transaction holds these offsets")
             return {place: self.broker._kept_offset(group, place) for place in wanted}
 
+    def note(self, group: str, place: TopicPartition) -> str:
+        """The text of the last committed note."""
+        self.broker._reachable()
+        with self.broker._lock:
+            return self.broker._notes.get((group, place), "")
+
     def writer(self) -> MemoryWriter:
         """A stream writer."""
         return MemoryWriter(self)
@@ -310,7 +322,11 @@ class MemoryTransactionalWriter:
         broker.faults.at("takeover.fenced", bus.client)
 
     def commit(
-        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        self,
+        records: Sequence[OutRecord],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        note: Note | None = None,
     ) -> None:
         """One transaction, with a crash point between each of its steps."""
         broker, client = self._bus.broker, self._bus.client
@@ -327,6 +343,7 @@ class MemoryTransactionalWriter:
         broker.faults.at("commit.produced", client)
         self._alive()
         transaction.offsets.update({(group, place): at for place, at in offsets.items()})
+        transaction.note = note
         broker.faults.at("commit.offsets", client)
         self._alive()
         if broker.faults.keeps_end(client, commit=True):

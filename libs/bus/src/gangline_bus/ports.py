@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 Headers = tuple[tuple[str, bytes], ...]
+MAX_RECORD_BYTES = 4_000_000
+"""The largest record that a writer takes."""
 
 
 class BusError(Exception):
@@ -77,6 +79,14 @@ class Record:
         return TopicPartition(self.topic, self.partition)
 
 
+class Note(NamedTuple):
+    """A text of at most 4 KB that the bus keeps with the committed offset of a group's place."""
+
+    group: str
+    place: TopicPartition
+    text: str
+
+
 class Writer(Protocol):
     """Writes to streams, at least once. Bounded queue: `send` raises BusUnavailable when full."""
 
@@ -96,9 +106,13 @@ class TransactionalWriter(Protocol):
     """The only writer of a log partition. Any error is final: end the process."""
 
     def commit(
-        self, records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
+        self,
+        records: Sequence[OutRecord],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        note: Note | None = None,
     ) -> None:
-        """Write the records and the group's next offsets as one transaction.
+        """Write the records, the group's next offsets and the note as one transaction.
 
         Raises Fenced when a newer writer exists, BusError when the outcome is unknown.
         """
@@ -165,6 +179,9 @@ class Bus(Protocol):
         self, group: str, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int | None]:
         """The group's committed next offsets; waits for open transactions on them to end."""
+
+    def note(self, group: str, place: TopicPartition) -> str:
+        """The text of the last committed note there; "" when there is none."""
 
     def writer(self) -> Writer:
         """A writer for streams."""

@@ -12,13 +12,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Generic, NoReturn, TypeVar
 
 import structlog
@@ -38,12 +34,11 @@ from .performing import ThreadPerformer
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
+from .watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
-HANG_LIMIT_S = 12.0  # two calls of 5 s may time out in one cycle
-LOST_LIMIT_S = 1.0
 LAST_SNAPSHOT_S = 5.0
 _BUS_ATTEMPTS = 60
 _FOLD_BEAT_S = 0.5
@@ -75,46 +70,6 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
     context.health.set("bus", ok=False, detail="waiting for the bus")
     wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
     context.health.set("bus", ok=True)
-
-
-class _Watchdog:
-    """Ends the process when a cycle hangs, as a client that lost its broker can.
-
-    That is when one takes longer than `HANG_LIMIT_S`, or `LOST_LIMIT_S` with the bus lost.
-    """
-
-    def __init__(self) -> None:
-        self._cycle: tuple[float, Callable[[], None]] | None = None
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
-
-    @contextlib.contextmanager
-    def over(self, check_connection: Callable[[], None]) -> Iterator[None]:
-        """Watch over one cycle; the check raises BusError when the bus was lost."""
-        self._cycle = (time.monotonic(), check_connection)
-        try:
-            yield
-        finally:
-            self._cycle = None
-
-    def _watch(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(0.5):
-            cycle = self._cycle
-            if cycle is None:
-                continue
-            taken_s, lost = time.monotonic() - cycle[0], _raises(cycle[1])
-            if taken_s > (LOST_LIMIT_S if lost else HANG_LIMIT_S):
-                log.critical("a cycle hangs; ending the process", after_s=taken_s, bus_lost=lost)
-                sys.stderr.flush()
-                os._exit(1)
-
-
-def _raises(check: Callable[[], None]) -> bool:
-    try:
-        check()
-    except BusError:
-        return True
-    return False
 
 
 def _while_folding(shard: int, member: Member, context: Context[ServiceSettings]) -> Progress:
@@ -155,7 +110,7 @@ class _Shards(Generic[StateT]):
         self._make = make
         self._asked = asked
         self._loops: dict[int, DeciderLoop[StateT]] = {}
-        self._watchdog = _Watchdog()
+        self._watchdog = Watchdog()
 
     def serve(self, member: Member, context: Context[ServiceSettings]) -> None:
         """Follow the membership and cycle each loop once."""
@@ -175,7 +130,7 @@ class _Shards(Generic[StateT]):
         context.health.set("role", ok=True, detail=f"leads shard {shards}" if shards else "standby")
         for shard in sorted(self._loops):
             loop = self._loops[shard]
-            with self._watchdog.over(loop.check_connection):
+            with self._watchdog.over(loop):
                 loop.cycle(0.05)
         if self._asked is not None:
             first = min(self._loops, default=None)

@@ -1,0 +1,45 @@
+"""The inputs of a loop: polled in batches and taken one by one, so that some can wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from gangline_bus.ports import Reader, Record, TopicPartition
+
+
+class Intake:
+    """A reader whose positions are those of what was taken, not of what was polled."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._waiting: deque[Record] = deque()
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets on, replacing what was assigned."""
+        self._waiting.clear()
+        self._reader.assign(positions)
+
+    def fill(self, max_records: int, timeout_s: float) -> None:
+        """Poll the next batch, unless some of the last one waits."""
+        if not self._waiting:
+            self._waiting.extend(self._reader.poll(max_records, timeout_s))
+
+    def next(self) -> Record | None:
+        """The next record, which is not taken yet; None when none waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def take(self) -> None:
+        """The next record counts as read."""
+        self._waiting.popleft()
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition that was not taken."""
+        positions = self._reader.positions()
+        for record in reversed(self._waiting):
+            positions[record.place] = record.offset
+        return positions
+
+    def close(self) -> None:
+        """Let go."""
+        self._reader.close()

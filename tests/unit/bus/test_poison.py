@@ -1,0 +1,142 @@
+"""What is known of inputs that end their decider: as a note, and what it leads to."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline_bus.poison import SILENT, Guard, InputAt, Suspects, trace_of, trace_of_hang
+from gangline_bus.ports import BusUnavailable, Record, TopicPartition
+
+KAFKA_LIMIT = 4096
+PLACE = TopicPartition("prefix.gangline.requests", 3)
+
+
+def record(offset: int) -> Record:
+    return Record(*PLACE, offset, b"k", b"v", (), 0)
+
+
+class Process:
+    """A guard whose notes outlive it."""
+
+    def __init__(self, note: str = "", batch: int = 5) -> None:
+        self.notes = [note]
+        self.guard = Guard(note, self.notes.append, batch)
+
+    def decide(self, *offsets: int, deadly: int | None = None, silent: bool = False) -> None:
+        """Decide these, until one kills."""
+        for offset in offsets:
+            self.guard.begin()
+            try:
+                with self.guard.deciding(record(offset)):
+                    if offset == deadly:
+                        raise KeyboardInterrupt if silent else ZeroDivisionError
+            except (KeyboardInterrupt, ZeroDivisionError):
+                return
+            self.guard.passed(1)
+            text = self.guard.settle({PLACE: offset + 1})
+            self.guard.settled(text)
+            if text is not None:
+                self.notes.append(text)
+
+    def heir(self) -> Process:
+        return Process(self.notes[-1])
+
+
+def test_a_process_that_gets_on_leaves_no_note() -> None:
+    process = Process()
+    process.decide(1, 2, 3)
+    assert len(process.notes) == 3  # before its first batch, and when that was committed
+    assert process.notes[-1] == ""
+    assert not process.heir().guard.cautious
+
+
+def test_the_second_death_makes_an_input_poison() -> None:
+    first = Process()
+    first.decide(1, 2, deadly=2)
+    second = first.heir()
+    assert second.guard.poison(record(2)) is None
+    second.decide(2, deadly=2)
+    third = second.heir()
+    found = third.guard.poison(record(2))
+    assert found is not None
+    assert found.deaths == 2
+    assert found.trace.startswith("ZeroDivisionError at bus/test_poison.py:")
+    assert third.guard.poison(record(3)) is None
+
+
+def test_what_was_passed_is_forgotten() -> None:
+    first = Process()
+    first.decide(2, deadly=2)
+    heir = first.heir()
+    heir.decide(2)
+    assert heir.notes[-1] == ""
+
+
+def test_a_death_without_a_word_is_found_by_going_one_by_one() -> None:
+    process = Process()
+    for cautious in (False, True, True):
+        assert process.guard.cautious == cautious
+        process.decide(1, deadly=1, silent=True)
+        process = process.heir()
+    found = process.guard.poison(record(1))
+    assert found is not None
+    assert (found.deaths, found.trace) == (2, SILENT)
+
+
+def test_a_process_is_cautious_for_one_batch_alone() -> None:
+    process = Process('{"lives":1}', batch=5)
+    for offset in range(5):
+        assert process.guard.cautious
+        process.decide(offset)
+    assert not process.guard.cautious
+
+
+def test_the_watchdog_blames_what_is_being_decided() -> None:
+    process = Process()
+    process.guard.begin()
+    with process.guard.deciding(record(7)):
+        process.guard.hangs(sys._getframe())
+        note = process.notes[-1]
+    assert '"hangs at bus/test_poison.py:' in note
+    process.guard.hangs(sys._getframe())  # between two inputs nobody is to blame
+    assert process.notes[-1] == note
+
+
+def test_a_bus_that_is_away_hides_no_error() -> None:
+    def away(_: str) -> None:
+        raise BusUnavailable("away")
+
+    guard = Guard("", away, 5)
+    with pytest.raises(ZeroDivisionError), guard.deciding(record(1)):
+        raise ZeroDivisionError
+
+
+def test_a_note_always_fits() -> None:
+    suspects = Suspects()
+    topic = "p" * 100 + "gangline.checkpoints"
+    for offset in range(50):
+        for _ in range(3):
+            suspects.blame(InputAt(topic, 99, 10**12 + offset), "x" * 999)
+    suspects.trying = InputAt(topic, 99, 10**12)
+    suspects.lives = 10**6
+    assert len(suspects.note().encode()) < KAFKA_LIMIT
+    assert Suspects.read(suspects.note()).note() == suspects.note()
+
+
+@given(st.text() | st.sampled_from(['{"suspects":[1]}', '{"trying":{}}', "[]", '{"lives":[]}']))
+def test_a_note_that_nobody_wrote_is_none(text: str) -> None:
+    assert Suspects.read(text).note() == ""
+
+
+def test_a_trace_holds_no_value() -> None:
+    secret = "hunter2"
+    with pytest.raises(ValueError, match=secret) as caught:
+        int(secret)
+    trace = trace_of(caught.value)
+    assert secret not in trace
+    assert "in test_a_trace_holds_no_value" in trace
+    assert trace_of_hang(None) == "hangs at "
