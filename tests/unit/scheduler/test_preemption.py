@@ -72,8 +72,9 @@ def test_an_urgent_job_has_others_stopped_and_gets_their_gpus() -> None:
     assert (event.job_id, event.reason) == ("u", "preempt")
     assert [(share.node_id, share.gpus) for share in event.nodes] == [("n1", 2)]
     assert sorted(event.victims) == stopped(asked)
-    # two GPUs, each for 30 s of saving, an hour since it started, 60 s of restarting
-    assert event.cost_gpu_seconds == 2 * (30 + HOUR + 60)
+    # two GPUs, each for 30 s of saving, an hour since it started, 60 s of restarting; and the two
+    # that wait for up to 120 s of grace, not only for 30
+    assert event.cost_gpu_seconds == 2 * (30 + HOUR + 60) + 2 * 90
     # two GPUs for the 19 hours that the others still need, less the time to save
     assert event.value_gpu_seconds == pytest.approx(2 * (19 * HOUR - 30))
     assert started_jobs(first) == [], "half of what is held is not enough"
@@ -253,7 +254,7 @@ def test_who_has_just_saved_is_stopped_first() -> None:
     asked = cluster.submit("u", 1, **URGENT)
 
     assert stopped(asked) == ["c"]
-    assert held(asked).cost_gpu_seconds == 90
+    assert held(asked).cost_gpu_seconds == 90 + 90
 
 
 def test_a_gang_that_spans_nodes_is_stopped_whole_and_only_if_it_is_cheaper() -> None:

@@ -44,7 +44,7 @@ def test_a_team_below_its_guarantee_gets_back_what_others_borrowed() -> None:
     ended = [event for name in stopped(asked) for event in cluster.exit(name, ExitReason.STOPPED)]
 
     held = only(asked, GpusHeld)
-    assert (held.reason, held.cost_gpu_seconds) == ("reclaim", 4 * (30 + HOUR + 60))
+    assert (held.reason, held.cost_gpu_seconds) == ("reclaim", 4 * (30 + HOUR + 60 + 90))
     assert len({share.node_id for share in held.nodes}) == 1, "one node is cleared, not two halves"
     assert started_jobs(ended) == ["mine"]
 

@@ -69,6 +69,8 @@ class SchedulerSettings(DoorSettings):
     """Starting sooner counts for no more than this."""
     reclaim_worth_hours: Annotated[float, Field(gt=0)] | None = None
     """A guarantee is worth so much waiting; unset: whatever stopping the others costs."""
+    reclaim_whole_gangs: Switch = "on"
+    """If nobody else can be stopped for an owed job: a gang that its team borrowed only in part."""
     defragment_moves_per_hour: Annotated[int, Field(ge=0)] = 20
     """Gangs that are moved in any hour."""
 
@@ -110,6 +112,7 @@ class SchedulerSettings(DoorSettings):
                 if self.reclaim_worth_hours is None
                 else timedelta(hours=self.reclaim_worth_hours)
             ),
+            whole_gangs=self.reclaim_whole_gangs,
             max_moves_per_hour=self.defragment_moves_per_hour,
             hold_margin=timedelta(seconds=self.stop_margin_s + HOLD_MARGIN_S),
         )

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from gangline_bus.decision import InvariantViolated
 from gangline_scheduler import moving
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Job
@@ -28,6 +29,7 @@ from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.defragment import defragment, moves_left
 from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.potential import not_better
 from gangline_scheduler.policy.preemption import preempt, urgent
 from gangline_scheduler.policy.reclaim import reclaim
 from gangline_scheduler.policy.reservation import Reservation
@@ -130,22 +132,24 @@ def _room(scene: Scene, job: Job) -> Room | None:
 
 def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     """Write it: what is held for whom and why, and who stops."""
-    clearing = room.clearing
+    clearing, state = room.clearing, plan.state
+    whole = policy.preemption.whole_gangs == "on"
     graces = (victim.job.spec.stop_grace_seconds for victim in clearing.victims)
     last = plan.now + max(timedelta(seconds=grace) for grace in graces)
     until = last + policy.preemption.hold_margin
-    plan.add(
-        room.job.job_id,
-        GpusHeld(
-            job_id=room.job.job_id,
-            nodes=_shares(clearing.placement),
-            reason=room.reason,
-            victims=tuple(victim.job.job_id for victim in clearing.victims),
-            cost_gpu_seconds=clearing.cost,
-            value_gpu_seconds=room.value,
-            until=until,
-        ),
+    held = GpusHeld(
+        job_id=room.job.job_id,
+        nodes=_shares(clearing.placement),
+        reason=room.reason,
+        victims=tuple(victim.job.job_id for victim in clearing.victims),
+        cost_gpu_seconds=clearing.cost,
+        value_gpu_seconds=room.value,
+        until=until,
     )
+    worse = not_better(state, held, policy.order, plan.now, whole=whole)
+    if worse:
+        raise InvariantViolated("; ".join(worse))
+    plan.add(room.job.job_id, held)
     why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
     for victim in clearing.victims:
         plan.stop(victim.job, why)

@@ -1,36 +1,44 @@
 """Which gangs to stop so that one that waits fits: the cheapest set, close together.
 
-1. One node: for each node its cheapest gangs until the demand fits there; the cheapest node first.
-2. For each level above, closest first, up to the widest that the gang may span: nodes in the order
-   of what one GPU of them costs, those that are free first, until their domain holds the gang; the
-   cheapest domain first.
-3. Each set is tried with a `Statement`: all of it evicted, the gang placed; then those are let go
-   on without which it fits as well, the dearest first, and the rest is tried again.
+1. One node: of each node the cheapest set that makes room there (cheapest.py); the cheapest first.
+2. For each level above, closest first, up to the widest that the gang may span: the same for each
+   domain. A gang that spans nodes is stopped whole, and counts once.
+3. Each set is tried with a `Statement`: all of it evicted, the gang placed.
 
-A gang that spans nodes is stopped whole, and counts once. The sets come one by one, so whoever asks
-takes the first that is good enough: a close domain, if it is worth its cost, before a wide one.
+Domains are searched in the order of the least that each could cost, and no more of them than can
+be the cheapest. Nodes that the gang should avoid are left out at first. The sets come one by one,
+so whoever asks takes the first that is good enough: a close domain, if it is worth its cost, before
+a wide one.
 
-Cost: O(V log V + N log N) for V gangs that may be stopped and N nodes at each level, and the
-evictions of the sets that are tried: at most `TRIED` for each level.
+A gang that stands better than others that may be stopped, and that could have these stopped in
+turn, is left out at first (`steady`); it is stopped only if no set without it makes room.
+
+Cost: O(V log V + N) for V gangs that may be stopped and N nodes, for each level; the domains that
+are searched; and the evictions of the sets that are tried, at most `TRIED` for each level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
 
 from gangline_scheduler.free import FreeNode
-from gangline_scheduler.model import Demand, Hold, Node
-from gangline_scheduler.policy.placement import Placement, models, ranks_in, reached
+from gangline_scheduler.model import Hold
+from gangline_scheduler.policy.cheapest import TIE, Budget, Ground, Piece, Search, Wanted
+from gangline_scheduler.policy.placement import Placement, models, reached
 from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.policy.victims import Guarantees, Victim
+from gangline_scheduler.policy.victims import Victim
 from gangline_scheduler.values import replace
 
 TRIED = 4
-"""So many nodes, and so many domains of a level, are tried at most."""
+"""So many domains of a level are tried at most."""
+AT_NODE = 0
 
-Enough = Callable[[Sequence[Victim]], bool]
-"""Whether stopping these is enough for reasons other than room: what the team may hold."""
+Gains = dict[str, list[tuple[Victim, Hold]]]
+"""By node: the gangs there that may be stopped, the cheapest for each GPU first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,269 +50,165 @@ class Clearing:
 
     @property
     def cost(self) -> float:
-        """What stopping them costs."""
-        return sum(victim.cost for victim in self.victims)
+        """What stopping them costs, and that the gang waits for the slowest of them."""
+        delay_s = max((victim.delay_s for victim in self.victims), default=0.0)
+        return sum(victim.cost for victim in self.victims) + self.placement.gpus * delay_s
 
 
 def clearings(
-    demand: Demand,
+    wanted: Wanted,
     snapshot: Snapshot,
     victims: Sequence[Victim],
-    guarantees: Guarantees,
-    *,
-    first: Sequence[Victim] = (),
-    enough: Enough = lambda _: True,
+    steady: Sequence[Victim],
 ) -> Iterator[Clearing]:
-    """Sets of `victims` (in order of their cost for each GPU) that make room, best first.
+    """Sets of `victims` (the cheapest for each GPU first) that make room, best first.
 
-    `first` are stopped at any rate, unless `enough` says that fewer do.
+    `steady`: those of them that would stop nobody in turn; sets of these alone come before others.
     """
-    search = _Search(demand, snapshot, guarantees, tuple(first), enough)
-    chosen = {victim.job.job_id for victim in first}
-    search.offer([victim for victim in victims if victim.job.job_id not in chosen])
-    if first:
-        yield from search.tried([()])
-    yield from search.on_one_node()
-    for number, _ in reached(demand, snapshot.levels):
-        yield from search.in_a_domain(number)
+    yield from _Clearings(wanted, snapshot, steady).found()
+    if len(steady) < len(victims):
+        yield from _Clearings(wanted, snapshot, victims).found()
 
 
-@dataclass(slots=True)
-class _Offer:
-    """A node, and what the gangs there that may be stopped would add to its room."""
-
-    node: FreeNode
-    model: str
-    gains: list[tuple[Victim, Hold]]
-    room: int
-    price: float
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Domain:
-    """Nodes of one domain that are cleared one after the other."""
+    """Nodes to search together, for GPUs of one model; with nodes that should be avoided or not."""
 
-    name: str
-    room: int = 0
-    cost: float = 0.0
-    victims: dict[str, Victim] = field(default_factory=dict)
-    taken: dict[str, int] = field(default_factory=dict)
+    model: str
+    nodes: tuple[FreeNode, ...]
+    avoided: bool
 
 
-class _Search:
-    def __init__(
-        self,
-        demand: Demand,
-        snapshot: Snapshot,
-        guarantees: Guarantees,
-        first: tuple[Victim, ...],
-        enough: Enough,
-    ) -> None:
-        self._demand, self._base, self._guarantees = demand, snapshot, guarantees
-        self._first, self._enough = first, enough
-        self._taken: dict[str, int] = {}
-        self._after_first = snapshot.copy()
-        statement = Statement(self._after_first)
-        for victim in first:
-            guarantees.take(victim, self._taken)
-            statement.evict(victim.job)
-        self._offers: list[list[_Offer]] = []
+class _Clearings:
+    def __init__(self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> None:
+        self._wanted, self._base, self._victims = wanted, snapshot, victims
+        self._budget = Budget()
+        order = sorted(victims, key=lambda victim: victim.rank)
+        self._prices = {
+            victim.job.job_id: victim.cost + TIE * number / len(order)
+            for number, victim in enumerate(order)
+        }
+        self._gains: dict[str, Gains] = {}
 
-    def offer(self, victims: Sequence[Victim]) -> None:
-        """Find what each node could give: one list for each GPU model that the gang accepts."""
-        holds: dict[str, list[tuple[Victim, Hold]]] = {}
-        free, nodes = self._after_first.free, self._base.nodes
-        for victim in victims:
+    def found(self) -> Iterator[Clearing]:
+        """See `clearings`."""
+        demand, base = self._wanted.demand, self._base
+        if self._wanted.short:
+            found = self._search(_Domain("", (), avoided=False))
+            clearing = self._try(found[1]) if found is not None else None
+            if clearing is not None:
+                yield clearing
+        for model in models(demand):
+            self._gains[model] = self._gains_of(model)
+        nodes = [node for node in base.free.nodes() if node.node_id not in demand.never]
+        for level in (AT_NODE, *(number for number, _ in reached(demand, base.levels))):
+            yield from self._at_level(nodes, level)
+
+    def _gains_of(self, model: str) -> Gains:
+        """What each node could be given back, of GPUs of this model."""
+        found: Gains = {}
+        for victim in self._victims:
             for part in victim.job.gang.nodes if victim.job.gang is not None else ():
-                if free.get(part.node_id) is not None:
-                    hold = Hold.of(part.gpus, victim.job.spec.resources, victim.job.team)
-                    holds.setdefault(part.node_id, []).append((victim, hold))
-        for model in models(self._demand):
-            offers = [
-                offer
-                for node in free.nodes()
-                if node.node_id not in self._demand.never
-                and (offer := self._offer_of(node, nodes[node.node_id], model, holds)) is not None
-            ]
-            avoid = self._demand.avoid
-            offers.sort(
-                key=lambda offer: (
-                    offer.node.node_id in avoid,
-                    offer.price,
-                    -offer.room,
-                    offer.node.node_id,
-                )
-            )
-            self._offers.append(offers)
-
-    def _offer_of(
-        self,
-        node: FreeNode,
-        full: Node,
-        model: str,
-        holds: dict[str, list[tuple[Victim, Hold]]],
-    ) -> _Offer | None:
-        gains = holds.get(node.node_id, [])
-        if len(node.gpus) > 1 and model:
-            of_model = {index for index, name in full.gpu_models if name == model}
-            gains = [
-                (victim, replace(hold, gpus=tuple(of_model.intersection(hold.gpus))))
-                for victim, hold in gains
-            ]
-        elif model and [name for name, _ in node.gpus] != [model]:
-            return None
-        size = self._room(node, model, [hold for _, hold in gains])
-        if size <= 0:
-            return None
-        spent = sum(
-            victim.cost * len(hold.gpus) / victim.gpus for victim, hold in gains if hold.gpus
-        )
-        return _Offer(node, model, gains, size, spent / min(size, self._demand.gpus))
-
-    def _room(self, node: FreeNode, model: str, back: Sequence[Hold]) -> int:
-        """Ranks of the gang that a node holds once these are given back."""
-        demand = self._demand
-        if demand.labels and not set(demand.labels) <= set(node.labels):
-            return 0
-        if not node.is_open_to(demand.team, back):
-            return 0
-        gpus, cpus, memory_gb = len(node.indexes(model)), node.cpus, node.memory_gb
-        for hold in back:
-            gpus += len(hold.gpus)
-            cpus += hold.cpus
-            memory_gb += hold.memory_gb
-        return ranks_in(demand, gpus, cpus, memory_gb)
-
-    def on_one_node(self) -> Iterator[Clearing]:
-        """The nodes that could hold the whole gang, the cheapest first."""
-        sets: list[tuple[float, str, tuple[Victim, ...]]] = []
-        for offers in self._offers:
-            for offer in offers:
-                if offer.room >= self._demand.gpus:
-                    chosen = self._fewest(offer)
-                    if chosen is not None:
-                        cost = sum(victim.cost for victim in chosen)
-                        sets.append((cost, offer.node.node_id, chosen))
-        sets.sort(key=lambda entry: entry[:2])
-        yield from self.tried([chosen for _, _, chosen in sets])
-
-    def _fewest(self, offer: _Offer) -> tuple[Victim, ...] | None:
-        """The cheapest of a node's gangs until the demand fits, without those not needed."""
-        taken = dict(self._taken)
-        chosen: list[tuple[Victim, Hold]] = []
-        for victim, hold in offer.gains:
-            if self._fits(offer, chosen):
-                break
-            if self._guarantees.allow(victim, taken):
-                self._guarantees.take(victim, taken)
-                chosen.append((victim, hold))
-        if not self._fits(offer, chosen):
-            return None
-        for gain in sorted(chosen, key=lambda gain: -gain[0].cost):
-            others = [other for other in chosen if other is not gain]
-            if self._fits(offer, others):
-                chosen = others
-        return tuple(victim for victim, _ in chosen)
-
-    def _fits(self, offer: _Offer, chosen: Sequence[tuple[Victim, Hold]]) -> bool:
-        back = [hold for _, hold in chosen]
-        return self._room(offer.node, offer.model, back) >= self._demand.gpus
-
-    def in_a_domain(self, level: int) -> Iterator[Clearing]:
-        """The domains of a level that could hold the gang, the cheapest first."""
-        whole: list[_Domain] = []
-        for offers in self._offers:
-            domains: dict[str, _Domain] = {}
-            for offer in offers:
-                name = offer.node.path[level]
-                domain = domains.setdefault(name, _Domain(name, taken=dict(self._taken)))
-                if domain.room < self._demand.gpus:
-                    self._clear(offer, domain)
-                    if domain.room >= self._demand.gpus:
-                        whole.append(domain)
-        whole.sort(key=lambda domain: (domain.cost, domain.name))
-        yield from self.tried([tuple(domain.victims.values()) for domain in whole])
-
-    def _clear(self, offer: _Offer, domain: _Domain) -> None:
-        """Stop what may be stopped on one more node."""
-        back: list[Hold] = []
-        for victim, hold in offer.gains:
-            name = victim.job.job_id
-            if name not in domain.victims:
-                if not self._guarantees.allow(victim, domain.taken):
+                node = self._base.free.get(part.node_id)
+                if node is None:
                     continue
-                self._guarantees.take(victim, domain.taken)
-                domain.victims[name] = victim
-                domain.cost += victim.cost
-            back.append(hold)
-        domain.room += self._room(offer.node, offer.model, back)
+                hold = Hold.of(part.gpus, victim.job.spec.resources, victim.job.team)
+                if model:
+                    known = self._base.nodes[part.node_id].gpu_models
+                    of_model = {index for index, name in known if name == model}
+                    hold = replace(hold, gpus=tuple(i for i in hold.gpus if i in of_model))
+                found.setdefault(part.node_id, []).append((victim, hold))
+        return found
 
-    def tried(self, sets: Iterable[tuple[Victim, ...]]) -> Iterator[Clearing]:
-        """Those of the sets that do make room, pruned."""
-        for number, chosen in enumerate(sets):
-            if number == TRIED:
-                return
-            found = self._try((*self._first, *chosen))
-            if found is not None:
-                yield found
+    def _at_level(self, nodes: Sequence[FreeNode], level: int) -> Iterator[Clearing]:
+        """The cheapest set of each domain of a level, the cheapest first."""
+        numbers = count()
+        waiting: list[tuple[bool, float, int, _Domain, tuple[Victim, ...] | None]] = [
+            (domain.avoided, lowest, next(numbers), domain, None)
+            for domain in self._domains(nodes, level)
+            if (lowest := self._lowest(domain)) is not None
+        ]
+        heapify(waiting)
+        tried = 0
+        while waiting and tried < TRIED:
+            avoided, _, _, domain, victims = heappop(waiting)
+            if victims is not None:
+                tried += 1
+                clearing = self._try(victims)
+                if clearing is not None:
+                    yield clearing
+            elif self._budget.steps > 0:
+                self._budget.steps -= 1
+                found = self._search(domain)
+                if found is not None:
+                    heappush(waiting, (avoided, found[0], next(numbers), domain, found[1]))
+
+    def _domains(self, nodes: Sequence[FreeNode], level: int) -> Iterator[_Domain]:
+        avoid = self._wanted.demand.avoid
+        for model in self._gains:
+            domains: dict[str, list[FreeNode]] = {}
+            for node in nodes:
+                domains.setdefault(node.path[level], []).append(node)
+            for members in domains.values():
+                open_to = tuple(node for node in members if node.node_id not in avoid)
+                if open_to:
+                    yield _Domain(model, open_to, avoided=False)
+                if len(open_to) < len(members):
+                    yield _Domain(model, tuple(members), avoided=True)
+
+    def _lowest(self, domain: _Domain) -> float | None:
+        """The least that room in a domain could cost; None when it cannot have enough GPUs."""
+        gains, missing, price = self._gains[domain.model], self._wanted.demand.gpus, 0.0
+        missing -= sum(len(node.indexes(domain.model)) for node in domain.nodes)
+        most, best = 0, inf
+        for node in domain.nodes:
+            for number, (victim, hold) in enumerate(gains.get(node.node_id, ())):
+                most += len(hold.gpus)
+                if not number:
+                    best = min(best, victim.cost / victim.gpus)
+        if most < missing:
+            return None
+        if missing <= 0:
+            return 0.0
+        if len(domain.nodes) > 1:
+            return best * missing
+        for victim, hold in gains.get(domain.nodes[0].node_id, ()):
+            gpus = min(len(hold.gpus), missing)
+            price += gpus * victim.cost / victim.gpus
+            missing -= gpus
+            if missing <= 0:
+                break
+        return price
+
+    def _search(self, domain: _Domain) -> tuple[float, tuple[Victim, ...]] | None:
+        ground = Ground(self._wanted.demand, domain.model, domain.nodes)
+        parts: dict[str, list[tuple[int, Hold]]] = {}
+        victims: dict[str, Victim] = {}
+        gains = self._gains.get(domain.model, {})
+        for at, node in enumerate(domain.nodes):
+            for victim, hold in gains.get(node.node_id, ()):
+                parts.setdefault(victim.job.job_id, []).append((at, hold))
+                victims[victim.job.job_id] = victim
+        if self._wanted.short:
+            for victim in self._victims:
+                if self._wanted.above in victim.line:
+                    victims.setdefault(victim.job.job_id, victim)
+        pieces = [self._piece(victim, parts.get(name, ())) for name, victim in victims.items()]
+        return Search(self._wanted, ground, pieces, self._budget).run()
+
+    def _piece(self, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
+        amounts = (
+            float(sum(len(hold.gpus) for _, hold in parts)),
+            sum(hold.cpus for _, hold in parts),
+            sum(hold.memory_gb for _, hold in parts),
+            victim.gpus if self._wanted.short and self._wanted.above in victim.line else 0,
+        )
+        return Piece(victim, self._prices[victim.job.job_id], tuple(parts), amounts)
 
     def _try(self, victims: tuple[Victim, ...]) -> Clearing | None:
-        after, placement = self._evict(victims)
-        if not victims or placement is None or not self._enough(victims):
-            return None
-        needed = self._needed(victims, after)
-        if len(needed) < len(victims):
-            _, again = self._evict(needed)
-            if again is not None:
-                return Clearing(needed, again)
-        return Clearing(victims, placement)
-
-    def _evict(self, victims: Iterable[Victim]) -> tuple[Snapshot, Placement | None]:
-        after = self._base.copy()
-        statement = Statement(after)
+        statement = Statement(self._base.copy())
         for victim in victims:
             statement.evict(victim.job)
-        return after, statement.place(self._demand)
-
-    def _needed(self, victims: Sequence[Victim], after: Snapshot) -> tuple[Victim, ...]:
-        """Those whose GPUs are not simply left over, the dearest let go first."""
-        left: dict[str, tuple[int, float, float]] = {}
-        spared: set[str] = set()
-        for victim in sorted(victims, key=lambda victim: (-victim.cost, victim.job.job_id)):
-            rest = _without(victim, left, after)
-            if rest is None:
-                continue
-            if self._first and not self._enough(_others(victims, {victim.job.job_id, *spared})):
-                continue
-            left.update(rest)
-            spared.add(victim.job.job_id)
-        return _others(victims, spared)
-
-
-def _others(victims: Sequence[Victim], spared: set[str]) -> tuple[Victim, ...]:
-    return tuple(victim for victim in victims if victim.job.job_id not in spared)
-
-
-def _without(
-    victim: Victim, left: dict[str, tuple[int, float, float]], after: Snapshot
-) -> dict[str, tuple[int, float, float]] | None:
-    """What is left on its nodes if this gang stays; None when there is no room for it."""
-    rest: dict[str, tuple[int, float, float]] = {}
-    need = victim.job.spec.resources
-    for part in victim.job.gang.nodes if victim.job.gang is not None else ():
-        node = after.free.get(part.node_id)
-        if node is None:
-            continue
-        if not node.is_open_to(victim.job.team):
-            return None
-        hold = Hold.of(part.gpus, need, victim.job.team)
-        gpus, cpus, memory_gb = left.get(part.node_id, (node.size, node.cpus, node.memory_gb))
-        now = (
-            gpus - len(hold.gpus),
-            cpus - hold.cpus,
-            memory_gb - hold.memory_gb,
-        )
-        if min(now) < 0:
-            return None
-        rest[part.node_id] = now
-    return rest
+        placement = statement.place(self._wanted.demand)
+        in_order = tuple(sorted(victims, key=lambda victim: victim.rank))
+        return None if placement is None else Clearing(in_order, placement)

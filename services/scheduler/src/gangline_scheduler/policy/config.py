@@ -40,9 +40,10 @@ class Preemption:
     `min_runtime`: so long an attempt runs before it may be stopped, and at most `max_preemptions`
     times a job is. `horizon`: starting sooner counts for no more than this.
     `reclaim_worth`: a guarantee is worth so much waiting of the job that is owed its GPUs; None:
-    whatever it costs. `max_moves_per_hour`: gangs moved to defragment. `hold_margin`: GPUs are
-    held for so long after the last gang had to be gone. `most_per_pass`: jobs for which room is
-    made in one pass.
+    whatever it costs. `whole_gangs`: a gang that is only in part above its team's guarantee may be
+    stopped for one that is owed, if nobody else can be. `max_moves_per_hour`: gangs moved to
+    defragment. `hold_margin`: GPUs are held for so long after the last gang had to be gone.
+    `most_per_pass`: jobs for which room is made in one pass.
     """
 
     preempt: Switch = "on"
@@ -56,6 +57,7 @@ class Preemption:
     max_preemptions: int = 3
     horizon: timedelta = timedelta(hours=24)
     reclaim_worth: timedelta | None = None
+    whole_gangs: Switch = "on"
     max_moves_per_hour: int = 20
     hold_margin: timedelta = timedelta(seconds=75)
     most_per_pass: int = 5

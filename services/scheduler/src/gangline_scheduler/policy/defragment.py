@@ -44,7 +44,8 @@ def defragment(scene: Scene, job: Job) -> Room | None:
         return None
     value = question.demand.gpus * scene.sooner_s(question)
     nobody = Guarantees(scene.state, scene.leaving, scene.state.teams)
-    for found in clearings(question.demand, question.snapshot, scene.victims, nobody):
+    wanted = question.wanted(nobody)
+    for found in clearings(wanted, question.snapshot, scene.victims, scene.victims):
         if found.cost < value and 0 < len(found.victims) <= most:
             moves = _moves(scene, question, found)
             if moves is not None:
@@ -62,7 +63,7 @@ def _moves(
     if statement.place(question.demand) is None:
         return None
     moves: list[tuple[Victim, Placement]] = []
-    for victim in sorted(found.victims, key=lambda victim: (-victim.gpus, victim.job.job_id)):
+    for victim in sorted(found.victims, key=lambda victim: (-victim.gpus, victim.rank)):
         placement = statement.place(next_demand(victim.job, scene.state))
         if placement is None:
             return None

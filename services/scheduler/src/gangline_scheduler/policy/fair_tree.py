@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from gangline_scheduler import usage
-from gangline_scheduler.model import Job, Usage, demand_of
+from gangline_scheduler.model import Job, Team, Usage, demand_of
 from gangline_scheduler.policy.order import Group
 from gangline_scheduler.queue import Slot
 from gangline_scheduler.state import State
@@ -51,9 +51,24 @@ class FairTree:
         line = reversed([*usage.line_of(state.teams, job.team)])
         return (*(due(state, name, total, now) for name in line), *own_place(job))
 
-    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
+    def standing(
+        self,
+        job: Job,
+        state: State,  # noqa: ARG002 - the port's
+        now: datetime,  # noqa: ARG002
+        *,
+        more: int = 0,  # noqa: ARG002
+    ) -> float:
         """Its priority: shares say whose turn it is, not who is stopped."""
         return float(job.priority)
+
+    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+        """Its priority."""
+        return float(job.priority)
+
+    def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
+        """Shares do not count."""
+        return 0.0
 
 
 def own_place(job: Job) -> tuple[Any, ...]:

@@ -65,12 +65,19 @@ class Order(Protocol):
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
         """A job's place among all jobs, running ones too: lowest first."""
 
-    def standing(self, job: Job, state: State, now: datetime) -> float:
+    def standing(self, job: Job, state: State, now: datetime, *, more: int = 0) -> float:
         """Its effective priority without what waiting gives: lowest is best.
 
-        A job may be stopped only for one that stands better. Waiting does not count, or jobs of
-        equal priority would stop each other in turn.
+        A job may be stopped only for one that stands better with its GPUs: `more` are what its
+        team will hold besides those it holds in `state`. Waiting does not count, or jobs of equal
+        priority would stop each other in turn.
         """
+
+    def worth(self, job: Job, now: datetime) -> float:
+        """How a job that runs stands in its team: lowest is best (potential.py)."""
+
+    def charge(self, team: Team | None, held: int) -> float:
+        """What a job stands worse for its team holding so many GPUs; never less for more."""
 
 
 def share(team: Team | None, used: int) -> float:
@@ -136,13 +143,28 @@ class FairShare:
         fresh, value, *rest = own_rank(job, job.waiting_since if job.gang is not None else now)
         return (fresh, value + self.penalty(state, job.team), *rest)  # type: ignore[return-value]
 
-    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
+    def standing(
+        self,
+        job: Job,
+        state: State,
+        now: datetime,  # noqa: ARG002 - the port's
+        *,
+        more: int = 0,
+    ) -> float:
         """Priority and share."""
-        return job.priority + self.penalty(state, job.team)
+        return job.priority + self.penalty(state, job.team, more)
 
-    def penalty(self, state: State, team: str) -> float:
-        """By how much the team's jobs fall back now."""
-        return share_penalty(state.teams.get(team), state.used.get(team, 0))
+    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+        """Its priority."""
+        return float(job.priority)
+
+    def charge(self, team: Team | None, held: int) -> float:
+        """What the team is above its share."""
+        return share_penalty(team, held)
+
+    def penalty(self, state: State, team: str, more: int = 0) -> float:
+        """By how much the team's jobs fall back now, or with so many GPUs more."""
+        return share_penalty(state.teams.get(team), state.used.get(team, 0) + more)
 
 
 class _FairWalk:
@@ -238,8 +260,23 @@ class Listed:
         """The same place, whether it runs or waits."""
         return (*self._place(job), job.job_id)
 
-    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
+    def standing(
+        self,
+        job: Job,  # noqa: ARG002 - the port's
+        state: State,  # noqa: ARG002
+        now: datetime,  # noqa: ARG002
+        *,
+        more: int = 0,  # noqa: ARG002
+    ) -> float:
         """All stand alike: such an order stops nobody for somebody's priority."""
+        return 0.0
+
+    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+        """All are worth the same."""
+        return 0.0
+
+    def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
+        """Shares do not count."""
         return 0.0
 
 

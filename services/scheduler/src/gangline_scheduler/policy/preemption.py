@@ -2,7 +2,8 @@
 
 Who: pending jobs of a priority below `preempt_below`. Whom: gangs that may be stopped
 (victims.py) and stand worse: priority plus what their team is above its share, without what waiting
-gives. A job that would take its team above its guarantee takes no other team below its own.
+gives, and the waiting job's with the GPUs that it asks for. All in all the standings must improve
+(potential.py). No team outside the job's line is taken below its guarantee.
 
 When: the cheapest set (clearing.py) is taken only if it costs less than it is worth:
 
@@ -15,12 +16,11 @@ one reservation.
 
 from __future__ import annotations
 
-from gangline_scheduler import usage
+from collections.abc import Callable
+
 from gangline_scheduler.model import Job
-from gangline_scheduler.policy.clearing import clearings
 from gangline_scheduler.policy.config import Preemption
 from gangline_scheduler.policy.scene import Room, Scene
-from gangline_scheduler.policy.victims import Guarantees
 
 
 def urgent(job: Job, settings: Preemption) -> bool:
@@ -30,11 +30,10 @@ def urgent(job: Job, settings: Preemption) -> bool:
 
 def preempt(scene: Scene, job: Job) -> Room | None:
     """Whom to stop for this job; None when nobody needs to be, or it is not worth it."""
-    state, order = scene.state, scene.policy.order
-    standing = order.standing(job, state, scene.now)
-    if _out_of_reach(scene, job, standing):
+    stands = scene.stands(job, job.fewest)
+    if _out_of_reach(scene, job, stands):
         return None
-    worse = [victim for victim in scene.victims if victim.standing > standing]
+    worse = [victim for victim in scene.victims if victim.standing > stands(victim.job)]
     question = scene.question(job) if worse else None
     if question is None:
         return None
@@ -44,23 +43,19 @@ def preempt(scene: Scene, job: Job) -> Room | None:
     value = question.demand.gpus * scene.sooner_s(question)
     if value <= min(victim.cost for victim in worse):
         return None
-    owed = scene.owed(job) is not None
-    inside = state.teams if owed else usage.line_of(state.teams, job.team)
-    guarantees = Guarantees(state, scene.leaving, inside)
-    for found in clearings(
-        question.demand,
-        question.snapshot,
-        worse,
-        guarantees,
-        first=question.own,
-        enough=lambda victims: scene.enough(question, victims),
-    ):
+    gpus = question.demand.gpus
+    wanted = question.wanted(
+        scene.guarantees(job),
+        lambda victims: scene.enough(question, victims),
+        lambda victims: scene.standings.improves(job, gpus, [item.job for item in victims]),
+    )
+    for found in scene.clearings(wanted, question.snapshot, worse):
         if found.cost < value:
             return Room(job, "preempt", found, value)
     return None
 
 
-def _out_of_reach(scene: Scene, job: Job, standing: float) -> bool:
+def _out_of_reach(scene: Scene, job: Job, stands: Callable[[Job], float]) -> bool:
     """Whether nobody stands worse, or stopping all who do would not do.
 
     Mostly so: it is looked at before who of them may be stopped, and what is free for the job.
@@ -70,7 +65,7 @@ def _out_of_reach(scene: Scene, job: Job, standing: float) -> bool:
         other = state.jobs[job_id]
         if other.gang is None or other.gang.stop is not None:
             continue
-        if scene.policy.order.standing(other, state, scene.now) > standing:
+        if scene.policy.order.standing(other, scene.later, scene.now) > stands(other):
             missing -= other.held_gpus
             if missing <= 0:
                 return False

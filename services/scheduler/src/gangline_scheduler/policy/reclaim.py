@@ -13,9 +13,7 @@ from math import inf
 
 from gangline_scheduler import usage
 from gangline_scheduler.model import Job
-from gangline_scheduler.policy.clearing import clearings
 from gangline_scheduler.policy.scene import Room, Scene
-from gangline_scheduler.policy.victims import Guarantees
 
 
 def reclaim(scene: Scene, job: Job) -> Room | None:
@@ -36,8 +34,8 @@ def reclaim(scene: Scene, job: Job) -> Room | None:
         return None
     worth = settings.reclaim_worth
     value = question.demand.gpus * worth.total_seconds() if worth is not None else inf
-    guarantees = Guarantees(state, scene.leaving, usage.line_of(state.teams, job.team))
-    for found in clearings(question.demand, question.snapshot, outside, guarantees):
+    wanted = question.wanted(scene.guarantees(job))
+    for found in scene.clearings(wanted, question.snapshot, outside):
         if found.cost < value:
             return Room(job, "reclaim", found, value if worth is not None else 0.0)
     return None

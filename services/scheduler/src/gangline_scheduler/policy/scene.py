@@ -9,7 +9,7 @@ Cost: O(running gangs) for the victims, for the ends and for a snapshot, each on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -18,14 +18,25 @@ from typing import Literal
 from gangline_scheduler import usage
 from gangline_scheduler.allocate import need_of, next_demand
 from gangline_scheduler.model import Demand, Job
-from gangline_scheduler.policy.clearing import Clearing
+from gangline_scheduler.policy.cheapest import Accept, Wanted
+from gangline_scheduler.policy.clearing import Clearing, clearings
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.potential import Standings
 from gangline_scheduler.policy.reservation import Ends, Reservation, reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.policy.victims import Victim, gone, leaving, promised, stoppable
+from gangline_scheduler.policy.victims import (
+    Guarantees,
+    Victim,
+    gone,
+    leaving,
+    owed,
+    promised,
+    steady,
+    stoppable,
+)
 from gangline_scheduler.state import State
 
 MOST_CHECKS = 32
@@ -50,13 +61,25 @@ class Room:
 class Question:
     """What a job that does not fit asks for, and which of its team's own gangs must stop for it.
 
-    `demand` is the fewest GPUs that do. `own` is not empty if its team holds too many GPUs.
+    `demand` is the fewest GPUs that do. `own` is not empty if its team holds too many GPUs: by
+    `short` in the team `above` or below it.
     """
 
     job: Job
     demand: Demand
     snapshot: Snapshot
     own: tuple[Victim, ...] = ()
+    short: int = 0
+    above: str = ""
+
+    def wanted(
+        self,
+        guarantees: Guarantees,
+        enough: Accept = lambda _: True,
+        improves: Accept = lambda _: True,
+    ) -> Wanted:
+        """What a set of victims must give."""
+        return Wanted(self.job, self.demand, guarantees, self.short, self.above, enough, improves)
 
 
 class Scene:
@@ -75,7 +98,7 @@ class Scene:
     @cached_property
     def victims(self) -> tuple[Victim, ...]:
         """Every gang that may be stopped, the cheapest for each GPU first."""
-        return stoppable(self.state, self.now, self.policy, self.estimates)
+        return stoppable(self.state, self.later, self.now, self.policy, self.estimates)
 
     @cached_property
     def coming_gpus(self) -> int:
@@ -96,12 +119,50 @@ class Scene:
 
     def owed(self, job: Job) -> str | None:
         """The nearest team of the job's line into whose guarantee it fits; None: there is none."""
-        state = self.state
-        for name in usage.line_of(state.teams, job.team):
-            held = state.used.get(name, 0) + self.promised.get(name, 0)
-            if held + job.fewest <= state.teams[name].config.gpu_guarantee:
-                return name
-        return None
+        return owed(self.state, self.promised, job)
+
+    def stands(self, job: Job, gpus: int) -> Callable[[Job], float]:
+        """How a job that waits will stand with so many GPUs, compared with a gang.
+
+        Within one team the share is that of both, whoever has the GPUs.
+        """
+        order, line = self.policy.order, usage.line_of
+        alone = order.standing(job, self.later, self.now)
+        grown = order.standing(job, self.later, self.now, more=gpus)
+        teams = self.state.teams
+
+        def against(other: Job) -> float:
+            return alone if job.team in line(teams, other.team) else grown
+
+        return against
+
+    @cached_property
+    def standings(self) -> Standings:
+        """The levels of all GPUs, which a preemption must improve."""
+        return Standings(self.state, self.policy.order, self.now)
+
+    def guarantees(self, job: Job, *, whole: bool = False) -> Guarantees:
+        """What teams may lose for this job; see there."""
+        line = usage.line_of(self.state.teams, job.team)
+        return Guarantees(self.state, self.leaving, line, whole=whole)
+
+    def clearings(
+        self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]
+    ) -> Iterator[Clearing]:
+        """Sets of these that make room for a job, best first.
+
+        Last come those with gangs that could stop others in turn; and for one that is owed, when
+        there is no other set, those with a gang of which a part was not borrowed.
+        """
+        settings = self.policy.preemption
+        calm = steady(victims, settings)
+        found = False
+        for clearing in clearings(wanted, snapshot, victims, calm):
+            found = True
+            yield clearing
+        if not found and settings.whole_gangs == "on" and self.owed(wanted.job) is not None:
+            wanted = replace(wanted, guarantees=self.guarantees(wanted.job, whole=True))
+            yield from clearings(wanted, snapshot, victims, calm)
 
     def question(self, job: Job) -> Question | None:
         """What the job asks for; None when it fits as it is, or nobody can help it."""
@@ -112,7 +173,7 @@ class Scene:
     def _question(self, job: Job) -> Question | None:
         wanted = next_demand(job, self.state).least()
         snapshot = self._snapshot(job.job_id)
-        demand = self.ceilings.within(self._later, job, wanted)
+        demand = self.ceilings.within(self.later, job, wanted)
         if demand is None:
             return self._own(job, wanted, snapshot)
         if Statement(snapshot).place(demand) is not None:
@@ -121,7 +182,7 @@ class Scene:
 
     def enough(self, question: Question, victims: Sequence[Victim]) -> bool:
         """Whether its team may have the GPUs once these are gone."""
-        after = gone(self._later, victims)
+        after = gone(self.later, victims)
         return self.ceilings.within(after, question.job, question.demand) is not None
 
     def sooner_s(self, question: Question) -> float:
@@ -143,7 +204,7 @@ class Scene:
         return (start - self.now - settings.checkpoint).total_seconds()
 
     @cached_property
-    def _later(self) -> State:
+    def later(self) -> State:
         """What teams will use once all stops and holds have come to their end."""
         used = dict(self.state.used)
         for name, gpus in self.promised.items():
@@ -188,21 +249,21 @@ class Scene:
         """Its team holds too many GPUs: the cheapest of its own gangs until it may have these."""
         if self.ceilings.broke(self.state, job.team) is not None:
             return None
-        tightest = self.ceilings.tightest(self._later, job.team)
-        short = wanted.gpus - self.ceilings.room(self._later, job.team, wanted.gpus)
+        tightest = self.ceilings.tightest(self.later, job.team)
+        short = wanted.gpus - self.ceilings.room(self.later, job.team, wanted.gpus)
         own: list[Victim] = []
-        standing, checks = self.policy.order.standing(job, self.state, self.now), 0
+        missing = short
+        stands, checks = self.stands(job, wanted.gpus), 0
         for victim in self.victims:
-            line = usage.line_of(self.state.teams, victim.job.team)
-            if victim.standing <= standing or tightest not in line:
+            if victim.standing <= stands(victim.job) or tightest not in victim.line:
                 continue
             own.append(victim)
-            short -= victim.gpus
-            if short > 0:
+            missing -= victim.gpus
+            if missing > 0:
                 continue
-            demand = self.ceilings.within(gone(self._later, own), job, wanted)
+            demand = self.ceilings.within(gone(self.later, own), job, wanted)
             if demand is not None:
-                return Question(job, demand, snapshot, tuple(own))
+                return Question(job, demand, snapshot, tuple(own), short, tightest)
             checks += 1
             if checks == MOST_CHECKS:
                 return None
@@ -214,7 +275,7 @@ class Scene:
         for end, _, job in self._ends:
             if end > self.now + self.policy.preemption.horizon:
                 break
-            ended.append(Victim(job, job.held_gpus, 0.0, 0.0))
+            ended.append(Victim(job, job.held_gpus, 0.0))
             if job.team == question.job.team and self.enough(question, ended):
                 return end
         return self.now + self.policy.preemption.horizon + timedelta(seconds=1)

@@ -49,10 +49,20 @@ class ShortFirst(Listed):
         needed_s = KEEP * left_s(job, job.ran_by(now))
         return job.priority // STEP, True, due_s(job, needed_s), job.job_id
 
-    def standing(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
+    def standing(
+        self,
+        job: Job,
+        state: State,  # noqa: ARG002 - the port's
+        now: datetime,
+        *,
+        more: int = 0,  # noqa: ARG002
+    ) -> float:
         """What it needs, after its priority; a running job keeps a lead."""
-        needed_s = left_s(job, job.ran_by(now)) * (KEEP if job.gang is not None else 1.0)
-        return job.priority // STEP * LONGEST_S + min(needed_s, LONGEST_S)
+        return _standing(job, now, KEEP if job.gang is not None else 1.0)
+
+    def worth(self, job: Job, now: datetime) -> float:
+        """The same for a job that runs, so with its lead."""
+        return _standing(job, now, KEEP)
 
 
 def left_s(job: Job, ran_s: float) -> float:
@@ -71,3 +81,8 @@ def due_s(job: Job, needed_s: float) -> float:
 def _waiting_place(job: Job) -> tuple[Any, ...]:
     due = due_s(job, left_s(job, job.ran_s))
     return job.priority // STEP, not job.restarting, due
+
+
+def _standing(job: Job, now: datetime, part: float) -> float:
+    needed_s = part * left_s(job, job.ran_by(now))
+    return job.priority // STEP * LONGEST_S + min(needed_s, LONGEST_S)

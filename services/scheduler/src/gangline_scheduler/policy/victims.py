@@ -7,42 +7,67 @@ and the restart would take. Stopping it costs, in GPU-seconds,
 
     GPUs x (time to save + work since its last committed checkpoint + time to start again)
 
+and it delays the start of the waiting job by what its `stop_grace_seconds` are above the time to
+save. Of gangs that cost the same, who stands worst is stopped, then who started last.
 What a team is guaranteed stands in the way of some: `Guarantees`. Cost: O(running gangs), once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 
 from gangline_scheduler import usage
 from gangline_scheduler.model import Job, Member
 from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.state import State
+from gangline_scheduler.values import replace
 from gangline_schemas.job import JobState
+
+Rank = tuple[float, float, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands."""
+    """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands.
+
+    `delay_s`: how much longer than other gangs it may take to leave. `returning`: how its job
+    stands once it waits. `line`: its team and those above it.
+    """
 
     job: Job
     gpus: int
     cost: float
-    standing: float
+    standing: float = 0.0
+    delay_s: float = 0.0
+    returning: float = 0.0
+    line: tuple[str, ...] = ()
 
     @property
-    def cheapness(self) -> tuple[float, str]:
+    def rank(self) -> Rank:
+        """Of equal ones the first is stopped: who stands worst, then who started last."""
+        gang = self.job.gang
+        parts = gang.nodes if gang is not None else ()
+        started = gang.allocated_at.timestamp() if gang is not None else 0.0
+        return -self.standing, -started, tuple((part.node_id, part.gpus[0]) for part in parts)
+
+    @property
+    def cheapness(self) -> tuple[float, Rank]:
         """Its cost for each GPU; lowest first."""
-        return self.cost / self.gpus, self.job.job_id
+        return self.cost / self.gpus, self.rank
 
 
 def stoppable(
-    state: State, now: datetime, policy: Policy, estimates: Estimates
+    state: State, later: State, now: datetime, policy: Policy, estimates: Estimates
 ) -> tuple[Victim, ...]:
-    """Every gang that may be stopped now, the cheapest for each GPU first."""
+    """Every gang that may be stopped now, the cheapest for each GPU first.
+
+    `later`: what teams will use, by which jobs stand.
+    """
     settings, found = policy.preemption, []
     shortest_s = max(_pause_s(settings), settings.nearly_done.total_seconds())
     for job_id in state.live:
@@ -50,10 +75,42 @@ def stoppable(
         if job.spec.preemptible and _may_be_stopped(job, now, settings):
             if estimates.left_s(job) < shortest_s:
                 continue
-            cost = cost_gpu_s(job, now, settings)
-            standing = policy.order.standing(job, state, now)
-            found.append(Victim(job, job.held_gpus, cost, standing))
+            waits = replace(job, gang=None)
+            found.append(
+                Victim(
+                    job,
+                    job.held_gpus,
+                    cost_gpu_s(job, now, settings),
+                    policy.order.standing(job, later, now),
+                    delay_s(job, settings),
+                    policy.order.standing(waits, later, now),
+                    tuple(usage.line_of(state.teams, job.team)),
+                )
+            )
     return tuple(sorted(found, key=lambda victim: victim.cheapness))
+
+
+def steady(victims: Sequence[Victim], settings: Preemption) -> tuple[Victim, ...]:
+    """Those that could not have others of them stopped in turn, once they wait.
+
+    An urgent job could, if those that stand worse hold as many GPUs as it.
+    """
+    if settings.preempt == "off":
+        return tuple(victims)
+    worst_first = sorted(victims, key=lambda victim: -victim.standing)
+    levels = [-victim.standing for victim in worst_first]
+    held = [0, *accumulate(victim.gpus for victim in worst_first)]
+    return tuple(
+        victim
+        for victim in victims
+        if victim.job.priority >= settings.preempt_below
+        or held[bisect_left(levels, -victim.returning)] < victim.gpus
+    )
+
+
+def delay_s(job: Job, settings: Preemption) -> float:
+    """By how much its grace to stop is longer than what a gang is taken to need to save."""
+    return max(0.0, job.spec.stop_grace_seconds - settings.checkpoint.total_seconds())
 
 
 def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
@@ -92,10 +149,19 @@ class Guarantees:
 
     `inside`: teams for whose sake it happens; they, and what is below them, are not asked.
     A team's GPUs are those that it and the teams below it hold, less those of gangs that stop.
+    `whole`: a gang may be stopped if its team is above its guarantee, even if it would be below it
+    then: part of that gang was borrowed, and a gang is stopped whole.
     """
 
-    def __init__(self, state: State, leaving: Mapping[str, int], inside: Iterable[str]) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: State,
+        leaving: Mapping[str, int],
+        inside: Iterable[str],
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._state, self._whole = state, whole
         self._inside = frozenset(inside)
         self._lines: dict[str, tuple[str, ...]] = {}
         self._spare = {
@@ -114,14 +180,30 @@ class Guarantees:
 
     def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
         """Whether it may be stopped, after so many GPUs of teams were taken."""
-        return all(
-            victim.gpus <= self._spare[name] - taken.get(name, 0) for name in self.asked(victim)
-        )
+        needed = 1 if self._whole else victim.gpus
+        return all(needed <= self._spare[name] - taken.get(name, 0) for name in self.asked(victim))
 
     def take(self, victim: Victim, taken: dict[str, int]) -> None:
         """Count it into `taken`."""
         for name in self.asked(victim):
             taken[name] = taken.get(name, 0) + victim.gpus
+
+    def give_back(self, victim: Victim, taken: dict[str, int]) -> None:
+        """Count it no longer."""
+        for name in self.asked(victim):
+            taken[name] -= victim.gpus
+
+
+def owed(state: State, promised: Mapping[str, int], job: Job) -> str | None:
+    """The nearest team of the job's line into whose guarantee it fits; None: there is none.
+
+    `promised`: GPUs of each team that are held for its jobs that wait.
+    """
+    for name in usage.line_of(state.teams, job.team):
+        held = state.used.get(name, 0) + promised.get(name, 0)
+        if held + job.fewest <= state.teams[name].config.gpu_guarantee:
+            return name
+    return None
 
 
 def leaving(state: State) -> dict[str, int]:

@@ -1,0 +1,151 @@
+"""That stops strictly improve: what falls with each stop, and what no stop may take.
+
+The standings of a state: a team's gangs are counted one after the other, and each has a level: its
+worth (its priority, for the fair order) plus what its team is above its share with this gang and
+those counted before it. The next one is always the one of the lowest level, of equals the one that
+started first. All GPUs of a gang are at its level. The list of the levels of all GPUs, lowest
+first, is the potential of preemption: of two states the better one has more GPUs at the lowest
+level at which they differ. A start always improves it, as who was counted before the new gang still
+has its level. A preemption is made only if the list is better with the waiting gang instead of its
+victims. So between two events from outside (a job is submitted or ends, a priority, a limit or a
+node changes) no standings come back, and nobody takes turns.
+
+A reclaim lowers what teams lack of their guarantees instead: the waiting gang fits into one, and
+no team outside its line comes to lack more.
+
+GPUs that are held for a gang count as its own, those of a gang that stops as nobody's.
+Cost: O(gangs) once; for each question O(gangs of the teams in it), times their kinds for a team
+that is above its share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection
+from datetime import datetime
+from functools import cached_property
+
+from gangline_scheduler.model import Job
+from gangline_scheduler.policy.order import Order
+from gangline_scheduler.policy.victims import leaving, owed, promised
+from gangline_scheduler.state import State
+from gangline_scheduler.usage import line_of
+from gangline_schemas.events.scheduling import GpusHeld
+
+DIGITS = 6
+"""Levels that differ by less are one: they are sums of floats."""
+
+Gangs = dict[str, tuple[float, int]]
+"""By job: its worth, and its GPUs."""
+
+
+class Standings:
+    """The levels of one state under one order."""
+
+    def __init__(self, state: State, order: Order, now: datetime) -> None:
+        self._state, self._order, self._now = state, order, now
+        self._before: dict[str, Counter[float]] = {}
+
+    def improves(self, job: Job, gpus: int, victims: Collection[Job]) -> bool:
+        """Whether the list is better if the job has so many GPUs and its victims have none."""
+        changed: Counter[float] = Counter()
+        gone = {victim.job_id for victim in victims}
+        for team in {job.team, *(victim.team for victim in victims)}:
+            before = self._gangs.get(team, {})
+            after = {name: gang for name, gang in before.items() if name not in gone}
+            if team == job.team:
+                after[job.job_id] = (self._order.worth(job, self._now), gpus)
+            changed.update(self._levels(team, after))
+            changed.subtract(self._levels_now(team))
+        first = min((level for level, count in changed.items() if count), default=None)
+        return first is not None and changed[first] > 0
+
+    @cached_property
+    def _gangs(self) -> dict[str, Gangs]:
+        """The gangs of each team: those that hold GPUs, and those for which GPUs are held."""
+        state, found = self._state, dict[str, Gangs]()
+        for job_id in [*state.live, *(name for name in state.held if name not in state.live)]:
+            job = state.jobs.get(job_id)
+            if job is None:
+                continue
+            held = state.held.get(job_id)
+            stays = job.gang is not None and not job.gang.leaving
+            gpus = job.held_gpus if stays else sum(n for _, n in held.nodes) if held else 0
+            if gpus:
+                worth = self._order.worth(job, self._now)
+                found.setdefault(job.team, {})[job_id] = (worth, gpus)
+        return found
+
+    def _levels_now(self, team: str) -> Counter[float]:
+        if team not in self._before:
+            self._before[team] = self._levels(team, self._gangs.get(team, {}))
+        return self._before[team]
+
+    def _levels(self, team: str, gangs: Gangs) -> Counter[float]:
+        """How many GPUs of the team there are at each level."""
+        config, charge = self._state.teams.get(team), self._order.charge
+        levels: Counter[float] = Counter()
+        if not charge(config, sum(gpus for _, gpus in gangs.values())):
+            for worth, gpus in gangs.values():
+                levels[round(worth, DIGITS)] += gpus
+            return levels
+        alike: dict[tuple[float, int], deque[int]] = {}
+        for started, gang in enumerate(gangs.values()):
+            alike.setdefault(gang, deque()).append(started)
+        held = 0
+        while alike:
+            level, _, gang = min(
+                (round(worth + charge(config, held + gpus), DIGITS), starts[0], (worth, gpus))
+                for (worth, gpus), starts in alike.items()
+            )
+            alike[gang].popleft()
+            if not alike[gang]:
+                del alike[gang]
+            levels[level] += gang[1]
+            held += gang[1]
+        return levels
+
+
+def not_better(
+    state: State, held: GpusHeld, order: Order, now: datetime, *, whole: bool
+) -> list[str]:
+    """Why the stops of this `gpus.held`, as it is decided, are no improvement; [] when they are.
+
+    `whole`: a gang that its team borrowed in part may be stopped for a job that is owed.
+    """
+    job = state.jobs[held.job_id]
+    victims = [state.jobs[name] for name in held.victims]
+    gpus = sum(share.gpus for share in held.nodes)
+    if held.reason not in ("preempt", "reclaim"):
+        return []
+    claims = owed(state, promised(state), job) is not None
+    found = _taken_from_guarantees(state, job, victims, whole=whole and claims)
+    if held.reason == "reclaim" and not claims:
+        found.append(f"{job.job_id} is owed nothing")
+    if held.reason == "preempt" and not Standings(state, order, now).improves(job, gpus, victims):
+        found.append(f"{job.job_id} does not stand better than {', '.join(held.victims)}")
+    return found
+
+
+def _taken_from_guarantees(
+    state: State, job: Job, victims: Collection[Job], *, whole: bool
+) -> list[str]:
+    """Teams outside the job's line that would have less than they are guaranteed by these stops."""
+    gone = leaving(state)
+    taken: dict[str, list[int]] = {}
+    for victim in victims:
+        for name in line_of(state.teams, victim.team):
+            taken.setdefault(name, []).append(victim.held_gpus)
+    for name in line_of(state.teams, job.team):
+        taken.pop(name, None)
+    found = []
+    for name, gpus in sorted(taken.items()):
+        guarantee = state.teams[name].config.gpu_guarantee
+        before = state.used.get(name, 0) - gone.get(name, 0)
+        last = max(gpus) if whole else 1
+        if guarantee and before - sum(gpus) + last <= guarantee:
+            found.append(
+                f"{job.job_id} takes {sum(gpus)} GPUs of team {name}, which holds {before} and is "
+                f"guaranteed {guarantee}"
+            )
+    return found
