@@ -2,7 +2,8 @@
 
 One pass
 1. Jobs for which GPUs are being freed start if all of them are there; what is late is let go.
-2. The other pending jobs in the order of the policy (policy/order.py), each in turn: its team's
+2. The other pending jobs in the order of the policy (policy/order.py), those first that fit into
+   what their teams are guaranteed, as others would be stopped for them. Each in turn: its team's
    ceiling (policy/share.py), then a placement of the whole gang on what is free
    (policy/placement.py). It starts, whole, or it waits; a job that doesn't fit does not hold up
    smaller ones behind it (but in a strict order),
@@ -40,7 +41,7 @@ from gangline_scheduler.policy.placement import lacking, most_room, place
 from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve, returning
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.policy.victims import promised
+from gangline_scheduler.policy.victims import owed, promised
 from gangline_scheduler.state import State
 from gangline_schemas.events.scheduling import GpusUnheld, StopReason
 
@@ -165,6 +166,8 @@ class _Pass:
         self._returns = returning(plan.state, plan.now, policy.node_return)
 
     def run(self, *, start: bool = True) -> list[Reservation]:
+        if start:
+            self._start_claims()
         plan, order = self._plan, self._policy.order
         walk = order.walk(lambda: plan.state, plan.now)
         left = BACKFILL_DEPTH
@@ -190,6 +193,27 @@ class _Pass:
             if not self._made:
                 walk.drop()
         return self._made
+
+    def _start_claims(self) -> None:
+        """Jobs within their teams' guarantees start before those that would be stopped for them.
+
+        Restarts keep their place before all. A strict order lets nobody past.
+        """
+        plan, policy = self._plan, self._policy
+        if policy.order.strict or policy.preemption.reclaim == "off":
+            return
+        if not any(team.config.gpu_guarantee for team in plan.state.teams.values()):
+            return
+        walk = policy.order.walk(lambda: plan.state, plan.now)
+        while self._now.free_gpus > 0 and (job := walk.next()) is not None:
+            if self._left is not None and self._left <= 0:
+                break
+            if job.restarting or owed(plan.state, promised(plan.state), job) is not None:
+                wanted = next_demand(job, plan.state)
+                demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
+                if demand is not None and self._try(job, demand):
+                    continue
+            walk.drop()
 
     def _try(self, job: Job, demand: Demand) -> bool:
         short = self._ends_before_reservations(job)

@@ -4,7 +4,7 @@ What a set costs: the sum of its gangs' costs, and the waiting gang's GPUs times
 their delays, as it starts when the last one has left. The search is exact while it is small:
 - Branch and bound over the domain's gangs, those that cost least for what they give first. The
   bound: what the rest of a demand costs if gangs could be stopped in part.
-- With more than `EXACT` gangs in the domain, or when the `Budget` of the question is spent, the
+- With more than `EXACT` gangs in the domain, or when the `Budget` of the level is spent, the
   result is the better one of two bounded ones. Node by node: whole nodes, the cheapest for each GPU
   first, taken if it costs at most `GAP` times the bound. Gang by gang: in order of what a GPU
   costs, and each gang that completes the set is tried and left out (Csirik et al., "Heuristics for
@@ -38,7 +38,7 @@ Accept = Callable[[Sequence[Victim]], bool]
 
 @dataclass(slots=True)
 class Budget:
-    """Steps that the searches of one question may still take."""
+    """Steps that the searches of one level may still take."""
 
     steps: int = STEPS
 

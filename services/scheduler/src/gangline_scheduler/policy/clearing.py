@@ -35,6 +35,8 @@ from gangline_scheduler.values import replace
 
 TRIED = 4
 """So many domains of a level are tried at most."""
+SEARCHED = 256
+"""So many of a level are searched at most: those first that could cost least."""
 AT_NODE = 0
 
 Gains = dict[str, list[tuple[Victim, Hold]]]
@@ -82,7 +84,6 @@ class _Domain:
 class _Clearings:
     def __init__(self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> None:
         self._wanted, self._base, self._victims = wanted, snapshot, victims
-        self._budget = Budget()
         order = sorted(victims, key=lambda victim: victim.rank)
         self._prices = {
             victim.job.job_id: victim.cost + TIE * number / len(order)
@@ -94,7 +95,7 @@ class _Clearings:
         """See `clearings`."""
         demand, base = self._wanted.demand, self._base
         if self._wanted.short:
-            found = self._search(_Domain("", (), avoided=False))
+            found = self._search(_Domain("", (), avoided=False), Budget())
             clearing = self._try(found[1]) if found is not None else None
             if clearing is not None:
                 yield clearing
@@ -129,7 +130,8 @@ class _Clearings:
             if (lowest := self._lowest(domain)) is not None
         ]
         heapify(waiting)
-        tried = 0
+        tried = searched = 0
+        budget = Budget()
         while waiting and tried < TRIED:
             avoided, _, _, domain, victims = heappop(waiting)
             if victims is not None:
@@ -137,9 +139,9 @@ class _Clearings:
                 clearing = self._try(victims)
                 if clearing is not None:
                     yield clearing
-            elif self._budget.steps > 0:
-                self._budget.steps -= 1
-                found = self._search(domain)
+            elif searched < SEARCHED:
+                searched += 1
+                found = self._search(domain, budget)
                 if found is not None:
                     heappush(waiting, (avoided, found[0], next(numbers), domain, found[1]))
 
@@ -180,7 +182,7 @@ class _Clearings:
                 break
         return price
 
-    def _search(self, domain: _Domain) -> tuple[float, tuple[Victim, ...]] | None:
+    def _search(self, domain: _Domain, budget: Budget) -> tuple[float, tuple[Victim, ...]] | None:
         ground = Ground(self._wanted.demand, domain.model, domain.nodes)
         parts: dict[str, list[tuple[int, Hold]]] = {}
         victims: dict[str, Victim] = {}
@@ -194,7 +196,7 @@ class _Clearings:
                 if self._wanted.above in victim.line:
                     victims.setdefault(victim.job.job_id, victim)
         pieces = [self._piece(victim, parts.get(name, ())) for name, victim in victims.items()]
-        return Search(self._wanted, ground, pieces, self._budget).run()
+        return Search(self._wanted, ground, pieces, budget).run()
 
     def _piece(self, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
         amounts = (
