@@ -105,7 +105,7 @@ def best_by_trying_all(wanted: Wanted, snapshot: Snapshot, victims: Sequence[Vic
     """The cost of the cheapest set at the closest level where one makes room; inf: nowhere."""
     everywhere = {free.node_id for free in snapshot.free.nodes()}
     sets = sorted(
-        (cost_of(chosen, wanted.demand.gpus), [victim.rank for victim in chosen], chosen)
+        (cost_of(chosen, wanted.demand.gpus), [victim.turn for victim in chosen], chosen)
         for count in range(1, len(victims) + 1)
         for chosen in combinations(victims, count)
         if allowed(wanted, chosen)

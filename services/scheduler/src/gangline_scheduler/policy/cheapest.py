@@ -11,7 +11,7 @@ their delays, as it starts when the last one has left. The search is exact while
   the 0-1 min-knapsack problem", 1991): where only GPUs are missing and no guarantee stands in the
   way, it costs at most twice the cheapest. So the stated gap is `GAP`, 2.
 
-Ties go to the gangs of the worst standing, then to those that started last, then by where they lie;
+Ties go to the gangs of the worst rank, then to those that started last, then by where they lie;
 costs that differ by less than `TIE` GPU-seconds are equal. Nothing depends on the names of jobs.
 """
 

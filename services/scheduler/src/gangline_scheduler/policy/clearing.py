@@ -84,7 +84,7 @@ class _Domain:
 class _Clearings:
     def __init__(self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> None:
         self._wanted, self._base, self._victims = wanted, snapshot, victims
-        order = sorted(victims, key=lambda victim: victim.rank)
+        order = sorted(victims, key=lambda victim: victim.turn)
         self._prices = {
             victim.job.job_id: victim.cost + TIE * number / len(order)
             for number, victim in enumerate(order)
@@ -212,5 +212,5 @@ class _Clearings:
         for victim in victims:
             statement.evict(victim.job)
         placement = statement.place(self._wanted.demand)
-        in_order = tuple(sorted(victims, key=lambda victim: victim.rank))
+        in_order = tuple(sorted(victims, key=lambda victim: victim.turn))
         return None if placement is None else Clearing(in_order, placement)

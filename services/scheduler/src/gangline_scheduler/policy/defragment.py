@@ -63,7 +63,7 @@ def _moves(
     if statement.place(question.demand) is None:
         return None
     moves: list[tuple[Victim, Placement]] = []
-    for victim in sorted(found.victims, key=lambda victim: (-victim.gpus, victim.rank)):
+    for victim in sorted(found.victims, key=lambda victim: (-victim.gpus, victim.turn)):
         placement = statement.place(next_demand(victim.job, scene.state))
         if placement is None:
             return None

@@ -8,7 +8,7 @@ and the restart would take. Stopping it costs, in GPU-seconds,
     GPUs x (time to save + work since its last committed checkpoint + time to start again)
 
 and it delays the start of the waiting job by what its `stop_grace_seconds` are above the time to
-save. Of gangs that cost the same, who stands worst is stopped, then who started last.
+save. Of gangs that cost the same, that of the worst rank is stopped, then who started last.
 What a team is guaranteed stands in the way of some: `Guarantees`. Cost: O(running gangs), once.
 """
 
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
+from typing import Any
 
 from gangline_scheduler import usage
 from gangline_scheduler.model import Job, Member
@@ -28,15 +29,14 @@ from gangline_scheduler.state import State
 from gangline_scheduler.values import replace
 from gangline_schemas.job import JobState
 
-Rank = tuple[float, float, tuple[tuple[str, int], ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class Victim:
     """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands.
 
     `delay_s`: how much longer than other gangs it may take to leave. `returning`: how its job
-    stands once it waits. `line`: its team and those above it.
+    stands once it waits. `line`: its team and those above it. `turn`: of those that cost the same,
+    who is stopped first.
     """
 
     job: Job
@@ -46,19 +46,12 @@ class Victim:
     delay_s: float = 0.0
     returning: float = 0.0
     line: tuple[str, ...] = ()
+    turn: int = 0
 
     @property
-    def rank(self) -> Rank:
-        """Of equal ones the first is stopped: who stands worst, then who started last."""
-        gang = self.job.gang
-        parts = gang.nodes if gang is not None else ()
-        started = gang.allocated_at.timestamp() if gang is not None else 0.0
-        return -self.standing, -started, tuple((part.node_id, part.gpus[0]) for part in parts)
-
-    @property
-    def cheapness(self) -> tuple[float, Rank]:
+    def cheapness(self) -> tuple[float, int]:
         """Its cost for each GPU; lowest first."""
-        return self.cost / self.gpus, self.rank
+        return self.cost / self.gpus, self.turn
 
 
 def stoppable(
@@ -68,26 +61,48 @@ def stoppable(
 
     `later`: what teams will use, by which jobs stand.
     """
-    settings, found = policy.preemption, []
+    settings = policy.preemption
     shortest_s = max(_pause_s(settings), settings.nearly_done.total_seconds())
-    for job_id in state.live:
-        job = state.jobs[job_id]
-        if job.spec.preemptible and _may_be_stopped(job, now, settings):
-            if estimates.left_s(job) < shortest_s:
-                continue
-            waits = replace(job, gang=None)
-            found.append(
-                Victim(
-                    job,
-                    job.held_gpus,
-                    cost_gpu_s(job, now, settings),
-                    policy.order.standing(job, later, now),
-                    delay_s(job, settings),
-                    policy.order.standing(waits, later, now),
-                    tuple(usage.line_of(state.teams, job.team)),
-                )
-            )
-    return tuple(sorted(found, key=lambda victim: victim.cheapness))
+    found = [
+        job
+        for job in (state.jobs[job_id] for job_id in state.live)
+        if job.spec.preemptible
+        and _may_be_stopped(job, now, settings)
+        and estimates.left_s(job) >= shortest_s
+    ]
+    turns = {job.job_id: turn for turn, job in enumerate(_in_turn(found, later, now, policy))}
+    victims = (_victim(job, later, now, policy, turns[job.job_id]) for job in found)
+    return tuple(sorted(victims, key=lambda victim: victim.cheapness))
+
+
+def _victim(job: Job, later: State, now: datetime, policy: Policy, turn: int) -> Victim:
+    settings, order = policy.preemption, policy.order
+    return Victim(
+        job,
+        job.held_gpus,
+        cost_gpu_s(job, now, settings),
+        order.standing(job, later, now),
+        delay_s(job, settings),
+        order.standing(replace(job, gang=None), later, now),
+        tuple(usage.line_of(later.teams, job.team)),
+        turn,
+    )
+
+
+def _in_turn(jobs: Iterable[Job], later: State, now: datetime, policy: Policy) -> list[Job]:
+    """Of the worst rank first, then who started last, then by where they lie; never by id."""
+
+    def rank(job: Job) -> tuple[Any, ...]:
+        *place, _ = policy.order.rank(job, later, now)
+        started = job.gang.allocated_at if job.gang is not None else now
+        return (*place, started)
+
+    by_place = sorted(jobs, key=_place)
+    return sorted(by_place, key=rank, reverse=True)
+
+
+def _place(job: Job) -> list[tuple[str, int]]:
+    return [(part.node_id, part.gpus[0]) for part in job.gang.nodes] if job.gang else []
 
 
 def steady(victims: Sequence[Victim], settings: Preemption) -> tuple[Victim, ...]:
