@@ -69,7 +69,9 @@ def run_pass(plan: Plan, policy: Policy, *, most_fruitless: int | None = None) -
     _end_late_holds(plan)
     if not plan.state.pending or plan.state.free_gpus <= 0:
         return []
-    made = _Pass(plan, policy, most_fruitless).run()
+    queue = _Pass(plan, policy, most_fruitless)
+    queue.start_claims()
+    made = queue.run()
     _end_holds(plan)
     return made
 
@@ -166,8 +168,6 @@ class _Pass:
         self._returns = returning(plan.state, plan.now, policy.node_return)
 
     def run(self, *, start: bool = True) -> list[Reservation]:
-        if start:
-            self._start_claims()
         plan, order = self._plan, self._policy.order
         walk = order.walk(lambda: plan.state, plan.now)
         left = BACKFILL_DEPTH
@@ -194,7 +194,7 @@ class _Pass:
                 walk.drop()
         return self._made
 
-    def _start_claims(self) -> None:
+    def start_claims(self) -> None:
         """Jobs within their teams' guarantees start before those that would be stopped for them.
 
         Restarts keep their place before all. A strict order lets nobody past.

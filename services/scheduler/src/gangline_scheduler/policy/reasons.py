@@ -18,7 +18,9 @@ from gangline_scheduler.model import CLUSTER, NODE, Demand, Held, Job
 from gangline_scheduler.policy.placement import models, place, room
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.policy.share import Ceilings
+from gangline_scheduler.policy.victims import leaving, owed, promised
 from gangline_scheduler.state import State
+from gangline_scheduler.usage import line_of
 
 Code = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
 LATER = "other jobs come first in the fair-share order; `gangline queue` shows it"
@@ -70,7 +72,7 @@ class Explainer:
                 or self._never_fits(demand)
                 or self._kept_for_another(job, demand)
                 or self._held_for_another(demand)
-                or self._not_free(demand)
+                or self._with_debts(job, self._not_free(demand))
             )
         return self._known[kind]
 
@@ -215,6 +217,33 @@ class Explainer:
             "capacity",
             f"{need}{together}; {most} of {self._total} are free{self._holders()}"
             f"{apart if closed else ''}",
+        )
+
+    def _with_debts(self, job: Job, reason: Reason) -> Reason:
+        """Add who owes what to whom, if the job is within what its team is guaranteed."""
+        state = self._state
+        claims = owed(state, promised(state), job)
+        if claims is None:
+            return reason
+        line, gone = {*line_of(state.teams, job.team)}, leaving(state)
+        running = {state.jobs[job_id].team for job_id in state.live}
+        debts = sorted(
+            (guarantee - held, name, held, guarantee)
+            for name in running - line
+            if (held := state.used.get(name, 0) - gone.get(name, 0))
+            > (guarantee := state.teams[name].config.gpu_guarantee)
+        )
+        if not debts:
+            return reason
+        of = state.teams[claims].config.gpu_guarantee
+        lacks = of - state.used.get(claims, 0)
+        owing = ", ".join(
+            f"team {name} holds {held} and is guaranteed {guarantee}"
+            for _, name, held, guarantee in debts[:_EVIDENCE]
+        )
+        return Reason(
+            reason.code,
+            f"{reason.message}; team {claims} is owed {lacks} of its guaranteed {of}: {owing}",
         )
 
     def _largest(self, demand: Demand, nodes: list[FreeNode]) -> int:
