@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from functools import singledispatch
 
 from gangline_scheduler import usage
+from gangline_scheduler.ended_runs import EndedRun
 from gangline_scheduler.free import empty_of, left_on
 from gangline_scheduler.model import (
     Avoid,
-    EndedRun,
     Foretold,
     Gang,
     Held,
@@ -479,7 +479,7 @@ def _change_ended(state: State, event: ResumePointChanged) -> None:
     points = tuple(point for point in run.checkpoints if point != event.forgotten)
     if event.checkpoint is not None:
         points = (*points, event.checkpoint)[-ENDED_CHECKPOINTS_KEPT:]
-    state.ended[event.job_id] = replace(run, checkpoints=points)
+    state.ended[event.job_id] = EndedRun.of(run.team, run.ended_at, points)
 
 
 def _drop_if_over(state: State, job: Job, at: datetime) -> None:
@@ -487,5 +487,5 @@ def _drop_if_over(state: State, job: Job, at: datetime) -> None:
     if not job.state.terminal or job.gang is not None:
         return
     del state.jobs[job.job_id]
-    state.ended[job.job_id] = EndedRun(job.team, at, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
+    state.ended[job.job_id] = EndedRun.of(job.team, at, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
     forget_old(state.ended, lambda run: run.ended_at, at)

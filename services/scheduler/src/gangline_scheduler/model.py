@@ -210,15 +210,6 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedRun:
-    """What is remembered of an ended job: whose it was, since when, its newest checkpoints."""
-
-    team: str
-    ended_at: datetime
-    checkpoints: tuple[CheckpointRef, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Runtime:
     """How long a job that succeeded held GPUs, and what its spec had said (None: nothing)."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gangline_scheduler.ended_runs import EndedRun
 from gangline_scheduler.free import LEVELS, FreeIndex
-from gangline_scheduler.model import EndedRun, Held, Job, Node, Runtime, Team, Usage, Wait
+from gangline_scheduler.model import Held, Job, Node, Runtime, Team, Usage, Wait
 from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.queue import PendingIndex, Slot
 from gangline_scheduler.searches import Searches
