@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SESSION_S = 8.0
 TICK_S = 5.0
 LOOK_S = 0.1
+OFFSETS_REFRESH_S = 600.0
 BACKOFF_S = (0.5, 1.0, 2.0, 5.0)
 
 
@@ -226,7 +227,12 @@ class ServiceProcess:
                 self._now,
                 stopwatch=self._stopwatch,
                 names=self.world.names,
-                settings=LoopSettings(batch=50, tick_interval_s=TICK_S, instance=self.client),
+                settings=LoopSettings(
+                    batch=50,
+                    tick_interval_s=TICK_S,
+                    offsets_refresh_s=OFFSETS_REFRESH_S,
+                    instance=self.client,
+                ),
                 performer=self.performer,
                 snapshots=self.world.snapshots.of(self.service, self.world.parts.snapshot_every),
             )
