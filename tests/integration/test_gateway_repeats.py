@@ -49,7 +49,8 @@ def end_and_forget(scene: GatewayScene, client: httpx.Client) -> str:
     quota = scene.names.name(Topic.QUOTA)
     scene.wait(lambda: any(decode(r).type == JobClosed.type for r in scene.broker.dump(quota)))
     scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
-    scene.tail.ask(lambda live: live._forget(job_id))
+    scene.tail._live._forget(job_id)
+    scene.tail._folded += 1
     return job_id
 
 

@@ -558,9 +558,10 @@ class Node(Answer):
 
 
 class NodeList(Answer):
-    """All nodes, by id."""
+    """Nodes, by id; `cursor` continues after the last one."""
 
     nodes: list[Node]
+    cursor: str | None = None
 
 
 class Drained(Answer):
@@ -590,6 +591,7 @@ class Queue(Answer):
     """Pending jobs in fair-share order; positions count other teams' jobs too."""
 
     queue: list[QueueEntry]
+    cursor: int | None = None
     pending_jobs: int = 0
     pending_gpus: int = 0
 

@@ -418,8 +418,13 @@ class Gangline:
         return read(ApprovalList, answer).approvals
 
     def nodes(self) -> Sequence[api.Node]:
-        """All nodes, by id."""
-        return read(api.NodeList, self._call("GET", "/v1/nodes")).nodes
+        """All nodes, by id, read page by page."""
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[api.Node], str | None]:
+            page = read(api.NodeList, self._call("GET", "/v1/nodes", params=place))
+            return page.nodes, page.cursor
+
+        return [*pages(ask, None)]
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> api.Drained:
         """Keep gangs off a node, or let them there again.
@@ -432,7 +437,13 @@ class Gangline:
 
     def queue(self) -> api.Queue:
         """Pending jobs in the order in which they start."""
-        return read(api.Queue, self._call("GET", "/v1/queue"))
+        found = page = read(api.Queue, self._call("GET", "/v1/queue"))
+        entries = [*page.queue]
+        while page.cursor is not None and page.queue:
+            params = {"cursor": page.cursor}
+            page = read(api.Queue, self._call("GET", "/v1/queue", params=params))
+            entries += page.queue
+        return found.model_copy(update={"queue": entries, "cursor": None})
 
     def events(
         self,

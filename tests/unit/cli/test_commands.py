@@ -132,7 +132,7 @@ def test_nothing_is_told_on_stderr_and_empty_json_on_stdout(
     assert shown.err
     assert gangline(*command, "--json").json in (
         [],
-        {"queue": [], "pending_jobs": 0, "pending_gpus": 0},
+        {"queue": [], "cursor": None, "pending_jobs": 0, "pending_gpus": 0},
         {"checkpoints": [], "cursor": None, "interval_s": None, "advice": None},
     )
 

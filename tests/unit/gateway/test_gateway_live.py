@@ -9,8 +9,9 @@ from itertools import permutations
 import pytest
 
 from gangline_gateway import heard, models, present
-from gangline_gateway.live import Live
+from gangline_gateway.live import Live, place_of
 from gangline_gateway.live_model import JobDetails
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.publish import SOURCE
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
@@ -257,7 +258,7 @@ def test_ended_jobs_are_forgotten_oldest_first_and_active_ones_never() -> None:
         name = f"j{index}"
         fold([queued(name, index), moved(SUCCEEDED, RUNNING, name)], live)
         fold([queued(f"active-{index}", index)], live)
-    ended = [item.job.job_id for item in live.all_jobs() if item.job.ended]
+    ended = [job.job_id for job in live.newest_first() if job.ended]
     assert ended == ["j9", "j8", "j7"]
     assert len(live.active()) == 10
     assert live.details("j0") is None
@@ -525,3 +526,35 @@ def test_a_job_that_trains_without_damaged_data_says_so() -> None:
     again = Live.of(live.facts()).details("a")
     assert again is not None
     assert again.flags == found.flags
+
+
+def test_lists_come_newest_first_whatever_order_jobs_became_known_in() -> None:
+    live = fold([queued("b", 2), queued("a", 1), queued("d", 3), queued("c", 3)])
+    assert [job.job_id for job in live.newest_first()] == ["d", "c", "b", "a"]
+    assert [job.job_id for job in live.newest_first(place_of(live.jobs["c"]))] == ["b", "a"]
+    again = Live.of(live.facts())
+    assert [job.job_id for job in again.newest_first()] == ["d", "c", "b", "a"]
+    submitted = JobSubmitted(job_id="e", spec=SPEC, user="ada")  # at NOW, admitted later
+    late = fold([submitted, queued("e", 5)], live)
+    assert [job.job_id for job in late.newest_first()] == ["e", "d", "c", "b", "a"]
+
+
+def test_a_view_does_not_change_while_the_model_goes_on() -> None:
+    live = fold([queued("a"), queued("b", 1)])
+    view = LiveView(live)
+    assert (view.used_gpus(), view.placed()) == ({}, {})
+    fold([allocated(), moved(RUNNING), queued("c", 2), moved(SUCCEEDED, RUNNING)], live)
+    assert [job.job_id for job in view.newest_first()] == ["b", "a"]
+    assert view.jobs["a"].state == "pending"
+    assert view.used_gpus() == {}
+    assert len(view.active()) == 2
+    assert LiveView(live).jobs["a"].ended
+
+
+def test_the_queue_is_given_in_pages() -> None:
+    live = fold([queued(name, minutes) for minutes, name in enumerate("abcde")])
+    first = present.queue(live, NOW, None, limit=2)
+    assert ([entry.job_id for entry in first.queue], first.cursor) == (["a", "b"], 2)
+    rest = present.queue(live, NOW, None, limit=3, after=2)
+    assert ([entry.position for entry in rest.queue], rest.cursor) == ([3, 4, 5], None)
+    assert first.pending_jobs == rest.pending_jobs == 5

@@ -8,9 +8,10 @@ ClickHouse), and each other map forgets its oldest entries.
 # ruff: noqa: ARG002 - the handlers of all events share one signature.
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
 from typing import Generic, TypeVar
 
@@ -86,6 +87,7 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
+    NodeAssignment,
     NodeCordoned,
     NodeUncordoned,
 )
@@ -107,6 +109,7 @@ ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
 LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
 _OTHERS_KEPT = 3 * ENDED_KEPT
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ValueT = TypeVar("ValueT")
 
@@ -134,8 +137,17 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
             self[key] = change(self[key])
 
 
+JobPlace = tuple[int, str]
+"""Where a job stands in lists: milliseconds of its submission, and its id."""
+
+
+def place_of(job: LiveJob) -> JobPlace:
+    """The job's place in the order of lists."""
+    return (job.submitted_at - _EPOCH) // timedelta(milliseconds=1), job.job_id
+
+
 class Live:
-    """The read model. Not thread-safe: the tail guards it."""
+    """The read model. Not thread-safe: the tail guards it, and readers take a LiveView."""
 
     def __init__(self, ended_kept: int = ENDED_KEPT) -> None:
         self.jobs: dict[str, LiveJob] = {}
@@ -147,6 +159,7 @@ class Live:
         self._ended: dict[str, None] = {}
         self._ended_kept = ended_kept
         self._by_suffix: dict[str, str] = {}
+        self._order: list[JobPlace] = []
         self._progress: Recent[Progress] = Recent(_OTHERS_KEPT)
         self._failures: Recent[Failure] = Recent(_OTHERS_KEPT)
         self._checkpoints: Recent[tuple[Checkpoint, ...]] = Recent(_OTHERS_KEPT)
@@ -165,6 +178,7 @@ class Live:
         found.outcomes.update(facts.outcomes)
         found._ended = dict(facts.ended)
         found._by_suffix = {suffix_of(job_id): job_id for job_id in facts.jobs}
+        found._order = sorted(place_of(job) for job in facts.jobs.values())
         found._progress.update(facts.progress)
         found._failures.update(facts.failures)
         found._checkpoints.update(facts.checkpoints)
@@ -218,11 +232,11 @@ class Live:
             self._flags.get(job_id, ()),
         )
 
-    def all_jobs(self) -> list[JobDetails]:
-        """Every job that is kept, newest first."""
-        found = [self.details(job_id) for job_id in self.jobs]
-        kept = [item for item in found if item is not None]
-        return sorted(kept, key=lambda d: (d.job.submitted_at, d.job.job_id), reverse=True)
+    def newest_first(self, before: JobPlace | None = None) -> Iterator[LiveJob]:
+        """Jobs that are kept, newest first; those that come after a place in that order."""
+        end = len(self._order) if before is None else bisect_left(self._order, before)
+        for index in range(end - 1, -1, -1):
+            yield self.jobs[self._order[index][1]]
 
     def active(self) -> list[LiveJob]:
         """Jobs that have not ended."""
@@ -232,6 +246,14 @@ class Live:
         """The job of a team whose id ends so."""
         job = self.jobs.get(self._by_suffix.get(suffix, ""))
         return job if job is not None and job.team == team else None
+
+    def placed(self) -> dict[str, list[tuple[LiveJob, NodeAssignment]]]:
+        """The gangs of each node, and their part there."""
+        found: dict[str, list[tuple[LiveJob, NodeAssignment]]] = {}
+        for job in self.jobs.values():
+            for part in job.nodes:
+                found.setdefault(part.node_id, []).append((job, part))
+        return found
 
     def used_gpus(self) -> dict[str, int]:
         """GPUs that each team's gangs hold now."""
@@ -251,6 +273,11 @@ class Live:
             self._end(job_id)
 
     def _add(self, job: LiveJob) -> None:
+        known = self.jobs.get(job.job_id)
+        if known is None or place_of(known) != place_of(job):
+            if known is not None:
+                self._leave_order(known)
+            insort(self._order, place_of(job))
         self.jobs[job.job_id] = job
         self._by_suffix[suffix_of(job.job_id)] = job.job_id
         if job.ended:
@@ -263,8 +290,11 @@ class Live:
             del self._ended[oldest]
             self._forget(oldest)
 
+    def _leave_order(self, job: LiveJob) -> None:
+        del self._order[bisect_left(self._order, place_of(job))]
+
     def _forget(self, job_id: str) -> None:
-        del self.jobs[job_id]
+        self._leave_order(self.jobs.pop(job_id))
         for others in (
             self._progress, self._failures, self._checkpoints, self._advice, self._flags
         ):  # fmt: skip

@@ -497,9 +497,10 @@ class Node(Answer):
 
 
 class NodeList(Answer):
-    """All nodes, by id."""
+    """Nodes, by id."""
 
     nodes: list[Node]
+    cursor: str | None = Field(default=None, description="Continues after the last one.")
 
 
 class DrainBody(BaseModel):
@@ -539,6 +540,7 @@ class Queue(Answer):
     """Pending jobs in fair-share order; positions count other teams' jobs too."""
 
     queue: list[QueueEntry]
+    cursor: int | None = Field(default=None, description="Continues after the last one.")
     pending_jobs: int
     pending_gpus: int
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import islice
 from typing import cast
 
 from pydantic import ValidationError
@@ -194,12 +195,7 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.No
     """A node; jobs are named to those who may see their teams (None: all)."""
     beat = heartbeat(one)
     states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
-    placed = [
-        (job, assignment)
-        for job in live.jobs.values()
-        for assignment in job.nodes
-        if assignment.node_id == one.info.node_id
-    ]
+    placed = live.placed().get(one.info.node_id, [])
     info = one.info
     return models.Node(
         node_id=info.node_id,
@@ -273,8 +269,18 @@ def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[mod
     ]
 
 
-def queue(live: Live, now: datetime, visible: frozenset[str] | None) -> models.Queue:
-    """Pending jobs by the scheduler's formula (docs/concepts/scheduling.md)."""
+def queue(
+    live: Live,
+    now: datetime,
+    visible: frozenset[str] | None,
+    *,
+    limit: int | None = None,
+    after: int = 0,
+) -> models.Queue:
+    """Pending jobs by the scheduler's formula (docs/concepts/scheduling.md).
+
+    Of those that are visible `limit` (None: all) behind the place `after`.
+    """
     used = live.used_gpus()
     pending = [job for job in live.active() if not job.nodes and job.queued]
 
@@ -287,6 +293,12 @@ def queue(live: Live, now: datetime, visible: frozenset[str] | None) -> models.Q
         return job.priority + penalty - bonus
 
     order = sorted(pending, key=lambda job: (score(job), job.submitted_at, job.job_id))
+    shown = (
+        (place, job)
+        for place, job in enumerate(order, 1)
+        if place > after and (visible is None or job.team in visible)
+    )
+    page = list(islice(shown, None if limit is None else limit + 1))
     entries = [
         models.QueueEntry(
             position=place,
@@ -301,11 +313,13 @@ def queue(live: Live, now: datetime, visible: frozenset[str] | None) -> models.Q
             waited_s=_waited_s(job, now),
             waiting=waiting(job.waiting),
         )
-        for place, job in enumerate(order, 1)
-        if visible is None or job.team in visible
+        for place, job in page[:limit]
     ]
     return models.Queue(
-        queue=entries, pending_jobs=len(order), pending_gpus=sum(job.gpus for job in order)
+        queue=entries,
+        cursor=entries[-1].position if limit is not None and len(page) > limit else None,
+        pending_jobs=len(order),
+        pending_gpus=sum(job.gpus for job in order),
     )
 
 

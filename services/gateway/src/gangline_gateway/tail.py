@@ -6,7 +6,9 @@
 3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
    a snapshot now and then.
 
-One thread owns the reader; everything else may be called from any thread. A record that is no
+One thread owns the reader; everything else may be called from any thread. Who asks the model asks
+a view of it (live_view.py), which no later record changes: readers share no lock with each other,
+and wait for the fold only for as long as a view takes to make. A record that is no
 valid event is passed over (its consumer puts it into the DLQ). An error of the bus ends the
 thread, and by that the process (crash-only).
 """
@@ -24,9 +26,11 @@ from gangline_bus.codec import UndecodableError, decode, record_time
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_schemas.catalog import Topic, catalog
+from gangline_schemas.envelope import Envelope
 
 log = structlog.get_logger(__name__)
 ValueT = TypeVar("ValueT")
@@ -54,6 +58,9 @@ class Tail:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._live = Live()
+        self._view = LiveView(self._live)
+        self._folded = self._viewed = 0
+        self._view_wanted = False
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -87,13 +94,29 @@ class Tail:
         self.stopping.set()
         self._thread.join(5.0)
 
-    def ask(self, question: Callable[[Live], ValueT]) -> ValueT:
-        """What the model says now; the question takes frozen values out of it and is quick."""
-        with self._lock:
-            return question(self._live)
+    def ask(self, question: Callable[[LiveView], ValueT]) -> ValueT:
+        """What the model says of the newest moment that is to be had without waiting."""
+        return question(self.view())
+
+    def view(self) -> LiveView:
+        """The newest moment of the model; while records are folded, the one before them."""
+        if self._viewed != self._folded:
+            self._view_wanted = True  # the fold leaves one, if it goes on for longer
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._renew_view()
+                finally:
+                    self._lock.release()
+        return self._view
+
+    def _renew_view(self) -> None:
+        """With the lock held."""
+        self._view_wanted = False
+        if self._viewed != self._folded:
+            self._view, self._viewed = LiveView(self._live), self._folded
 
     async def until(
-        self, question: Callable[[Live], ValueT | None], timeout_s: float
+        self, question: Callable[[LiveView], ValueT | None], timeout_s: float
     ) -> ValueT | None:
         """The first answer that is not None; None when there was none in time."""
         loop = asyncio.get_running_loop()
@@ -181,6 +204,7 @@ class Tail:
         view = self._views.restore(self.bus, places, beat)
         if view is not None:
             self._live, self._marks = Live.of(view), Marks(view.marks)
+            self._folded += 1
 
     def _snapshot(self) -> None:
         """Write one when it is due."""
@@ -203,13 +227,17 @@ class Tail:
             self._reader.close()
 
     def _take(self, records: list[Record], positions: Mapping[TopicPartition, int]) -> None:
+        decoded = [(record, self._decoded(record)) for record in records]
         with self._lock:
-            for record in records:
+            for record, envelope in decoded:
                 self._rings[record.place].add(record)
-                self._fold(record)
+                self._fold(record, envelope)
             for place, position in positions.items():
                 self._rings[place].reached(position)
             pulses, self._pulses = self._pulses, {}
+            self._folded += bool(records)
+            if self._view_wanted:
+                self._renew_view()
         if not self.ready.is_set() and _reached(positions, self._goal):
             self.ready.set()
         for loop, pulse in pulses.items():
@@ -218,24 +246,33 @@ class Tail:
         if self.ready.is_set():
             self._snapshot()
 
-    def _fold(self, record: Record) -> None:
+    def _decoded(self, record: Record) -> Envelope | None:
+        """The event of a record; None: it is a heartbeat, or no valid event."""
         if record.topic == self._heartbeats:
-            node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
-            try:
-                at = record_time(record.timestamp_ms)
-            except UndecodableError:
-                return
-            self._live.heard(node_id, at, record.value)
+            return None
+        try:
+            return decode(record)
+        except UndecodableError as error:
+            log.debug("passed over", topic=record.topic, offset=record.offset, error=error.reason)
+            return None
+
+    def _fold(self, record: Record, envelope: Envelope | None) -> None:
+        if record.topic == self._heartbeats:
+            self._hear(record)
             return
         if not self._marks.passes(record):
             return
         self._since += record.topic in self._logs
+        if envelope is not None:
+            self._live.apply(envelope)
+
+    def _hear(self, record: Record) -> None:
+        node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
         try:
-            envelope = decode(record)
-        except UndecodableError as error:
-            log.debug("passed over", topic=record.topic, offset=record.offset, error=error.reason)
+            at = record_time(record.timestamp_ms)
+        except UndecodableError:
             return
-        self._live.apply(envelope)
+        self._live.heard(node_id, at, record.value)
 
 
 def _poll(reader: Reader) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Annotated
 
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import ValidationError
 
 from gangline_gateway import models, present
@@ -97,14 +97,22 @@ async def put_team(
     response_model=models.NodeList,
     responses=answers(),
 )
-def list_nodes(gate: TheGate, caller: Caller) -> models.NodeList:
-    """All nodes; jobs of other teams are counted but not named."""
-    visible = visible_teams(caller)
-
-    def ask(live: Live) -> list[models.Node]:
-        return [present.node(live, live.nodes[name], visible) for name in sorted(live.nodes)]
-
-    return models.NodeList(nodes=gate.tail.ask(ask))
+def list_nodes(
+    gate: TheGate,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    cursor: Annotated[
+        str | None, Query(max_length=63, description="As an earlier page gave it.")
+    ] = None,
+) -> models.NodeList:
+    """By id; jobs of other teams are counted but not named."""
+    visible, view = visible_teams(caller), gate.tail.view()
+    names = sorted(name for name in view.nodes if cursor is None or name > cursor)
+    page = names[:limit]
+    return models.NodeList(
+        nodes=[present.node(view, view.nodes[name], visible) for name in page],
+        cursor=page[-1] if len(names) > limit else None,
+    )
 
 
 @cluster.post(
@@ -150,10 +158,15 @@ async def drain_node(
     response_model=models.Queue,
     responses=answers(),
 )
-def get_queue(gate: TheGate, caller: Caller) -> models.Queue:
+def get_queue(
+    gate: TheGate,
+    caller: Caller,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    cursor: Annotated[int, Query(ge=0, le=2**53, description="As an earlier page gave it.")] = 0,
+) -> models.Queue:
     """The jobs that the caller sees, at their places among all."""
     visible, now = visible_teams(caller), gate.clock()
-    return gate.tail.ask(lambda live: present.queue(live, now, visible))
+    return present.queue(gate.tail.view(), now, visible, limit=limit, after=cursor)
 
 
 @who.get(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
@@ -21,7 +21,8 @@ from gangline_gateway.gate import (
     visible_teams,
 )
 from gangline_gateway.history import RunRow
-from gangline_gateway.live_model import JobDetails
+from gangline_gateway.live import place_of
+from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_gateway.scheduler_door import AwayError
 from gangline_gateway.submit import dry_run, full, quota_notes, submit
@@ -51,7 +52,6 @@ IdempotencyKey = Annotated[
         description="The same key gives the same job, however often the request is sent.",
     ),
 ]
-_OLDEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @jobs.post(
@@ -106,24 +106,22 @@ def list_jobs(
     after = _read_cursor(cursor)
     states = set(state or ())
 
-    def matches(found: JobDetails) -> bool:
-        job = found.job
+    def matches(job: LiveJob) -> bool:
         return (
             caller.reads(job.team)
             and (not states or job.state in states)
             and team in {None, job.team}
             and user in {None, job.user}
             and job.name.startswith(name or "")
-            and (after is None or _place(found) < after)
         )
 
-    found = sorted(gate.tail.ask(lambda live: live.all_jobs()), key=_place, reverse=True)
-    page = [item for item in found if matches(item)]
-    now = gate.clock()
+    view, now = gate.tail.view(), gate.clock()
+    page = list(islice(filter(matches, view.newest_first(after)), limit + 1))
     more = len(page) > limit
-    last = _place(page[limit - 1]) if more else None
+    last = place_of(page[limit - 1]) if more else None
+    found = [view.details(job.job_id) for job in page[:limit]]
     return models.JobPage(
-        jobs=[present.summary(item, now) for item in page[:limit]],
+        jobs=[present.summary(item, now) for item in found if item is not None],
         cursor=f"{last[0]}.{last[1]}" if last else None,
     )
 
@@ -317,10 +315,6 @@ async def _request(gate: Gate, job_id: str, event: Event) -> None:
     outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
     if outcome is not None and outcome.refused is not None:
         raise conflict("refused", outcome.refused)
-
-
-def _place(found: JobDetails) -> tuple[int, str]:
-    return (found.job.submitted_at - _OLDEST) // timedelta(milliseconds=1), found.job.job_id
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str] | None:

@@ -1,0 +1,224 @@
+"""How fast the gateway answers lists at design size, over HTTP, while it folds.
+
+12,000 jobs (10,000 of them ended, 500 run, 1,500 wait) and 1,250 nodes of 8 GPUs, each of which
+sends a heartbeat a second; 50 changes of jobs a second. One client asks for one list after the
+other. Figures are quantiles of the time from a request to its whole answer.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+from harness import Context, Result, scratch
+
+from gangline_bus.codec import encode
+from gangline_bus.ports import OutRecord
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.quota import TeamConfigured
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    JobQueued,
+    JobStateChanged,
+    JobWaiting,
+    NodeAdmitted,
+    NodeAssignment,
+    Rendezvous,
+)
+from gangline_schemas.events.workers import (
+    GangStatus,
+    GpuInfo,
+    GpuStatus,
+    NodeInfo,
+    RankStatus,
+    WorkerHeartbeat,
+)
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gateway_scene import GatewayScene, bearer, served
+
+JOBS, RUNNING, PENDING, NODES, GPUS, TEAMS = 12_000, 500, 1_500, 1_250, 8, 20
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LISTS = {
+    "jobs": "/v1/training-jobs",
+    "jobs_late_page": "/v1/training-jobs?cursor={middle}",
+    "jobs_no_match": "/v1/training-jobs?name=nothing-is-named-so",
+    "nodes": "/v1/nodes",
+    "queue": "/v1/queue",
+    "teams": "/v1/teams",
+}
+
+
+class Cluster:
+    """Says what is there, then what goes on."""
+
+    def __init__(self, scene: GatewayScene) -> None:
+        self._scene = scene
+        self._writer = scene.bus.writer()
+        self._sent = 0
+        self.specs = [
+            JobSpec.model_validate(
+                {
+                    "name": f"llama-sft-{index}",
+                    "team": f"team-{index % TEAMS:02d}",
+                    "command": ["python", "-m", "x"],
+                    "resources": {"gpus": 4},
+                    "hyperparameters": {"lr": 3e-4, "steps": 1000},
+                }
+            )
+            for index in range(100)
+        ]
+
+        self._beats = [
+            [self._record(envelope) for envelope in beats(number)] for number in range(4)
+        ]
+
+    def say(self, event: Event, subject: str, at: datetime = START) -> None:
+        self._sent += 1
+        envelope = Envelope(f"e-{self._sent}", "/bench", at, subject, event)
+        self._writer.send(self._record(envelope))
+
+    def _record(self, envelope: Envelope) -> OutRecord:
+        topic = self._scene.names.name(topic_of(envelope.data.type))
+        return encode(envelope, topic=topic)
+
+    def fill(self) -> None:
+        """Teams, nodes and jobs."""
+        for index in range(TEAMS):
+            team = TeamConfig(team=f"team-{index:02d}", gpu_limit=600)
+            self.say(TeamConfigured(config=team), team.team)
+        for index in range(NODES):
+            self.say(NodeAdmitted(node=node_info(index)), f"node-{index:04d}")
+        for index in range(JOBS):
+            self._job(index)
+
+    def _job(self, index: int) -> None:
+        job_id, at = f"llama-sft-{index:010d}", START + timedelta(seconds=index)
+        spec = self.specs[index % len(self.specs)]
+        self.say(JobQueued(job_id=job_id, spec=spec, user="ann", submitted_at=at), job_id, at)
+        if index >= JOBS - PENDING:
+            waits = JobWaiting(job_id=job_id, code="capacity", message="needs 4 GPUs; 0 are free")
+            self.say(waits, job_id, at)
+            return
+        node = index % NODES
+        part = NodeAssignment(
+            node_id=f"node-{node:04d}", incarnation="i", address="127.0.0.1",
+            gpus=(0, 1, 2, 3), first_rank=0,
+        )  # fmt: skip
+        self.say(
+            GangAllocated(
+                job_id=job_id, attempt=1, team=spec.team, world_size=4, nodes=(part,),
+                rendezvous=Rendezvous(address="127.0.0.1", port=29500), spec=spec,
+            ),
+            job_id,
+            at,
+        )  # fmt: skip
+        self.move(job_id, JobState.INITIALIZING, JobState.RUNNING)
+        if index < JOBS - PENDING - RUNNING:
+            self.move(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+
+    def move(self, job_id: str, before: JobState, after: JobState) -> None:
+        change = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)
+        self.say(change, job_id)
+
+    def second(self, number: int) -> Iterator[None]:
+        """A heartbeat of each node and 50 changes, in 50 parts."""
+        for part in range(50):
+            for record in self._beats[number % len(self._beats)][part::50]:
+                self._writer.send(record)
+            job = f"llama-sft-{JOBS - PENDING + (50 * number + part) % PENDING:010d}"
+            self.say(JobWaiting(job_id=job, code="capacity", message=f"waits, {number}"), job)
+            yield
+
+
+def node_info(index: int) -> NodeInfo:
+    return NodeInfo(
+        node_id=f"node-{index:04d}", incarnation="i", address="127.0.0.1", hostname="h",
+        gpus=tuple(GpuInfo(index=gpu, model="h100", memory_gb=80) for gpu in range(GPUS)),
+        cpus=96, memory_gb=1024, rendezvous_ports=(29500,),
+    )  # fmt: skip
+
+
+def beats(number: int) -> Iterator[Envelope]:
+    """A round of heartbeats, made beforehand: a gateway does not pay for its nodes."""
+    for index in range(NODES):
+        data = heartbeat(index, number)
+        yield Envelope(f"b-{number}-{index}", "/bench", START, data.node_id, data)
+
+
+def heartbeat(index: int, number: int) -> WorkerHeartbeat:
+    ranks = tuple(RankStatus(rank=rank, pid=rank + 1, step=number) for rank in range(4))
+    return WorkerHeartbeat(
+        node_id=f"node-{index:04d}", incarnation="i", sequence=number, sent_at=datetime.now(UTC),
+        gpus=tuple(
+            GpuStatus(index=gpu, utilization=98.0, memory_used_gb=70.1, temperature_c=61.0)
+            for gpu in range(GPUS)
+        ),
+        gangs=(GangStatus(job_id=f"llama-sft-{index:010d}", attempt=1, ranks=ranks),),
+    )  # fmt: skip
+
+
+@contextmanager
+def living(cluster: Cluster) -> Iterator[None]:
+    """The cluster goes on in a thread for the length of the block."""
+    over = threading.Event()
+
+    def live() -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            for _ in cluster.second(number):
+                over.wait(0.02)
+
+    thread = threading.Thread(target=live, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def ask(client: httpx.Client, path: str, who: str, count: int) -> list[float]:
+    """Milliseconds of so many answers."""
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter()
+        answer = client.get(path, headers=bearer(who))
+        answer.raise_for_status()
+        taken.append((time.perf_counter() - began) * 1e3)
+    return taken
+
+
+def measured(context: Context, folder: Path) -> Iterator[Result]:
+    scene = GatewayScene(folder, deciding=False)
+    cluster = Cluster(scene)
+    cluster.fill()
+    with served(scene) as client:
+        scene.wait(lambda: len(scene.tail.view().jobs) == JOBS)
+        middle = f"{int(START.timestamp() + JOBS / 2) * 1000}.z"
+        with living(cluster):
+            for name, path in LISTS.items():
+                taken = ask(client, path.format(middle=middle), "admin", context.repeats(300, 40))
+                centiles = statistics.quantiles(taken, n=100, method="inclusive")
+                note = f"n={len(taken)}, {min(taken):.0f}..{max(taken):.0f} ms"
+                yield context.result(f"gateway_{name}_p50_ms", centiles[49], "ms", note=note)
+                yield context.result(f"gateway_{name}_p99_ms", centiles[98], "ms", note=note)
+
+
+def run(context: Context) -> list[Result]:
+    """Each list in turn."""
+    with scratch() as folder:
+        return [*measured(context, folder)]
+
+
+if __name__ == "__main__":
+    sys.exit("use: python tests/bench/run.py --only gateway_lists")
