@@ -366,6 +366,27 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
     scene.wait(lambda: not list(scene.folder.rglob("mine")), "something is left of the job")
 
 
+@pytest.mark.parametrize("warm", ["off", "fork"])
+def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeScene, warm: str):
+    """As the workers of a data loader do; the name of a socket has 107 bytes."""
+    script = scene.folder / "makes_sockets.py"
+    script.write_text(
+        dedent("""
+            import os, pathlib, sys, tempfile
+            from multiprocessing.connection import Listener
+            print("torch" in sys.modules, tempfile.gettempdir() == os.environ["TMPDIR"])
+            Listener(family="AF_UNIX").close()
+            pathlib.Path(tempfile.gettempdir(), "left").touch()
+        """)
+    )
+    node = scene.start_agent(warm=warm)
+    gang = scene.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
+    assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
+    assert scene.lines(0) == [f"{warm == 'fork'} True"]
+    scene.release(gang, ReleaseReason.SUCCEEDED)
+    scene.wait(lambda: not list(scene.folder.rglob("left")), "something is left of the job")
+
+
 HANGING = """
     import os, signal, sys
     def freezes():

@@ -42,11 +42,15 @@ ITEM_BYTES: Mapping[str, int] = {
     "bfloat16": 2,
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
+    "complex128": 16,
     "complex64": 8,
     "int64": 8,
     "int32": 4,
     "int16": 2,
     "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
     "uint8": 1,
     "bool": 1,
 }
@@ -58,10 +62,15 @@ MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 MAX_MANIFESTS_BYTES = 1024 * 1024 * 1024
 """Of all ranks together; a checkpoint with more is never committed. A slice takes about 250."""
 
+NAME_CHARS = 1024
+"""Of a tensor."""
 MAX_PARTS = 1_000_000
 """Slices, or chunks, of one rank: as many as a manifest of that size can name."""
 Dimensions = Annotated[tuple[Count, ...], Field(max_length=64)]
 """One number for each dimension: torch has 64 at most."""
+
+TensorName = Annotated[str, Field(max_length=NAME_CHARS)]
+AlikeDigest = Annotated[str, Field(pattern=r"^(xxh3|sum):[0-9a-f]{16}$")]
 
 SliceKey = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """Name, dtype, global shape, start and shape of a slice."""
@@ -74,8 +83,8 @@ class TensorSlice(Model):
     file (format 1), or of its chunks one after the other (format 2).
     """
 
-    name: str = Field(
-        max_length=1024, description="Dotted name, for example model.layers.0.attention.wq.weight."
+    name: TensorName = Field(
+        description="Dotted name, for example model.layers.0.attention.wq.weight."
     )
     dtype: str = Field(
         max_length=32, description="As torch names it, without the prefix: float32, bfloat16, ..."
@@ -122,6 +131,11 @@ class RankManifest(Model):
         description="What is not a tensor: lr schedule, data position, RNG (hex), config hash.",
     )
     metrics: Metrics = Field(default_factory=dict)
+    alike: dict[TensorName, AlikeDigest] = Field(
+        default_factory=dict,
+        max_length=MAX_PARTS,
+        description="A digest of each tensor that all ranks must hold alike, of all its bytes.",
+    )
     alone: bool = Field(
         default=False, description="All that the rank held is in its own bytes, so needs no others."
     )
@@ -162,6 +176,41 @@ class CommitRecord(Model):
     )
     committed_at: Timestamp
     metrics: Metrics = Field(default_factory=dict)
+
+
+_RANKS_NAMED = 8
+
+
+class Alike:
+    """Whether ranks hold alike what all of them are to hold. Threads may `add` at one time.
+
+    Digests of one kind are compared: those of GPUs and of main memory are made in other ways.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[str, str], dict[str, list[int]]] = {}
+
+    def add(self, manifest: RankManifest) -> None:
+        """Take what a rank says."""
+        for name, digest in manifest.alike.items():
+            of = self._ranks.setdefault((name, digest[:3]), {})
+            of.setdefault(digest, []).append(manifest.rank)
+
+    def problem(self) -> str | None:
+        """Which tensor the ranks do not hold alike, and which ranks; None if they all do."""
+        differ = {name: found for (name, _), found in self._ranks.items() if len(found) > 1}
+        if not differ:
+            return None
+        name = min(differ)
+        most, *others = sorted(map(sorted, differ[name].values()), key=lambda of: (-len(of), of))
+        ranks = sorted(rank for found in others for rank in found)
+        named = ", ".join(map(str, ranks[:_RANKS_NAMED])) + ", ..." * (len(ranks) > _RANKS_NAMED)
+        more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+        return (
+            f"tensor {name}{more}: the ranks hold different values, {named} not those of rank "
+            f"{most[0]}; give what is a rank's own as save(..., per_rank={{...}}), or make it "
+            "alike before the save"
+        )
 
 
 def job_prefix(team: str, job_id: str, spec: JobSpec) -> str:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from checkpoint_scene import part
 from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
-from gangline_schemas.checkpoint import EACH_COPY_BYTES, RankManifest, TensorSlice, shard_name
+from gangline_schemas.checkpoint import (
+    EACH_COPY_BYTES,
+    Alike,
+    RankManifest,
+    TensorSlice,
+    shard_name,
+)
 from gangline_schemas.events.workers import ObjectDigest
 
 
@@ -85,6 +91,30 @@ def test_a_rank_names_no_slice_twice(pieces: list[TensorSlice]) -> None:
     """It would be two places for one tensor; copies lie with several ranks."""
     assert coverage_problem([manifest(*pieces)]) is not None
     assert coverage_problem([manifest(pieces[0]), manifest(*pieces)]) is not None
+
+
+def difference(*digests: str) -> str | None:
+    """What is wrong with ranks that hold this of a tensor."""
+    alike = Alike()
+    for rank, digest in enumerate(digests):
+        found = manifest(rank=rank).model_copy(update={"alike": {"w": digest, "v": ONE}})
+        alike.add(found)
+    return alike.problem()
+
+
+ONE, OTHER, OF_A_GPU = "xxh3:" + "0" * 16, "xxh3:" + "1" * 16, "sum:" + "2" * 16
+
+
+def test_what_all_ranks_are_to_hold_is_the_same_on_each() -> None:
+    assert difference(ONE, ONE, ONE) is None
+    assert difference(ONE, OF_A_GPU, ONE) is None, "not made alike"
+    problem = difference(ONE, ONE, OTHER, ONE, OTHER)
+    assert problem is not None
+    assert "tensor w: the ranks hold different values, 2, 4 not those of rank 0;" in problem
+    assert "per_rank" in problem
+    many = difference(*[OTHER] * 20, *[ONE] * 10)
+    assert many is not None
+    assert "20, 21, 22, 23, 24, 25, 26, 27, ... not those of rank 0" in many
 
 
 @given(st.data())

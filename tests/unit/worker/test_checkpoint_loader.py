@@ -20,7 +20,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
-from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.local import holdings, own_prefix
 from gangline_worker.checkpoint.nearest import holders, nearest, whose
 from saving_scene import saved_alone, saver_of, state
 
@@ -55,7 +55,8 @@ def test_a_rank_needs_its_own_files_alone_where_all_that_it_held_is_in_them(
     """Else each node of a gang would get every other one's files to go on."""
     for saved in range(3):
         saver = saver_of(tmp_path, [], saved, 3)
-        saver.begin(20, state() | {"mine": torch.tensor([float(saved)])}, {"rank": saved}, {})
+        mine = {f"{own_prefix(saved)}.mine": torch.tensor([float(saved)])}
+        saver.begin(20, state() | mine, {"rank": saved}, {})
         saver.wait()
     folder = tmp_path / "attempt-0001" / "step-0000000020"
     assert commit_local(folder, 3)
@@ -63,11 +64,12 @@ def test_a_rank_needs_its_own_files_alone_where_all_that_it_held_is_in_them(
         for path in folder.glob(f"rank-0000{other}.*"):
             path.unlink()
     checkpoint = Checkpoint(folder, rank=rank, world_size=3)
-    wanted = state() | {"mine": torch.zeros(1)}
+    own = f"{own_prefix(rank)}.mine"
+    wanted = state() | {own: torch.zeros(1)}
     filled = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
     checkpoint.fill(holdings(filled, rank, 3))
     assert all(torch.equal(filled[name], tensor) for name, tensor in state().items())
-    assert filled["mine"].item() == rank
+    assert filled[own].item() == rank
     manifest = checkpoint.own_manifest
     assert (manifest.alone, manifest.state) == (True, {"rank": rank})
     assert checkpoint.tensors({"a"}).keys() == {"a"}

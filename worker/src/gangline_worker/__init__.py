@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gangline_worker.checkpoint.public import Restored, restore, save
+    from gangline_worker.checkpoint.public import Restored, prepare, restore, save
     from gangline_worker.reporting import (
         doing,
         flush,
@@ -25,6 +25,7 @@ __all__ = [
     "doing",
     "flush",
     "hyperparameters",
+    "prepare",
     "report",
     "restore",
     "save",
@@ -33,7 +34,7 @@ __all__ = [
     "should_stop",
 ]
 
-_CHECKPOINT = {"Restored", "restore", "save"}
+_CHECKPOINT = {"Restored", "prepare", "restore", "save"}
 
 
 def __getattr__(name: str) -> object:

@@ -41,6 +41,7 @@ from gangline_checkpoints.policy.pieces import Piece, Pieces
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
     MAX_MANIFESTS_BYTES,
+    Alike,
     Chunk,
     CommitRecord,
     RankManifest,
@@ -179,9 +180,9 @@ class StorePerformer:
         if size_bytes > MAX_MANIFESTS_BYTES:
             return f"its manifests hold {size_bytes} bytes, above {MAX_MANIFESTS_BYTES}"
         with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
-            pieces = Pieces()
-            found = [*readers.map(partial(self._manifest, pieces), effect.shards)]
-            problem = coverage_problem([own for _, own in found])
+            pieces, alike = Pieces(), Alike()
+            found = [*readers.map(partial(self._manifest, pieces, alike), effect.shards)]
+            problem = alike.problem() or coverage_problem([own for _, own in found])
         return problem or [manifest for manifest, _ in found]
 
     def _referred(
@@ -217,14 +218,16 @@ class StorePerformer:
         return known
 
     def _manifest(
-        self, pieces: Pieces, written: CheckpointShardWritten
+        self, pieces: Pieces, alike: Alike, written: CheckpointShardWritten
     ) -> tuple[RankManifest, _Slices]:
         digest = written.manifest
         manifest = self._decoded(digest)
         problem = manifest_problem(manifest, written)
         if problem is not None:
             raise _Mismatch(digest.key, problem)
-        slim = manifest.model_copy(update={"tensors": (), "state": {}, "metrics": {}})
+        alike.add(manifest)
+        left_out: dict[str, object] = {"tensors": (), "state": {}, "metrics": {}, "alike": {}}
+        slim = manifest.model_copy(update=left_out)
         return slim, _Slices(pieces.of(manifest.tensors))
 
     def _decoded(self, digest: ObjectDigest) -> RankManifest:

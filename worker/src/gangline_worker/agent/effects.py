@@ -227,7 +227,8 @@ class Effects:
     def _enter(self, gang: GangKey, ground: GangGround) -> None:
         """Make the gang's room, if there are any. Raises OSError."""
         places = ground.places
-        named = (places.code.parent, places.checkpoints, places.socket, places.data_cache)
+        own = (places.code.parent, places.temporary, places.checkpoints, places.socket)
+        named = (*own, places.data_cache)
         show = [path for path in named if path is not None]
         memory_bytes = len(ground.assignment.gpus) * self._rank_bytes(ground)
         inbox, launcher = self._inbox, self.launcher

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import threading
 import time
@@ -134,6 +135,7 @@ class Preparer:
     def clear(self, key: GangKey) -> None:
         """Delete what was prepared for a gang, except its checkpoints."""
         shutil.rmtree(self._work(key), ignore_errors=True)
+        self._temporary(key).unlink(missing_ok=True)
 
     def make_room(self, here: Iterable[str]) -> None:
         """Delete what nobody has used for long; the folders of jobs that are `here` are in use."""
@@ -146,6 +148,11 @@ class Preparer:
 
     def _work(self, key: GangKey) -> Path:
         return self._folders.data / "work" / f"{key.job_id}-{key.attempt:04d}"
+
+    def _temporary(self, key: GangKey) -> Path:
+        """A short path: programs make sockets there, as the workers of torch's data loaders do."""
+        name = hashlib.sha256(f"{key.job_id}-{key.attempt}".encode()).hexdigest()[:8]
+        return self._folders.sockets / f"t-{name}"
 
     def _prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
@@ -161,6 +168,7 @@ class Preparer:
         work.mkdir(mode=0o700)
         for name in ("code", "home", "tmp"):
             (work / name).mkdir(mode=0o700)
+        self._temporary(key).symlink_to(work / "tmp")
         if spec.code_bundle is not None:
             bundles = self._folders.data / "bundles"
             packed = fetch_bundle(self._store, allocation.team, spec.code_bundle, bundles)
@@ -179,7 +187,7 @@ class Preparer:
             Places(
                 code=work / "code",
                 home=work / "home",
-                temporary=work / "tmp",
+                temporary=self._temporary(key),
                 checkpoints=self._checkpoints.folder(allocation.job_id, owner),
                 socket=self._folders.sockets / f"{key.job_id}-{key.attempt}",
                 resume=resume,

@@ -22,6 +22,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 import types
 from collections.abc import Mapping
@@ -130,6 +131,7 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     _be_found_by(request.environment.get(TOKEN_VARIABLE))
     os.environ.clear()
     os.environ.update(request.environment)
+    tempfile.tempdir = None  # else it is the warm interpreter's
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

@@ -12,15 +12,25 @@ from pathlib import Path
 
 import xxhash
 
-from gangline_schemas.checkpoint import CommitRecord, RankManifest, manifest_name, shard_name
+from gangline_schemas.checkpoint import (
+    Alike,
+    CommitRecord,
+    RankManifest,
+    manifest_name,
+    shard_name,
+)
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_worker.checkpoint.files import write_synced
 from gangline_worker.checkpoint.loader import COMMIT_FILE
 
 
 def commit_local(folder: Path, world_size: int) -> bool:
-    """Commit the checkpoint in `folder` once every rank's manifest is there; False until then."""
-    manifests, shards, found = [], [], []
+    """Commit the checkpoint in `folder` once every rank's manifest is there; False until then.
+
+    Raises:
+        ValueError: ranks hold different values of one tensor; it is named.
+    """
+    manifests, shards, found, alike = [], [], [], Alike()
     for rank in range(world_size):
         path = folder / manifest_name(rank)
         if not path.exists():
@@ -28,10 +38,13 @@ def commit_local(folder: Path, world_size: int) -> bool:
         raw = path.read_bytes()
         manifest = RankManifest.decode(raw)
         found.append(manifest)
+        alike.add(manifest)
         manifests.append(
             ObjectDigest(key=path.name, size_bytes=len(raw), xxh3=xxhash.xxh3_128_hexdigest(raw))
         )
         shards.append(manifest.shard.model_copy(update={"key": shard_name(rank)}))
+    if (differs := alike.problem()) is not None:
+        raise ValueError(differs)
     record = CommitRecord(
         job_id=found[0].job_id,
         attempt=found[0].attempt,

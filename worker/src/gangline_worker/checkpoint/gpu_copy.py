@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from gangline_worker.checkpoint.alike import weighted_sum
+
+_64_BITS = 2**64 - 1
 Marks = Mapping[torch.device, torch.cuda.Event]
 """How far each GPU's stream was; empty where all lies in main memory."""
 
@@ -59,6 +62,24 @@ class GpuCopier:
         finally:
             for device in marks:
                 self._stream(device).synchronize()
+
+    @torch.no_grad()
+    def digests(self, sources: Mapping[str, torch.Tensor], marks: Marks) -> dict[str, str]:
+        """The digest of each tensor that lies on a GPU, made there."""
+        found: dict[str, str] = {}
+        for device in marks:
+            here = {name: one for name, one in sources.items() if one.device == device}
+            if not here:
+                continue
+            torch.cuda.set_device(device)
+            stream = self._stream(device)
+            stream.wait_event(marks[device])
+            with torch.cuda.stream(stream):
+                sums = torch.stack([weighted_sum(one) for one in here.values()]).tolist()
+            found |= {
+                name: f"sum:{one & _64_BITS:016x}" for name, one in zip(here, sums, strict=True)
+            }
+        return found
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:

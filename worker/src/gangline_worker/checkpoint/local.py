@@ -31,6 +31,14 @@ class Held(NamedTuple):
         return part, self.data[first : first + part.shape[0]]
 
 
+PER_RANK = "$per_rank"
+
+
+def own_prefix(rank: int) -> str:
+    """What the names of this rank's own tensors begin with: no other rank has one of that name."""
+    return f"{PER_RANK}.{rank}"
+
+
 _DTYPES = {getattr(torch, name): name for name in ITEM_BYTES}
 
 
@@ -92,6 +100,8 @@ def _cut(name: str, tensor: DTensor) -> _Cut:
 def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
     """What this rank holds of each tensor, by name: a DTensor's shard, or a plain one as a replica.
 
+    What is a rank's own (`own_prefix`) has no replicas.
+
     Raises:
         TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor
             parallelism; or an unknown dtype.
@@ -105,7 +115,8 @@ def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) ->
             cut = cuts.get(kind) or cuts.setdefault(kind, _cut(name, tensor))
             local = tensor.to_local()
         else:
-            cut, local = _Cut((0,) * len(shape), shape, rank, world_size), tensor
+            replica = (0, 1) if name.startswith(f"{PER_RANK}.") else (rank, world_size)
+            cut, local = _Cut((0,) * len(shape), shape, *replica), tensor
         if tuple(local.shape) != cut.shape:
             raise TypeError(
                 f"{name}: its local shape is {tuple(local.shape)}, expected {cut.shape}"

@@ -6,7 +6,8 @@ import atexit
 import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,17 +15,20 @@ from typing import Any, SupportsFloat, cast
 
 import torch
 import torch.distributed as dist
+from pydantic import JsonValue
+from torch.distributed.tensor import DTensor
 
+from gangline_schemas.events.workers import RankActivity
 from gangline_schemas.limits import METRICS_PER_STEP
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest
 from gangline_worker.checkpoint.files import CorruptCheckpoint
-from gangline_worker.checkpoint.loader import Checkpoint
-from gangline_worker.checkpoint.local import holdings
+from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
+from gangline_worker.checkpoint.local import holdings, own_prefix
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
-from gangline_worker.checkpoint.tree import flatten, rebuild, tensor_names
+from gangline_worker.checkpoint.tree import flatten, in_place, rebuild, tensor_names
 from gangline_worker.columns import figure, is_metric_name
-from gangline_worker.reporting import flush, reporter
+from gangline_worker.reporting import doing, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
 RESUME_ENV = "GANGLINE_RESUME_FROM"
@@ -34,10 +38,11 @@ KEPT_WITHOUT_AGENT = 2
 
 @dataclass(frozen=True)
 class Restored:
-    """What was saved: `state` is as it was given to `save`."""
+    """What was saved: `state` is as it was given to `save`, `per_rank` as this rank gave it."""
 
     step: int
     state: Any
+    per_rank: Any = None
 
 
 def identity(directory: Path) -> SaverIdentity:
@@ -47,12 +52,13 @@ def identity(directory: Path) -> SaverIdentity:
     of an earlier launch must never complete a checkpoint of this one.
     """
     named = os.environ.get("GANGLINE_ATTEMPT")
+    rank, world_size = _place()
     return SaverIdentity(
         directory=directory,
         job_id=os.environ.get("GANGLINE_JOB_ID", "local"),
         attempt=int(named) if named else _free_attempt(directory),
-        rank=int(os.environ.get("RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        rank=rank,
+        world_size=world_size,
         full_every=int(os.environ.get(FULL_EVERY_ENV, "1")),
     )
 
@@ -97,20 +103,50 @@ def committed_step() -> int | None:
 _savers: dict[Path, AsyncSaver] = {}
 
 
-def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | None = None) -> bool:
-    """Save a nested dict of tensors, numbers and strings; every rank must call it at one step.
+def prepare(state: Mapping[str, Any], per_rank: Mapping[str, Any] | None = None) -> None:
+    """Get ready to `save` states like this one; every rank may call it before its first step.
 
-    Returns as soon as the tensors are copied; files are written in the background, and one save
-    waits for the one before. Sharded tensors (DTensor) are saved as shards; plain tensors every
-    rank must hold alike: each writes a part, and small ones (64 KiB) whole. Steps grow within a
-    run; one that was saved is not written again. As in `report`, metrics that are not finite
-    are left out, and those beyond 1,000. Gives False, with a warning, when the environment names no
-    GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk, a step that did not grow), or the
-    loss or gradient that this rank told of last was not finite.
+    Allocates and touches the memory that saves are copied to: without it the first `save` does, and
+    takes seconds for each 10 GB. Outside of the platform it only looks at the state.
 
     Raises:
-        TypeError: the state holds something else, the step is no integer, or a metric no number;
-            the message names where.
+        TypeError: `save` could not take the state; the message names where.
+    """
+    tensors, _ = _taken_apart(state, per_rank)
+    directory = os.environ.get(DIRECTORY_ENV)
+    if directory is None:
+        holdings(tensors, *_place())
+        return
+    with _checkpointing():
+        saver = _saver(Path(directory))
+        saver.prepare(tensors)
+        saver.let_go()
+
+
+def save(
+    state: Mapping[str, Any],
+    step: int,
+    metrics: Mapping[str, float] | None = None,
+    *,
+    per_rank: Mapping[str, Any] | None = None,
+) -> bool:
+    """Save a nested state; every rank must call it at one step.
+
+    Returns as soon as the tensors are copied; files are written in the background, and one save
+    waits for the one before. Sharded tensors (DTensor) are saved as shards; plain tensors, arrays
+    and bytes every rank must hold alike: each writes a part, and small ones (64 KiB) whole. If
+    ranks hold different values, nothing is committed, and the reason names the tensor and the
+    ranks. What is a rank's own (a ZeRO partition, random numbers) goes into `per_rank`: another
+    state, without DTensors, that only as many ranks can restore.
+
+    Steps grow within a run; one that was saved is not written again. As in `report`, metrics that
+    are not finite are left out, and those beyond 1,000. Gives False, with a warning, when the
+    environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk, a step that did
+    not grow), or the loss or gradient that this rank told of last was not finite.
+
+    Raises:
+        TypeError: the state holds what `checkpoint.tree.flatten` does not take, the step is no
+            integer, or a metric no number; the message names where.
     """
     named = os.environ.get(DIRECTORY_ENV)
     if not named:
@@ -120,22 +156,58 @@ def save(state: Mapping[str, Any], step: int, metrics: Mapping[str, float] | Non
         warnings.warn(f"step {step} is not saved: its loss is not finite", stacklevel=2)
         return False
     step, figures = operator.index(step), _figures(metrics or {})
-    directory = Path(named)
+    with _checkpointing():
+        tensors, kept = _taken_apart(state, per_rank)
+        saver = _saver(Path(named))
+        saver.wait()
+        failed = [result for result in saver.results() if result.error]
+        for result in failed:
+            warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
+        saver.begin(step, tensors, kept, figures)
+        reporter().save_begins()
+        saver.let_go()
+    return not failed
+
+
+def _place() -> tuple[int, int]:
+    """This rank and how many there are."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _saver(directory: Path) -> AsyncSaver:
     saver = _savers.get(directory)
     if saver is None:
         saver = _savers[directory] = AsyncSaver(
             identity(directory), announcer(directory), committed_step
         )
         atexit.register(_finish, saver)
+    return saver
+
+
+def _taken_apart(
+    state: Mapping[str, Any], per_rank: Mapping[str, Any] | None
+) -> tuple[dict[str, torch.Tensor], dict[str, JsonValue]]:
+    """All tensors by name, and what a manifest keeps of the rest. Raises TypeError."""
     tensors, skeleton = flatten(state)
-    saver.wait()
-    failed = [result for result in saver.results() if result.error]
-    for result in failed:
-        warnings.warn(f"the save of step {result.step} failed: {result.error}", stacklevel=2)
-    saver.begin(step, tensors, {"skeleton": skeleton}, figures)
-    reporter().save_begins()
-    saver.let_go()
-    return not failed
+    kept: dict[str, JsonValue] = {"skeleton": skeleton}
+    if per_rank is not None:
+        own, kept["per_rank"] = flatten(per_rank, own_prefix(_place()[0]))
+        for name, tensor in own.items():
+            if isinstance(tensor, DTensor):
+                raise TypeError(f"{name}: a DTensor is no rank's own; save it in the state")
+        tensors |= own
+    return tensors, kept
+
+
+@contextmanager
+def _checkpointing() -> Iterator[None]:
+    """Tell of it for so long, unless the program never tells what it does: it is no hang."""
+    before = reporter().activity
+    if before is None or before is RankActivity.CHECKPOINTING:
+        yield
+        return
+    with doing(RankActivity.CHECKPOINTING.value):
+        yield
 
 
 def _figures(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
@@ -157,7 +229,7 @@ def _finish(saver: AsyncSaver) -> None:
     flush()
 
 
-def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
+def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> Restored | None:
     """The checkpoint to go on from, or None on a first start. Every byte read is verified.
 
     With `into`, a state like the one that was saved, its tensors are filled in place (sharded
@@ -166,18 +238,29 @@ def restore(into: Mapping[str, Any] | None = None) -> Restored | None:
 
     Raises:
         CorruptCheckpoint: a file is not what was committed, and no other copy is; it is named.
-        WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike.
+        WrongCheckpoint: `into` names a tensor that the checkpoint does not hold alike; or another
+            number of ranks saved a `per_rank` state, and `per_rank=False` does not leave it out.
     """
     folder = os.environ.get(RESUME_ENV)
     if not folder:
         return None
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world_size = _place()
     checkpoint = Checkpoint(Path(folder), another_copy, rank=rank, world_size=world_size)
-    skeleton = checkpoint.own_manifest.state.get("skeleton")
+    kept = checkpoint.own_manifest.state
+    skeleton, own = kept.get("skeleton"), kept.get("per_rank") if per_rank else None
+    saved_by = checkpoint.record.world_size
+    if own is not None and saved_by != world_size:
+        raise WrongCheckpoint(
+            f"{folder} was saved by {saved_by} ranks, each with a per_rank state of its own, and "
+            f"{world_size} ranks start from it: start {saved_by} ranks, or leave that state out by "
+            "restore(per_rank=False)"
+        )
     tensors: dict[str, torch.Tensor] = {}
     if into is not None:
-        tensors, _ = flatten(into)
+        found, form = flatten(into)
+        tensors = {name: found[name] for name in in_place(form)}
         checkpoint.fill(holdings(tensors, rank, world_size))
-    others = tensor_names(skeleton) - tensors.keys()
+    others = (tensor_names(skeleton) - tensors.keys()) | tensor_names(own)
     missing = checkpoint.read_whole(checkpoint.tensors(others).values())
-    return Restored(checkpoint.step, rebuild(skeleton, {**missing, **tensors}))
+    state = rebuild(skeleton, {**missing, **tensors})
+    return Restored(checkpoint.step, state, None if own is None else rebuild(own, missing))

@@ -5,7 +5,7 @@ A save is these steps, one save at a time per rank:
 1. `begin`, at a step boundary: the copier and the writer thread are woken;
 2. the copier, at low priority, copies this rank's blocks into a staging buffer that was allocated
    and touched at the start, while the next forward and backward passes only read them, and hashes
-   what it has copied;
+   what it has copied, and all of what every rank holds alike, so that a difference is found;
 3. the writer checks that there is room and lets the disk take what is copied while the rest is;
 4. `wait_copied`, before the state is changed next: training waits for the rest of the copy;
 5. the writer syncs the file, then writes the manifest; only then the shard is announced.
@@ -37,6 +37,7 @@ from pathlib import Path
 import torch
 import xxhash
 from pydantic import JsonValue
+from torch.distributed.tensor import DTensor
 
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
@@ -49,6 +50,7 @@ from gangline_schemas.checkpoint import (
 from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint import chunks
+from gangline_worker.checkpoint.alike import digest
 from gangline_worker.checkpoint.background import Background
 from gangline_worker.checkpoint.files import Filling, make_folder, write_filling, write_synced
 from gangline_worker.checkpoint.gpu_copy import GpuCopier, Marks, mark, on_gpus
@@ -102,6 +104,7 @@ class _Plan:
     groups: tuple[tuple[slice, int], ...]
     spans: tuple[chunks.Span, ...]
     padding: list[torch.Tensor]
+    alike: dict[str, torch.Tensor]  # what all ranks are to hold alike
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class _Job:
     marks: Marks
     blocked_s: float
     filling: Filling | None  # None: what of it is written is known when all is copied
+    alike: dict[str, str] = field(default_factory=dict)  # their digests
     copied: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     copy_s: float = 0.0
@@ -185,7 +189,7 @@ class AsyncSaver:
         started = time.perf_counter()
         self.wait()
         plan = self._plan_for(tensors)
-        marks = mark(plan.sources)
+        marks = mark([*plan.sources, *plan.alike.values()])
         filling = None
         if not self._tables.wanted:
             filling = Filling(self._staging.numpy().data[: plan.size_bytes])
@@ -214,6 +218,7 @@ class AsyncSaver:
         self.wait_copied()
         if self._plan is not None:
             self._plan.sources.clear()
+            self._plan.alike.clear()
             self._plan = None
 
     def wait(self) -> None:
@@ -233,7 +238,13 @@ class AsyncSaver:
         if self._plan is not None and self._plan.key == key:
             return self._plan
         me = self._identity
-        held = holdings(tensors, me.rank, me.world_size).values()
+        by_name = holdings(tensors, me.rank, me.world_size)
+        alike = {
+            name: one.data
+            for name, one in by_name.items()
+            if one.replicas > 1 and not isinstance(tensors[name], DTensor)
+        }
+        held = by_name.values()
         parts = [one.owned() for one in held]
         alone = all(one.block == block for one, (block, _) in zip(held, parts, strict=True))
         slices, size = lay_out(block for block, _ in parts)
@@ -251,7 +262,7 @@ class AsyncSaver:
         cut = self._tables.wanted
         spans = chunks.cut(slices, size) if cut else ()
         gaps = [self._staging[a:b] for a, b in chunks.padding(slices)] if cut else []
-        self._plan = _Plan(key, slices, size, alone, sources, staged, groups, spans, gaps)
+        self._plan = _Plan(key, slices, size, alone, sources, staged, groups, spans, gaps, alike)
         return self._plan
 
     def _save(self, job: _Job, copying: Future[None]) -> None:
@@ -296,8 +307,13 @@ class AsyncSaver:
                 torch._foreach_copy_(plan.staged[group], plan.sources[group])
                 if filling is not None:
                     filling.filled(end)
+        else:
+            self._gpu_copier.copy(plan.staged, plan.sources, job.marks)
+            job.alike = self._gpu_copier.digests(plan.alike, job.marks)
+        in_memory = {name: one for name, one in plan.alike.items() if not one.is_cuda}
+        job.alike |= {name: digest(one) for name, one in in_memory.items()}
+        if not job.marks:
             return
-        self._gpu_copier.copy(plan.staged, plan.sources, job.marks)
         job.copied.set()
         if filling is not None:
             filling.fill_up()
@@ -342,6 +358,7 @@ class AsyncSaver:
             )
         shard = write_filling(folder / shard_name(me.rank), filling, shard_name(me.rank))
         try:
+            copying.result()
             checked.result()
             manifest = self._manifest(job, shard, found)
             written = write_synced(
@@ -387,6 +404,7 @@ class AsyncSaver:
             chunks=None if found is None else found.table.chunks,
             state=dict(job.state),
             metrics=dict(job.metrics),
+            alike=job.alike,
             alone=job.plan.alone,
         )
 
