@@ -105,6 +105,7 @@ class TeamRow(_Row):
     borrow: int = 0
     parent: str | None = None
     weight: float = 1.0
+    surplus: Literal["keep", "reclaim_by_weight"] | None = None
     models: dict[str, int | None] = {}
 
 

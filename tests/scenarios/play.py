@@ -195,6 +195,7 @@ def team_config(name: str, row: TeamRow) -> TeamConfig:
         borrow_limit=row.borrow,
         parent=row.parent,
         weight=row.weight,
+        surplus=row.surplus,
         gpu_types=row.models,  # type: ignore[arg-type] # as people write them in a file
     )
 

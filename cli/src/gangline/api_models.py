@@ -505,6 +505,7 @@ class Team(Answer):
     gpu_guarantee: int = 0
     borrow_limit: int = 0
     weight: float = 1.0
+    surplus: str | None = None
     gpu_types: list[GpuTypeLimit] = Field(default_factory=list)
     gpu_hours_per_month: float | None = None
     job_limit: int = 10_000

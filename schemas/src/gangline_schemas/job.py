@@ -515,6 +515,12 @@ class GpuTypeLimit(Model):
     gpu_limit: Gpus | None = None
 
 
+Surplus = Literal["keep", "reclaim_by_weight"]
+"""GPUs that a team holds above its part: it keeps them until its jobs end, or others take them back
+who have less than theirs."""
+LEAST_WEIGHT = 1e-6
+
+
 class TeamConfig(Model):
     """What a team may use. GPUs it holds never pass `gpu_limit + borrow_limit`.
 
@@ -530,7 +536,10 @@ class TeamConfig(Model):
         default=None, description="The team above it, whose limits hold too; none: a root."
     )
     weight: float = Field(
-        default=1.0, ge=1e-6, le=1e6, description="Its part of what is shared among its siblings."
+        default=1.0, ge=0, le=1e6, description="Its part of the surplus; 0: it has no claim to it."
+    )
+    surplus: Surplus | None = Field(
+        default=None, description="What it holds above its part; none: as its parent does."
     )
     gpu_types: Annotated[tuple[GpuTypeLimit, ...], BeforeValidator(_as_type_limits)] = Field(
         default=(), max_length=64, description="GPU models that it may use; empty: its parent's."
@@ -549,6 +558,13 @@ class TeamConfig(Model):
                 f"gpu_guarantee ({self.gpu_guarantee}) is above gpu_limit ({self.gpu_limit})"
             )
         return self
+
+    @field_validator("weight")
+    @classmethod
+    def _weight_is_none_or_some(cls, weight: float) -> float:
+        if 0 < weight < LEAST_WEIGHT:
+            raise ValueError(f"{weight} is too small; accepted: 0, or from {LEAST_WEIGHT} up")
+        return weight
 
     @field_validator("gpu_types")
     @classmethod

@@ -273,6 +273,7 @@ def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
         "borrow_limit": 0,
         "parent": None,
         "weight": 1.0,
+        "surplus": None,
         "gpu_types": [],
         "gpu_hours_per_month": None,
         "job_limit": 10_000,
@@ -280,11 +281,17 @@ def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
 
 
 def test_the_fields_of_the_tree_are_set_and_cleared(gangline: Runner, stub: Stub) -> None:
-    limits = {"weight": 2.0, "gpu_hours_per_month": 500.0, "job_limit": 50}
+    limits = {
+        "weight": 2.0,
+        "surplus": "reclaim_by_weight",
+        "gpu_hours_per_month": 500.0,
+        "job_limit": 50,
+    }
     types = [{"gpu_type": "h100", "gpu_limit": 32}, {"gpu_type": "a100", "gpu_limit": None}]
     tree = {"parent": "lab", "gpu_types": types} | limits
     stub.on("PUT", "/v1/teams/nlp", TEAM | tree)
     options = ("--parent", "lab", "--weight", "2", "--gpu-types", "h100=32,a100")
+    options += ("--surplus", "reclaim_by_weight")
     assert (
         gangline("teams", "set", "nlp", *options, "--gpu-hours", "500", "--job-limit", "50").code
         == 0
@@ -295,7 +302,7 @@ def test_the_fields_of_the_tree_are_set_and_cleared(gangline: Runner, stub: Stub
     first, second = stub.bodies("PUT", "/v1/teams/nlp")
     assert {key: first[key] for key in tree} == tree
     nothing = {"parent": None, "gpu_types": [], "gpu_hours_per_month": None, "weight": 2.0}
-    nothing |= {"job_limit": 50}
+    nothing |= {"job_limit": 50, "surplus": "reclaim_by_weight"}
     assert {key: second[key] for key in tree} == nothing
     bad = gangline("teams", "set", "nlp", "--gpu-types", "h100=many")
     assert (bad.code, "'h100=many' is no GPU model" in bad.err) == (2, True)

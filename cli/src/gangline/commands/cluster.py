@@ -131,7 +131,13 @@ def teams_set(
     parent: Annotated[
         str | None, typer.Option(metavar="TEAM", help="The team above it; '-': none.")
     ] = None,
-    weight: Annotated[float | None, typer.Option(help="Its part among its siblings.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(min=0, help="Its part of the surplus; 0: no claim.")
+    ] = None,
+    surplus: Annotated[
+        str | None,
+        typer.Option(metavar="keep|reclaim_by_weight", help="What it holds above its part."),
+    ] = None,
     gpu_types: Annotated[
         str | None, typer.Option(metavar="h100=32,a100", help="Models it may use; '-': any.")
     ] = None,
@@ -154,6 +160,7 @@ def teams_set(
         borrow_limit=old.borrow_limit if borrow is None else borrow,
         parent=old.parent if parent is None else _unless_cleared(parent),
         weight=old.weight if weight is None else weight,
+        surplus=old.surplus if surplus is None else _unless_cleared(surplus),
         gpu_types=old.gpu_types if gpu_types is None else _types(gpu_types),
         gpu_hours_per_month=old.gpu_hours_per_month if gpu_hours is None else gpu_hours or None,
         job_limit=old.job_limit if job_limit is None else job_limit,

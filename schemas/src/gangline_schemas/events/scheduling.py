@@ -149,7 +149,7 @@ class GpusHeld(Event):
     type: ClassVar[str] = "gpus.held"
     job_id: Identifier
     nodes: tuple[NodeShare, ...] = Field(min_length=1, max_length=MAX_NODES)
-    reason: Literal["preempt", "reclaim", "defragment", "resize", "drain"]
+    reason: Literal["preempt", "reclaim", "surplus", "defragment", "resize", "drain"]
     victims: tuple[Identifier, ...] = Field(default=(), max_length=MAX_NODES)
     cost_gpu_seconds: Amount = Field(default=0, description="What stopping them costs.")
     value_gpu_seconds: Amount = Field(default=0, description="What starting sooner is worth.")

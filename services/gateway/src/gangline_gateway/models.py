@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from gangline_schemas.base import FieldError, Identifier
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.job import GpuTypeLimit, JobSpec, TeamConfig
+from gangline_schemas.job import GpuTypeLimit, JobSpec, Surplus, TeamConfig
 from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
 State = Literal[
@@ -415,6 +415,7 @@ class Team(Answer):
     gpu_guarantee: int
     borrow_limit: int
     weight: float
+    surplus: Surplus | None = Field(description="None: as its parent's.")
     gpu_types: list[GpuTypeLimit] = Field(description="Empty: what its parent may use.")
     gpu_hours_per_month: float | None
     job_limit: int = Field(description="Jobs that have not ended, at once.")
@@ -447,7 +448,8 @@ class TeamBody(BaseModel):
     gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
     borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
     parent: Identifier | None = Field(default=None, description="The team above it.")
-    weight: float = Field(default=1.0, gt=0, le=1e6)
+    weight: float = Field(default=1.0, ge=0, le=1e6)
+    surplus: Surplus | None = None
     gpu_types: list[GpuTypeLimit] = Field(default=[], max_length=64)
     gpu_hours_per_month: float | None = Field(default=None, gt=0, le=1e9)
     job_limit: int = Field(default=10_000, ge=1, le=1_000_000)

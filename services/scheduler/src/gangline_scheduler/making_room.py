@@ -34,6 +34,7 @@ from gangline_scheduler.policy.preemption import preempt, urgent
 from gangline_scheduler.policy.reclaim import reclaim
 from gangline_scheduler.policy.reservation import Reservation
 from gangline_scheduler.policy.scene import Room, Scene
+from gangline_scheduler.policy.surplus import due, reclaim_surplus
 from gangline_schemas.events.scheduling import GpusHeld, NodeShare, StopReason
 
 MOST_TRIED = 4
@@ -119,12 +120,12 @@ def _qualifies(scene: Scene, job: Job) -> bool:
 
 def _has_a_claim(scene: Scene, job: Job) -> bool:
     settings = scene.policy.preemption
-    owed = settings.reclaim == "on" and scene.owed(job) is not None
+    owed = settings.reclaim == "on" and (scene.owed(job) or due(scene, job)) is not None
     return owed or urgent(job, settings)
 
 
 def _room(scene: Scene, job: Job) -> Room | None:
-    room = defragment(scene, job) or reclaim(scene, job)
+    room = defragment(scene, job) or reclaim(scene, job) or reclaim_surplus(scene, job)
     if room is None and urgent(job, scene.policy.preemption):
         room = preempt(scene, job)
     return room

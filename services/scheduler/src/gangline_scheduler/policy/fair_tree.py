@@ -6,7 +6,8 @@ At each level of the tree the team goes first that has the least of what it is d
 
 The dominant share is the largest of a team's parts of the cluster's GPUs, CPUs and memory. The
 average weighs the past with a half-life of 7 days (usage.py), so a team that used little lately
-comes before one that used much, and gives way again as it starts jobs. Within a team: restarts,
+comes before one that used much, and gives way again as it starts jobs. A team of
+weight 0 that holds its guarantee comes after all others. Within a team: restarts,
 then priority, then who waits longest. Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI
 2011); the decay is that of Slurm's multifactor priority.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Any
 
 from gangline_scheduler import usage
@@ -84,7 +86,11 @@ def due(state: State, team: str, total: Total, now: datetime) -> float:
     average = usage.average(known, now)
     held = (max(0.0, rate) / all_ for rate, all_ in zip(known.rate, total, strict=True))
     past = (value / all_ for value, all_ in zip(average, total, strict=True))
-    return (max(held) + max(past)) / (config.weight if config is not None else 1.0)
+    amount = max(held) + max(past)
+    if config is None or config.weight:
+        return amount / (config.weight if config is not None else 1.0)
+    owed = state.used.get(team, 0) < config.gpu_guarantee
+    return amount if owed else inf
 
 
 def total_of(state: State) -> Total:

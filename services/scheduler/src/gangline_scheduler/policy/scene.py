@@ -22,6 +22,7 @@ from gangline_scheduler.policy.cheapest import Accept, Wanted
 from gangline_scheduler.policy.clearing import Clearing, clearings
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.policy.parts import parts
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.potential import Standings
 from gangline_scheduler.policy.reservation import Ends, Reservation, reserve
@@ -51,7 +52,7 @@ class Room:
     """
 
     job: Job
-    reason: Literal["preempt", "reclaim", "defragment"]
+    reason: Literal["preempt", "reclaim", "surplus", "defragment"]
     clearing: Clearing
     value: float
     moves: tuple[tuple[Victim, Placement], ...] = ()
@@ -111,6 +112,11 @@ class Scene:
     def leaving(self) -> dict[str, int]:
         """GPUs of gangs that stop, by team."""
         return leaving(self.state)
+
+    @cached_property
+    def parts(self) -> dict[str, int]:
+        """GPUs that each team is due with its part of the surplus; see parts.py."""
+        return parts(self.state)
 
     @cached_property
     def promised(self) -> dict[str, int]:
