@@ -132,7 +132,8 @@ def test_a_sound_tree_has_no_problems(entries: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "words"),
     [
-        ({"weight": 0}, "weight", "equal to 0.000001"),
+        ({"weight": -1}, "weight", "equal to 0"),
+        ({"weight": 1e-9}, "weight", "1e-09 is too small; accepted: 0, or from 1e-06 up"),
         ({"gpu_hours_per_month": 0}, "gpu_hours_per_month", "equal to 0.000001"),
         ({"parent": "Lab!"}, "parent", "a-z, 0-9 and"),
         ({"gpu_types": {"h100": -1}}, "gpu_types.0.gpu_limit", "greater than or equal to 0"),
