@@ -16,7 +16,7 @@ from gangline_scheduler.model import Job
 from gangline_scheduler.policy.clearing import clearings
 from gangline_scheduler.policy.parts import gives_back
 from gangline_scheduler.policy.scene import Room, Scene
-from gangline_scheduler.policy.victims import Guarantees
+from gangline_scheduler.policy.victims import Guarantees, steady
 from gangline_scheduler.state import State
 
 
@@ -48,8 +48,8 @@ def reclaim_surplus(scene: Scene, job: Job) -> Room | None:
     worth = settings.reclaim_worth
     value = question.demand.gpus * worth.total_seconds() if worth is not None else inf
     inside = usage.line_of(state.teams, job.team)
-    left = Parts(state, scene.leaving, inside, scene.parts)
-    for found in clearings(question.demand, question.snapshot, givers, left):
+    wanted = question.wanted(Parts(state, scene.leaving, inside, scene.parts))
+    for found in clearings(wanted, question.snapshot, givers, steady(givers, settings)):
         if found.cost < value:
             return Room(job, "surplus", found, value if worth is not None else 0.0)
     return None
