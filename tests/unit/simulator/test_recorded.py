@@ -210,10 +210,11 @@ def test_what_was_needed_is_read_back(lived: tuple[Recording, list[Logged]]) -> 
         assert found[job_id].work_s == pytest.approx(need.work_s, abs=1e-3), job_id
 
 
-@pytest.mark.parametrize("name", ["fair+preempt=off", "fifo"])
+@pytest.mark.parametrize("name", ["fair+preempt=off", "fifo+reclaim=off"])
 def test_another_policy_meets_the_same_failures_nodes_and_cancels(
     name: str, lived: tuple[Recording, list[Logged]]
 ) -> None:
+    """Policies that stop few: how long a job takes to stop is known only if it was stopped."""
     work, log = lived
     end = read_history(log).end
     truth = Rerun(work, Scheduler(policy=live_policy(name)), every_s=TICK_S).run()

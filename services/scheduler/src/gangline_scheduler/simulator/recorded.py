@@ -280,7 +280,7 @@ def _saves_at(job: JobHistory, made: Progress, end: datetime) -> tuple[float, ..
         place_of(job, index, made.starts[index], at, end)
         for index, attempt in enumerate(job.attempts)
         for at, _ in attempt.saved
-        if at < attempt.until(end)
+        if at <= attempt.until(end)  # at the end too: a drain may stop it for what it just saved
     }
     return tuple(sorted(place for place in places if place > 0))
 
