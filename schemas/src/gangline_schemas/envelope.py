@@ -23,7 +23,10 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One event as it travels. `subject` is the job, node or team that it is about."""
+    """One event as it travels. `subject` is the job, node or team that it is about.
+
+    `release` is that of the service that decided it; None for who is no service.
+    """
 
     id: str
     source: str
@@ -32,6 +35,7 @@ class Envelope:
     data: Event
     traceparent: str | None = None
     position: LogPosition | None = None
+    release: str | None = None
 
     @property
     def type(self) -> str:

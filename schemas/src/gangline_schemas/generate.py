@@ -155,6 +155,7 @@ def _cloud_event() -> dict[str, Any]:
             "ce_ganglineshard": {**text, "description": "Decision logs: the shard."},
             "ce_ganglineepoch": {**text, "description": "Decision logs: the writer's epoch."},
             "ce_ganglineseq": {**text, "description": "Decision logs: dense sequence number."},
+            "ce_ganglinerelease": {**text, "description": "Decision logs: its writer's release."},
             "ce_ganglineinputs": {**text, "description": "Decision logs: inputs that moved."},
         },
     }

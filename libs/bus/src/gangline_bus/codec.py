@@ -1,7 +1,7 @@
 """CloudEvents 1.0 in Kafka's binary mode: attributes are `ce_` headers, the value is the JSON data.
 
-Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq`, and
-the last record of a transaction `ganglineinputs` (input_places.py).
+Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq` and
+`ganglinerelease`, and the last record of a transaction `ganglineinputs` (input_places.py).
 
 Each type belongs to one topic of the catalog. In any other topic it is no valid event, whoever
 wrote it: so the right to write a stream is no right to say what a decision log says.
@@ -10,6 +10,7 @@ wrote it: so the right to write a stream is no right to say what a decision log 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from gangline_bus.unknown import count_unknown
 from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
 from gangline_schemas.catalog import catalog, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
+from gangline_schemas.limits import RELEASE_PATTERN
 from gangline_schemas.secrets import redact
 
 CONTENT_TYPE = "application/json"
@@ -87,6 +89,8 @@ def encode(
         headers.append(("ce_ganglineshard", str(envelope.position.shard).encode()))
         headers.append(("ce_ganglineepoch", str(envelope.position.writer_epoch).encode()))
         headers.append(("ce_ganglineseq", str(envelope.position.seq).encode()))
+    if envelope.release is not None:
+        headers.append(("ce_ganglinerelease", envelope.release.encode()))
     chosen = envelope.subject if key is None else key
     return OutRecord(topic, chosen.encode(), envelope.data.encode(), tuple(headers), partition)
 
@@ -126,6 +130,7 @@ def decode(record: Record, *, own: bool = False) -> Envelope:
         data=_data(model, record, attributes, own=own),
         traceparent=attributes.get("traceparent"),
         position=_position(attributes),
+        release=_release(attributes),
     )
 
 
@@ -220,6 +225,11 @@ def _position(attributes: Mapping[str, str]) -> LogPosition | None:
     if not (_is_number(shard) and _is_number(epoch) and _is_number(seq)):
         raise UndecodableError("the log position headers are not three numbers")
     return LogPosition(int(shard), int(epoch), int(seq))
+
+
+def _release(attributes: Mapping[str, str]) -> str | None:
+    release = attributes.get("ce_ganglinerelease")
+    return release if release is not None and re.fullmatch(RELEASE_PATTERN, release) else None
 
 
 def _is_number(value: str | None) -> TypeGuard[str]:

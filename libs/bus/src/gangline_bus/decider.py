@@ -85,6 +85,7 @@ from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
 from gangline_schemas.catalog import catalog
 from gangline_schemas.envelope import Envelope, LogPosition, derived_id
+from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
@@ -103,7 +104,10 @@ class Performer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How the loop batches. `instance` is the CloudEvents source's last part."""
+    """How the loop batches. `instance` is the CloudEvents source's last part.
+
+    `release` is what each decision announces.
+    """
 
     shard: int = 0
     batch: int = 500
@@ -113,6 +117,7 @@ class LoopSettings:
     offsets_refresh_s: float = 3600.0
     dlq_limit: int = 10_000
     instance: str = "0"
+    release: str = RELEASE
 
 
 class DeciderLoop(Generic[StateT]):
@@ -455,6 +460,7 @@ class DeciderLoop(Generic[StateT]):
             data=decision.event,
             traceparent=traceparent,
             position=LogPosition(self.settings.shard, self._epoch, seq),
+            release=self.settings.release,
         )
         shard = self.settings.shard
         record = encode(envelope, topic=self._log_topic, key=str(shard), partition=shard)

@@ -26,6 +26,7 @@ from gangline_schemas.limits import (
     Port,
     Priority,
     Rank,
+    Release,
     Step,
     User,
     WorldSize,
@@ -320,3 +321,18 @@ class NodeUncordoned(Event):
     type: ClassVar[str] = "node.uncordoned"
     node_id: Identifier
     incarnation: Incarnation
+
+
+class PartNoted(Event):
+    """A service runs this release from here on: its log said so."""
+
+    type: ClassVar[str] = "part.noted"
+    part: Name
+    release: Release
+
+
+class FeatureEnabled(Event):
+    """All parts know this feature, so what it adds may be written from here on."""
+
+    type: ClassVar[str] = "feature.enabled"
+    feature: Name

@@ -30,6 +30,7 @@ from gangline_schemas.limits import (
     Pid,
     Port,
     Rank,
+    Release,
     Sample,
     Seconds,
     ShortText,
@@ -81,6 +82,9 @@ class NodeInfo(Model):
     )
     isolation: Isolation = Field(
         default=Isolation.NONE, description="How well its agent keeps teams apart."
+    )
+    release: Release | None = Field(
+        default=None, description="What its agent runs; None: a release that did not say so."
     )
     copies_port: Port | None = Field(
         default=None,

@@ -10,7 +10,7 @@ On a tick
    are asked to stop; those whose time on a draining node is over leave (moving.py).
 2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
    are stopped for who is urgent, owed or kept apart (making_room.py).
-3. The reasons of those who wait (telling.py).
+3. The reasons of those who wait (telling.py), and features that all parts know (rollout.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
 """
@@ -31,6 +31,7 @@ from gangline_scheduler import (
     making_room,
     moving,
     nodes,
+    rollout,
     telling,
 )
 from gangline_scheduler.evolve import apply
@@ -69,6 +70,7 @@ from gangline_schemas.events.scheduling import (
     TeamNoted,
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
+from gangline_schemas.features import FEATURES, Feature
 from gangline_schemas.job import JobState
 
 
@@ -93,7 +95,13 @@ class Scheduler:
     inputs: tuple[Topic, ...] = (Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS)
     signals: tuple[Topic, ...] = ()
 
-    def __init__(self, limits: Limits | None = None, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        features: tuple[Feature, ...] = FEATURES,
+    ) -> None:
+        self._features = features
         self._limits = limits or Limits()
         self._policy = policy or Policy()
 
@@ -109,9 +117,11 @@ class Scheduler:
         plan = Plan(state, now)
         if isinstance(item, Tick):
             self._tick(plan)
+            rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
             self._schedule(plan, item.envelope.data)
+            rollout.note(plan, item)
         return plan.decisions
 
     def evolve(self, state: State, decision: Decision, at: datetime) -> State:

@@ -34,6 +34,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     CheckpointRef,
+    FeatureEnabled,
     GangAllocated,
     GangMemberChanged,
     GangPreempting,
@@ -49,6 +50,7 @@ from gangline_schemas.events.scheduling import (
     NodeAssignment,
     NodeCordoned,
     NodeUncordoned,
+    PartNoted,
     ReleaseReason,
     ResumePointChanged,
     StopReason,
@@ -489,3 +491,13 @@ def _drop_if_over(state: State, job: Job, at: datetime) -> None:
     del state.jobs[job.job_id]
     state.ended[job.job_id] = EndedRun.of(job.team, at, job.checkpoints[-ENDED_CHECKPOINTS_KEPT:])
     forget_old(state.ended, lambda run: run.ended_at, at)
+
+
+@_apply.register
+def _(event: PartNoted, state: State, at: datetime) -> None:  # noqa: ARG001 - the others' shape
+    state.parts[event.part] = event.release
+
+
+@_apply.register
+def _(event: FeatureEnabled, state: State, at: datetime) -> None:
+    state.features[event.feature] = at

@@ -33,6 +33,7 @@ class State:
     a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
+    `parts`: the release of each service; `features` that all parts know, and since when.
     `waits`: what was foretold to the last jobs that started, and how it came; newest last.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
@@ -54,6 +55,8 @@ class State:
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     moved: tuple[datetime, ...] = ()
     waits: tuple[Wait, ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
+    features: dict[str, datetime] = field(default_factory=dict)
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
     live: dict[str, None] = field(default_factory=dict)
@@ -110,6 +113,8 @@ def _copied(
         runtimes=dict(state.runtimes),
         moved=state.moved,
         waits=state.waits,
+        parts=dict(state.parts),
+        features=dict(state.features),
         pending=copied(state.pending),
         queue=state.queue.copy(),
         live=copied(state.live),
@@ -140,6 +145,8 @@ def fingerprint(state: State) -> str:
     lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
     lines += [f"moved {at.isoformat()}" for at in state.moved]
     lines += [f"wait {wait!r}" for wait in state.waits]
+    lines += _lines("part", state.parts.items())
+    lines += _lines("feature", ((name, at.isoformat()) for name, at in state.features.items()))
     lines += [f"pending {job_id}" for job_id in state.pending]
     lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))
     lines += _lines("used", ((team, str(gpus)) for team, gpus in state.used.items() if gpus))

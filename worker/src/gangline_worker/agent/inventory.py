@@ -12,6 +12,7 @@ import psutil
 import structlog
 
 from gangline_schemas.events.workers import GpuInfo, GpuStatus, NodeInfo
+from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
 
@@ -142,4 +143,5 @@ def take_inventory(labels: Labels, *, slots: int | None, ports: tuple[int, ...])
         cpus=float(cpus),
         memory_gb=memory_gb,
         rendezvous_ports=ports,
+        release=RELEASE,
     )
