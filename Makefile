@@ -77,7 +77,7 @@ format: $(STAMP) ## let the formatter write
 
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
-	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
+	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
 chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills and 100 cuts of one job
 	@PYTHONPATH=tests $(BIN)/python -m chaos

@@ -176,6 +176,10 @@ class DeciderLoop(Generic[StateT]):
         """The seq of the next event of this shard's log."""
         return self._folded.next_seq
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """The next offset of each input and signal that was not taken yet."""
+        return self._reader.positions()
+
     def take_over(self, progress: Progress = unheard) -> None:
         """Become the shard's only writer and rebuild its state; `progress` may end it.
 

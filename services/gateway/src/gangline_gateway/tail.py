@@ -23,6 +23,7 @@ from typing import TypeVar
 import structlog
 
 from gangline_bus.codec import UndecodableError, decode, record_time
+from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
@@ -263,8 +264,14 @@ class Tail:
         if not self._marks.passes(record):
             return
         self._since += record.topic in self._logs
-        if envelope is not None:
+        if envelope is None:
+            return
+        try:
             self._live.apply(envelope)
+        except Exception as error:  # noqa: BLE001 - the view is a help: others' events are shown
+            POISONED.add(1, {"service": "gateway", "topic": record.topic})
+            where = {"topic": record.topic, "offset": record.offset}
+            log.critical("poison: passed over", **where, trace=trace_of(error))
 
     def _hear(self, record: Record) -> None:
         node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]

@@ -25,6 +25,7 @@ import structlog
 
 from gangline_bus.codec import Received, UndecodableError, receive
 from gangline_bus.dlq import DlqLimit, refused_record
+from gangline_bus.poison import trace_of
 from gangline_bus.ports import Bus, Reader, Record, TopicPartition, Writer
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
@@ -201,6 +202,9 @@ class Pipeline:
             self._batch.add(received)
         except TypeError as error:
             raise UndecodableError(f"{received.envelope.type}: {error}") from None
+        except Exception as error:
+            reason = f"{received.envelope.type}: no row ({trace_of(error)})"
+            raise UndecodableError(reason) from error
 
     def _due(self) -> bool:
         return self._opened is not None and self._clock() - self._opened >= self.group.flush_after
