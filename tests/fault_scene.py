@@ -28,7 +28,9 @@ from gangline_schemas.job import JobSpec, JobState, Resources, RestartPolicy
 
 
 def fault_run() -> DeciderRun[FaultState]:
-    return DeciderRun(FaultDecider(Timing(heartbeat_timeout_s=60, settle_s=2)), fingerprint)
+    return DeciderRun(
+        FaultDecider(Timing(heartbeat_timeout_s=60, settle_s=2, hang_min_s=5)), fingerprint
+    )
 
 
 def joined(node_id: str, incarnation: str = "a") -> NodeJoined:

@@ -34,7 +34,9 @@ def _scheduler() -> Decider[Any]:
 
 
 def _faults() -> Decider[Any]:
-    return FaultDecider(Timing(heartbeat_timeout_s=TIMEOUT_S, deaf_after_s=TIMEOUT_S / 2))
+    return FaultDecider(
+        Timing(heartbeat_timeout_s=TIMEOUT_S, hang_min_s=5, deaf_after_s=TIMEOUT_S / 2)
+    )
 
 
 @dataclass(frozen=True, slots=True)

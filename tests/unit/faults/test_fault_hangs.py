@@ -84,6 +84,29 @@ def test_of_ranks_that_never_say_what_they_do_the_others_steps_decide(silent: Ra
     assert after(running(), silent, silent) == []
 
 
+SILENT = rank(900.0, p99_s=None, step=None)
+
+
+def test_where_rank_0_alone_reports_steps_its_steps_decide() -> None:
+    """The others say that they train, as all programs of the guide do, and nothing more."""
+    run = running()
+    assert after(run, rank(4.9), SILENT) == []
+    (failed,) = after(run, rank(5.1), SILENT)
+    assert isinstance(failed, GangFailed)
+    assert "rank 0 on n1 was quiet for 5 s" in failed.message
+
+
+def test_before_rank_0_has_steps_the_others_have_time() -> None:
+    few = rank(301.0, p99_s=None)
+    assert after(running(), few, rank(301.0, p99_s=None, step=None)) == []
+    assert after(running(), rank(601.0, p99_s=None), rank(601.0, p99_s=None, step=None)) != []
+
+
+def test_a_silent_rank_that_evaluates_has_a_reason() -> None:
+    other = rank(300.0, p99_s=None, activity=EVALUATING, step=None)
+    assert after(running(), rank(300.0), other) == []
+
+
 def test_who_does_something_else_hangs_later() -> None:
     run = running()
     assert after(run, rank(599.0, activity=EVALUATING), rank(599.0, activity=None)) == []

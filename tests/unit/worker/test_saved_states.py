@@ -13,8 +13,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent_fixture import AgentEnd
 from gangline_schemas.checkpoint import ITEM_BYTES, RankManifest
-from gangline_worker import prepare, restore, save
+from gangline_schemas.rank_protocol import Doing, ShardReady
+from gangline_worker import doing, flush, prepare, reporting, restore, save
+from gangline_worker.agent_line import Reporter
 from gangline_worker.checkpoint import public
 from gangline_worker.checkpoint.alike import digest, weighted_sum
 from gangline_worker.checkpoint.commit import commit_local, committed
@@ -214,6 +217,26 @@ def test_the_first_save_after_prepare_allocates_nothing(
     monkeypatch.setattr("gangline_worker.checkpoint.saver.staging", None)
     assert save({"w": torch.ones(100)}, 1, per_rank={"own": torch.ones(10)})
     assert finish(tmp_path) == []
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_save_tells_that_it_saves_unless_the_program_tells_nothing(
+    tmp_path: Path, be: Ranks, monkeypatch: pytest.MonkeyPatch, *, trains: bool
+) -> None:
+    agent = AgentEnd(tmp_path)
+    monkeypatch.setattr(reporting, "_reporter", Reporter(agent.path))
+    be(0, 1)
+    if trains:
+        doing("training")
+    prepare({"w": torch.ones(3)})
+    save({"w": torch.ones(3)}, 1)
+    assert finish(tmp_path) == []
+    assert flush()
+    said = agent.wait_for(lambda said: any(isinstance(one, ShardReady) for one in said))
+    agent.hang_up()
+    told = [one.activity.value for one in said if isinstance(one, Doing)]
+    around = ["checkpointing", "training"]
+    assert told == (["training", *around, *around] if trains else [])
 
 
 PARTS = 40_000  # more bytes than each rank writes whole

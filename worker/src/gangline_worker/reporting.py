@@ -105,10 +105,10 @@ class doing:  # noqa: N801 -- used like a function, and with `with`
         batch = queue.get()
     ```
 
-    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 5 s,
-    20 s under `gangline up`) is taken for hung and started again; whatever else they do may take 10
-    minutes, and the steps of a program that never says anything may too. Raises ValueError for
-    another word.
+    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 60 s,
+    20 s under `gangline up`) is taken for hung and started again; it is enough that rank 0 reports
+    its steps. Whatever else ranks do may take 10 minutes, and the steps of a program that never
+    says anything may too. Raises ValueError for another word.
     """
 
     def __init__(self, activity: str) -> None:

@@ -66,7 +66,7 @@ class PlatformSettings:
     heartbeat_timeout_s: float = 60.0
     heartbeat_interval_s: float = 1.0
     hang_min_s: float = 20.0
-    """Longer than the fault manager's own default: a shared machine stalls more than a GPU node."""
+    """Shorter than on a cluster, since somebody looks on; a shared machine stalls for seconds."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further GANGLINE_ settings of every process, for tests and tuning."""
 

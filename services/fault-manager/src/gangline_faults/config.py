@@ -23,7 +23,7 @@ class FaultSettings(DecidingSettings):
     """A node that is silent for so long has failed; at half of it, it is suspected."""
     settle_s: Annotated[float, Field(ge=0)] = 2.0
     """How long a rank that lost its peers waits for the exit that explains why."""
-    hang_min_s: Annotated[float, Field(gt=0)] = 5.0
+    hang_min_s: Annotated[float, Field(gt=0)] = 60.0
     """A gang that trains may be quiet for so long, however quick its steps are."""
     hang_slow_s: Annotated[float, Field(gt=0)] = 600.0
     """So long at least while its ranks do something else, or have few steps behind them."""

@@ -3,11 +3,13 @@
 1. A rank's limit: while it says that it trains, `max(hang_min_s, 4 x the 99th percentile of its
    steps)`; while it does something else or has too few steps behind it, `hang_slow_s`. One that
    never says what it does has the longer of both, and none before its steps are known.
-2. A gang hangs when all its ranks with a limit have been quiet for longer: one that saves or
+2. Of ranks that train, those that never report a step are judged by the others' steps: often
+   rank 0 alone reports.
+3. A gang hangs when all its ranks with a limit have been quiet for longer: one that saves or
    evaluates alone holds the others up, and they are not told apart from hung ones by waiting.
-3. Judged is only what every node of the gang has just said: a node that is silent is judged by
+4. Judged is only what every node of the gang has just said: a node that is silent is judged by
    its silence (silence.py), and nobody by what was true before we stood still.
-4. A node that is heard, but without the gang, has ranks that all ended well, or has yet to start
+5. A node that is heard, but without the gang, has ranks that all ended well, or has yet to start
    them. Where others have steps behind them it is the former, and they are judged without it.
 """
 
@@ -75,6 +77,7 @@ def _hang(
 ) -> Hang | None:
     longest: Hang | None = None
     without_it = False
+    stands_for_all = _some_rank_steps(heard)
     for node_id in sorted(set(gang.nodes)):
         at, ranks = heard.ranks.get(node_id, (None, ()))
         if not _is_fresh(at, now, timing):
@@ -85,7 +88,8 @@ def _hang(
         if not ranks:
             return None
         for status in ranks:
-            limit_s = limit_of(status, timing)
+            follows = stands_for_all and _trains(status) and status.step is None
+            limit_s = None if follows else limit_of(status, timing)
             if limit_s is None or status.quiet_s is None:
                 continue
             if status.quiet_s < limit_s:
@@ -97,6 +101,19 @@ def _hang(
     return longest
 
 
+def _some_rank_steps(heard: HeardGang) -> bool:
+    """Whether a rank trains of which it is known how long its steps take."""
+    return any(
+        _trains(status) and status.step_p99_s is not None
+        for _, ranks in heard.ranks.values()
+        for status in ranks
+    )
+
+
+def _trains(status: RankStatus) -> bool:
+    return status.activity is RankActivity.TRAINING
+
+
 def _is_fresh(at: datetime | None, now: datetime, timing: Timing) -> bool:
     return at is not None and (now - at).total_seconds() < timing.stale_s
 
@@ -106,7 +123,7 @@ def limit_of(status: RankStatus, timing: Timing) -> float | None:
     if status.step_p99_s is None:
         return None if status.activity is None else timing.hang_slow_s
     by_steps_s = max(timing.hang_min_s, timing.hang_factor * status.step_p99_s)
-    if status.activity is RankActivity.TRAINING:
+    if _trains(status):
         return by_steps_s
     return max(timing.hang_slow_s, by_steps_s)
 

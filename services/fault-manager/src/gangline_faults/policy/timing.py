@@ -23,7 +23,7 @@ class Timing:
 
     heartbeat_timeout_s: float = 60.0
     settle_s: float = 2.0
-    hang_min_s: float = 5.0
+    hang_min_s: float = 60.0
     hang_slow_s: float = 600.0
     hang_factor: float = 4.0
     stale_s: float = 3.0
