@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pydantic import ValidationError
@@ -136,6 +137,24 @@ def test_more_than_a_few_questions_at_a_time_are_told_to_come_again() -> None:
         thread.join()
     assert (beyond.status, b"ask again" in beyond.body) == (503, True)
     assert b"released" in desk.explain("waits").body
+
+
+class Endless(Scheduler):
+    """A question to it never ends."""
+
+    def decide(self, *_: object) -> NoReturn:  # type: ignore[override]
+        while True:
+            pass
+
+
+def test_a_question_that_takes_too_long_is_ended_and_the_scheduler_goes_on(scene: Scene) -> None:
+    """It is worked on in another process: the loop neither waits for it nor shares its time."""
+    desk = Desk(scene.asked, Endless(), Policy(), work_s=0.3)
+    for _ in range(2 * AT_ONCE):
+        ended = desk.what_if(spec("nlp", 1).encode())
+        assert (ended.status, b"took too long" in ended.body) == (503, True)
+    answered = Desk(scene.asked, Endless(), Policy(), work_s=20).explain("waits")
+    assert answered.status == 200
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ class GuardedProtocol(H11Protocol):
         super().__init__(**settings)
         self._guard = guard
         self._raw: asyncio.Transport | None = None
+        self._early = b""
+        self._ready = False  # TLS is spoken, where it is
         self._handshake: asyncio.Task[None] | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
@@ -82,11 +84,14 @@ class GuardedProtocol(H11Protocol):
         self._guard.connections.closed(self)
         self._stop_reading_timer()
         self.resume_writing()
-        if self.flow is not None:
+        if self._ready:
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; the first ones of a request start its time."""
+        if not self._ready:  # it came with the end of the handshake
+            self._early += data
+            return
         if not self._answering and self._reading is None:
             self._read_within(self._guard.head_s)
         super().data_received(data)
@@ -101,13 +106,13 @@ class GuardedProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read."""
-        if self.flow is not None:
+        if self._ready:
             super().pause_writing()
         self._sending = self.loop.call_later(SEND_S, self.end)
 
     def resume_writing(self) -> None:
         """It does again."""
-        if self.flow is not None:
+        if self._ready:
             super().resume_writing()
         if self._sending is not None:
             self._sending.cancel()
@@ -119,7 +124,11 @@ class GuardedProtocol(H11Protocol):
 
     def _made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self._ready = True
         self._read_within(self._guard.head_s)
+        if self._early:
+            early, self._early = self._early, b""
+            self.data_received(early)
 
     async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         try:

@@ -1,11 +1,12 @@
 """A small HTTP door to ask the scheduler: GET /v1/explain/{job_id} and POST /v1/what-if.
 
-Read-only: it looks at a copy of the state (asking.py of gangline_service) and answers from that,
-in threads of its own. A token of the role service or admin is needed, since answers show every
-team's jobs; the gateway asks, and hides what a caller may not see. Bound to loopback it answers
-only to its own name and to no web page; elsewhere it speaks TLS (config.py). A body is at most
-`BODY_LIMIT_BYTES`, a request takes at most `SEND_TIMEOUT_S` to arrive, and `AT_ONCE` questions
-are worked on at a time: what is beyond gets 503 and may ask again.
+Read-only: it looks at a copy of the state (asking.py of gangline_service) and answers from that
+in a child process (apart.py), so that no question slows a cycle down. A token of the role service
+or admin is needed, since answers show every team's jobs; the gateway asks, and hides what a caller
+may not see. Bound to loopback it answers only to its own name and to no web page; elsewhere it
+speaks TLS (config.py). A body is at most `BODY_LIMIT_BYTES`, a request takes at most
+`SEND_TIMEOUT_S` to arrive, and `AT_ONCE` questions are worked on at a time: what is beyond gets
+503 and may ask again, and so does what takes longer than `WORK_S`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from gangline_scheduler import questions
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
-from gangline_schemas.base import FieldError, Model, field_errors
+from gangline_schemas.base import FieldError, field_errors
 from gangline_schemas.job import JobSpec
+from gangline_service.apart import TookTooLong, apart
 from gangline_service.asking import Asked, NoLookError, StandsByError
 from gangline_service.bound_address import BoundAddress
 from gangline_service.loopback import is_loopback
@@ -43,6 +45,7 @@ log = structlog.get_logger(__name__)
 BODY_LIMIT_BYTES = 1 << 20
 SEND_TIMEOUT_S = 5.0
 LOOK_TIMEOUT_S = 1.5
+WORK_S = 2.0
 AT_ONCE = 2
 CONNECTIONS = 16
 _EXPLAIN = re.compile(r"/v1/explain/([a-z0-9][a-z0-9-]{0,62})")
@@ -66,8 +69,16 @@ def refusal(status: HTTPStatus, code: str, detail: str, errors: Sequence[FieldEr
 class Desk:
     """Answers questions, a few at a time."""
 
-    def __init__(self, asked: Asked[State], scheduler: Scheduler, policy: Policy) -> None:
+    def __init__(
+        self,
+        asked: Asked[State],
+        scheduler: Scheduler,
+        policy: Policy,
+        *,
+        work_s: float = WORK_S,
+    ) -> None:
         self._asked = asked
+        self._work_s = work_s
         self._scheduler = scheduler
         self._policy = policy
         self._slots = threading.BoundedSemaphore(AT_ONCE)
@@ -86,7 +97,7 @@ class Desk:
             return refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid", detail, found)
         return self._at_a_time(partial(self._what_if, spec))
 
-    def _at_a_time(self, answer: Callable[[], Model | None]) -> Reply:
+    def _at_a_time(self, answer: Callable[[], bytes]) -> Reply:
         if not self._slots.acquire(blocking=False):
             detail = f"{AT_ONCE} questions are being answered; ask again"
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", detail)
@@ -94,23 +105,33 @@ class Desk:
             found = answer()
         except StandsByError as error:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, "stands-by", str(error))
-        except NoLookError as error:
+        except (NoLookError, TookTooLong) as error:
             return refusal(HTTPStatus.SERVICE_UNAVAILABLE, "busy", str(error))
         finally:
             self._slots.release()
-        if found is None:
+        if not found:
             return refusal(HTTPStatus.NOT_FOUND, "not-found", "no such job waits")
-        return Reply(HTTPStatus.OK, found.encode())
+        return Reply(HTTPStatus.OK, found)
 
-    def _explain(self, job_id: str) -> Model | None:
-        state = self._asked.look(questions.moment, LOOK_TIMEOUT_S)
-        return questions.explain(state, job_id, datetime.now(UTC), self._policy)
+    def _explain(self, job_id: str) -> bytes:
+        state, now = self._asked.look(questions.moment, LOOK_TIMEOUT_S), datetime.now(UTC)
 
-    def _what_if(self, spec: JobSpec) -> Model:
+        def work() -> bytes:
+            found = questions.explain(state, job_id, now, self._policy)
+            return b"" if found is None else found.encode()
+
+        return apart(work, self._work_s) if job_id in state.pending else b""
+
+    def _what_if(self, spec: JobSpec) -> bytes:
         state = self._asked.look(
             lambda live: questions.moment(live, spec.resume_from), LOOK_TIMEOUT_S
         )
-        return questions.what_if(self._scheduler, state, spec, datetime.now(UTC), self._policy)
+        now = datetime.now(UTC)
+
+        def work() -> bytes:
+            return questions.what_if(self._scheduler, state, spec, now, self._policy).encode()
+
+        return apart(work, self._work_s)
 
 
 class TlsFileError(Exception):

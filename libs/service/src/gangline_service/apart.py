@@ -1,0 +1,89 @@
+"""Work in a child process: it has a copy of all that its parent has, and takes no turn from it.
+
+Threads share one interpreter lock: work of a second in a thread makes every other thread slower
+for that second. A fork copies page tables (10 ms for each GB), and its work runs on another core,
+at a lower priority. The child must not touch what other threads of its parent own: clients of the
+bus, locks, logs. It is for pure work on frozen values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+_NICE = 10
+_CHUNK = 1 << 16
+_LENGTH = 8
+_DONE, _FAILED = b"+", b"-"
+
+
+class TookTooLong(Exception):
+    """The work was not done in its time, and was ended."""
+
+
+class WorkFailed(Exception):
+    """The work raised; the message is the name of what it raised."""
+
+
+def apart(work: Callable[[], bytes], within_s: float) -> bytes:
+    """What `work` gives, done in a child process. May be called from any thread.
+
+    Raises TookTooLong after `within_s`, and WorkFailed.
+    """
+    reading, writing = os.pipe()
+    until_s = time.monotonic() + within_s
+    pid = os.fork()
+    if pid == 0:
+        _work(work, writing, within_s)
+    os.close(writing)
+    try:
+        said = _read(reading, until_s)
+    finally:
+        os.close(reading)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if said[:1] == _DONE:
+        return said[1:]
+    raise WorkFailed(said[1:].decode(errors="replace") or "the process ended")
+
+
+def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, within_s)  # it ends by itself if its parent does
+        gc.disable()  # a collection would touch, and by that copy, every page
+        os.nice(_NICE)
+        try:
+            said = _DONE + work()
+        except BaseException as error:  # noqa: BLE001 - the parent raises it
+            said = _FAILED + type(error).__name__.encode()
+        left = memoryview(len(said).to_bytes(_LENGTH) + said)
+        while left:
+            left = left[os.write(writing, left) :]
+    finally:
+        os._exit(0)
+
+
+def _read(reading: int, until_s: float) -> bytes:
+    """What the child says. Raises TookTooLong.
+
+    Its length is read, not the end of the pipe: other children may hold that open.
+    """
+    said = bytearray()
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    while True:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not poll.poll(left_s * 1000):
+            raise TookTooLong("it took too long and was ended")
+        part = os.read(reading, _CHUNK)
+        said += part
+        whole = _LENGTH + int.from_bytes(said[:_LENGTH]) if len(said) >= _LENGTH else None
+        if not part or len(said) == whole:
+            return bytes(said[_LENGTH:])

@@ -1,0 +1,54 @@
+"""Work in a child process: its result, its errors, its end in time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gangline_service.apart import TookTooLong, WorkFailed, apart
+
+
+def children() -> set[str]:
+    file = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    return set(file.read_text().split())
+
+
+def test_it_is_done_in_another_process_and_leaves_none_behind() -> None:
+    assert int(apart(lambda: str(os.getpid()).encode(), 30)) != os.getpid()
+    assert apart(lambda: b"x" * 3_000_000, 30) == b"x" * 3_000_000
+    assert apart(bytes, 30) == b""
+    assert children() == set()
+
+
+def test_work_that_takes_too_long_is_ended() -> None:
+    def endless() -> bytes:
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(TookTooLong, match="took too long"):
+        apart(endless, 0.2)
+    assert children() == set()
+
+
+def test_what_it_raises_is_named_without_its_text() -> None:
+    def fail() -> bytes:
+        raise KeyError("a secret")
+
+    with pytest.raises(WorkFailed, match=r"^KeyError$"):
+        apart(fail, 30)
+
+
+def test_work_that_dies_is_an_error() -> None:
+    with pytest.raises(WorkFailed, match="the process ended"):
+        apart(lambda: os._exit(3), 30)
+
+
+def test_many_threads_ask_at_once() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(apart, lambda n=n: b"%d" % n, 30) for n in range(32)]
+    assert [int(one.result()) for one in asked] == list(range(32))
