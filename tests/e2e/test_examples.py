@@ -113,6 +113,34 @@ def test_fsdp_script_goes_on_at_another_number_of_gpus(client: Gangline) -> None
         assert loss == pytest.approx(losses[1][step], abs=1e-5)
 
 
+def test_a_drained_script_goes_on_after_the_last_step_that_it_reported(
+    client: Gangline, platform: RunningPlatform
+) -> None:
+    forever = {"hyperparameters.steps": 10**6, "hyperparameters.save_every": 10**6}
+    with LogWatch(platform.client.bootstrap_servers) as watch:
+        job = client.submit(
+            EXAMPLES / "fsdp-script/job.yaml",
+            overrides={**forever, "checkpoint.interval_minutes": 600},
+        ).job_id
+        watch.wait_step(job, 20)
+        node = watch.of("gang.allocated", job)[0].data.nodes[0].node_id
+        client.drain(node)
+        try:
+            second = watch.wait_for(
+                lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt > 1
+            ).data
+            watch.wait_step(job, second.resume.step + 1, attempt=2)
+        finally:
+            client.drain(node, drain=False)
+            client.cancel(job)
+        watch.wait_state(job, "cancelled")
+        steps = [s.data for s in watch.seen if s.type == "worker.step" and s.data.run_id == job]
+        last = max(step for report in steps if report.attempt == 1 for step in report.step)
+        assert second.resume.step == last
+        again = min(step for report in steps if report.attempt == 2 for step in report.step)
+        assert again == last + 1
+
+
 def test_hugging_faces_trainer_goes_on_bit_for_bit_after_a_kill(
     client: Gangline, platform: RunningPlatform
 ) -> None:
