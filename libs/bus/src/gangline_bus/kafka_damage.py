@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any
 
 from confluent_kafka import KafkaError, Message
@@ -19,6 +20,11 @@ from gangline_bus.ports import Headers, Record, TopicPartition
 BAD_BATCH_CODES = {KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG}
 MAX_VALUE_BYTES = 4 * 1024 * 1024
 _KEPT_VALUE_BYTES = 64 * 1024
+
+
+_headers_of = methodcaller("headers")
+"""Not `message.headers()`: the client returns with its exception still set, which a plain call
+does not always see, so that it would be raised from any line later. Through C it always is."""
 
 
 @dataclass(slots=True)
@@ -130,7 +136,7 @@ def record_of(place: TopicPartition, offset: int, message: Message) -> Record:
 def _headers(message: Message) -> tuple[Headers, str]:
     """The headers, or what is wrong with them: the client raises for a name that is not UTF-8."""
     try:
-        pairs: list[tuple[str, Any]] = list(message.headers() or ())  # type: ignore[arg-type]
-    except (UnicodeDecodeError, SystemError):  # the latter: its C code goes on after the former
+        pairs: list[tuple[str, Any]] = _headers_of(message) or []
+    except (UnicodeDecodeError, SystemError):
         return (), "the name of a header is not UTF-8"
     return tuple((name, value or b"") for name, value in pairs), ""

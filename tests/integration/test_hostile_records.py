@@ -1,0 +1,232 @@
+"""Records on a real Kafka that no well-behaved client writes: refused, and the next ones read."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import Producer
+
+from builders_deciding import spec, team
+from gangline_bus.codec import decode, encode
+from gangline_bus.decider import DeciderLoop
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import Record, TopicPartition
+from gangline_bus.topics import TopicNames, create_topics
+from gangline_quota.decide import Quota
+from gangline_quota.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.quota import JobRejected
+from gangline_schemas.events.requests import JobSubmitted, TeamConfigureRequested
+
+KEY = b"all in one partition"
+_ARGUMENTS = {"topic": 1, "partition": 3, "value": 4, "key": 5, "flags": 7, "header": 9}
+_COPY = 2
+
+
+def attributes(kind: str, subject: str = "bad") -> list[tuple[str, bytes]]:
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", uuid.uuid4().hex.encode()),
+        ("ce_source", b"/hostile"),
+        ("ce_type", kind.encode()),
+        ("ce_subject", subject.encode()),
+    ]
+
+
+class Place:
+    """Quota on a Kafka of its own prefix, and somebody who may write requests."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.names = TopicNames(f"hostile-{uuid.uuid4().hex[:8]}.")
+        self.topic = self.names.name(Topic.REQUESTS)
+        self.bus = KafkaBus(bootstrap, client="hostile")
+        create_topics(self.bus, self.names)
+        self.loop: DeciderLoop[State] = DeciderLoop(
+            self.bus, Quota(), lambda: datetime.now(UTC), names=self.names
+        )
+        self.loop.take_over()
+
+    def send(
+        self, value: bytes, headers: list[tuple[str, bytes]], *, times: int = 1, at_ms: int = 0
+    ) -> None:
+        """Write as a client without any limits does."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "message.max.bytes": 1_000_000_000,
+                "queue.buffering.max.kbytes": 2_000_000,
+                "batch.size": 500_000_000,
+                "linger.ms": 500 if times > 1 else 0,
+                "compression.type": "zstd" if len(value) > 4_100_000 else "none",
+                "partitioner": "murmur2_random",
+            }
+        )
+        failed: list[object] = []
+        for _ in range(times):
+            producer.produce(
+                self.topic,
+                value=value,
+                headers=headers,
+                key=KEY,
+                timestamp=at_ms,
+                on_delivery=lambda error, _: failed.append(error) if error else None,
+            )
+        assert producer.flush(60) == 0
+        assert failed == []
+
+    def say(self, subject: str, event: Event) -> None:
+        """A good request behind all that is bad."""
+        envelope = Envelope(uuid.uuid4().hex, "/users", datetime.now(UTC), subject, event)
+        writer = self.bus.writer()
+        writer.send(encode(envelope, topic=self.topic, key=KEY.decode()))
+        assert writer.flush(10) == 0
+        writer.close()
+
+    def served(self) -> None:
+        """A job is admitted, whatever stands before it."""
+        self.say("red", TeamConfigureRequested(config=team("red"), user="ada"))
+        self.say("good", JobSubmitted(job_id="good", spec=spec("red"), user="ada"))
+        for _ in range(600):
+            if "good" in self.loop.state.active:
+                return
+            self.loop.cycle(0.1)
+        raise AssertionError("the job behind the bad records was never admitted")
+
+    def read(self, topic: str) -> list[Record]:
+        """All committed records of a topic of one partition."""
+        place = TopicPartition(topic, 0)
+        end = self.bus.end_offsets([place])[place]
+        reader = self.bus.reader("check")
+        reader.assign({place: 0})
+        found: list[Record] = []
+        for _ in range(300):
+            if reader.positions()[place] >= end:
+                break
+            found += reader.poll(1000, 0.1)
+        reader.close()
+        return found
+
+    def refused(self) -> list[str]:
+        """Why, of what is in the DLQ."""
+        name = f"{self.names.prefix}gangline.quota.0"
+        self.loop.close()
+        self.bus.transactional_writer(name).close()  # the markers of its last commit are written
+        return [
+            dict(record.headers)["gangline_dlq_error"].decode()
+            for record in self.read(self.names.dlq(self.topic))
+        ]
+
+
+@pytest.fixture
+def place(kafka_bootstrap: str) -> Iterator[Place]:
+    found = Place(kafka_bootstrap)
+    yield found
+    found.bus.close()
+
+
+def test_a_value_that_is_larger_than_the_dlq_takes(place: Place) -> None:
+    place.send(
+        b'{"job_id": "A", "x": "' + b"y" * 4_050_000 + b'"}', attributes("job.cancel.requested")
+    )
+    place.served()
+    (reason,) = place.refused()
+    assert reason.startswith("job.cancel.requested: job_id: must be 1 to 63 of a-z")
+    (kept,) = place.read(place.names.dlq(place.topic))
+    assert len(kept.value) == 1024 * 1024
+    assert dict(kept.headers)["gangline_dlq_value_bytes"] == b"4050024"
+
+
+def test_a_value_that_unpacks_to_50_mb(place: Place) -> None:
+    place.send(
+        b'{"job_id": "a", "x": "' + b"y" * 50_000_000 + b'"}', attributes("job.cancel.requested")
+    )
+    place.served()
+    assert place.refused() == ["the value is above 4 MiB (50000024 bytes)"]
+
+
+def test_a_batch_that_no_client_unpacks(place: Place) -> None:
+    place.send(b"y" * 30_000_000, attributes("job.cancel.requested"), times=5)
+    place.served()
+    reasons = place.refused()
+    assert reasons
+    assert all("a batch that cannot be read" in it or "above 4 MiB" in it for it in reasons)
+    assert any("a batch that cannot be read" in it for it in reasons)
+
+
+def test_a_field_with_a_name_of_2_mb_is_rejected_in_few_words(place: Place) -> None:
+    bad = spec("red").model_dump(mode="json") | {"env": {"K" * 2_100_000: 5}}
+    value = json.dumps({"job_id": "bad", "spec": bad}).encode()
+    place.send(value, attributes("job.submitted"))
+    place.served()
+    assert place.refused() == []
+    events = [decode(record).data for record in place.read(place.names.name(Topic.QUOTA))]
+    (rejected,) = [event for event in events if isinstance(event, JobRejected)]
+    assert rejected.job_id == "bad"
+    assert len(rejected.encode()) < 20_000
+
+
+def test_a_time_before_the_year_1(place: Place) -> None:
+    place.send(b'{"job_id": "a"}', attributes("job.cancel.requested"), at_ms=-(10**17))
+    place.served()
+    assert place.refused() == ["the record's own time is not in the years 1970 to 2199"]
+
+
+def test_headers_that_are_there_twice(place: Place) -> None:
+    headers = [*attributes("job.cancel.requested"), ("ce_id", b"another")]
+    place.send(b'{"job_id": "a"}', headers)
+    place.served()
+    assert place.refused() == ["the header ce_id is there twice"]
+
+
+def test_a_header_whose_name_is_no_text(place: Place) -> None:
+    send_raw_header(place, b"\xff\xfe", times=50)  # the interpreter has optimised its code then
+    place.served()
+    assert place.refused() == ["the name of a header is not UTF-8"] * 50
+
+
+def send_raw_header(place: Place, name: bytes, *, times: int) -> None:
+    """By librdkafka itself: its Python client writes no such name."""
+    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
+    library = ctypes.CDLL(str(next(folder.glob("librdkafka*.so*"))))
+    library.rd_kafka_conf_new.restype = ctypes.c_void_p
+    library.rd_kafka_new.restype = ctypes.c_void_p
+    settings = ctypes.c_void_p(library.rd_kafka_conf_new())
+    error = ctypes.create_string_buffer(512)
+    library.rd_kafka_conf_set(
+        settings, b"bootstrap.servers", place.bootstrap.encode(), error, ctypes.c_size_t(512)
+    )
+    client = ctypes.c_void_p(library.rd_kafka_new(0, settings, error, ctypes.c_size_t(512)))
+    number = {at: ctypes.c_int(code) for at, code in _ARGUMENTS.items()}
+    value = b'{"job_id": "a"}'
+    arguments: list[object] = [
+        number["topic"],
+        ctypes.c_char_p(place.topic.encode()),
+        number["partition"],
+        ctypes.c_int32(0),
+        number["value"],
+        ctypes.c_char_p(value),
+        ctypes.c_size_t(len(value)),
+        number["key"],
+        ctypes.c_char_p(KEY),
+        ctypes.c_size_t(len(KEY)),
+        number["flags"],
+        ctypes.c_int(_COPY),
+    ]
+    raw = [(key.encode(), text) for key, text in attributes("job.cancel.requested")]
+    for header, text in (*raw, (name, b"v")):
+        arguments += [number["header"], ctypes.c_char_p(header), ctypes.c_char_p(text)]
+        arguments.append(ctypes.c_ssize_t(len(text)))
+    for _ in range(times):
+        assert library.rd_kafka_producev(client, *arguments, ctypes.c_int(0)) == 0
+    assert library.rd_kafka_flush(client, 10_000) == 0
+    library.rd_kafka_destroy(client)
