@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
 from gangline_scheduler.allocate import allocate, need_of, next_demand
 from gangline_scheduler.model import Demand, Held, Job
@@ -37,12 +38,14 @@ from gangline_scheduler.policy import rebalance
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.eligible import holdable, too_large
 from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.policy.order import Group
 from gangline_scheduler.policy.placement import lacking, most_room, place
 from gangline_scheduler.policy.reservation import DEPTH, Ends, Reservation, reserve, returning
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
 from gangline_scheduler.policy.victims import owed, promised
 from gangline_scheduler.state import State
+from gangline_scheduler.usage import line_of
 from gangline_schemas.events.scheduling import GpusUnheld, StopReason
 
 BACKFILL_DEPTH = 1000
@@ -163,6 +166,7 @@ class _Pass:
         self._failed: dict[tuple[Demand, bool], int] = {}
         self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
         self._left = most_fruitless
+        self._promised = promised(plan.state)
         # What the default placement does not find stays unfound until nodes grow.
         self._remembers = policy.placer is place
         self._returns = returning(plan.state, plan.now, policy.node_return)
@@ -202,18 +206,47 @@ class _Pass:
         plan, policy = self._plan, self._policy
         if policy.order.strict or policy.preemption.reclaim == "off":
             return
-        if not any(team.config.gpu_guarantee for team in plan.state.teams.values()):
-            return
-        walk = policy.order.walk(lambda: plan.state, plan.now)
-        while self._now.free_gpus > 0 and (job := walk.next()) is not None:
-            if self._left is not None and self._left <= 0:
-                break
-            if job.restarting or owed(plan.state, promised(plan.state), job) is not None:
+        for places in self._claims():
+            for *_, job_id in places:
+                job = plan.state.jobs[job_id]
+                if self._left is not None and self._left <= 0:
+                    return
+                if not (job.restarting or owed(plan.state, self._promised, job)):
+                    break
                 wanted = next_demand(job, plan.state)
                 demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
-                if demand is not None and self._try(job, demand):
-                    continue
-            walk.drop()
+                if demand is None or not self._try(job, demand):
+                    break
+
+    def _claims(self) -> list[list[tuple[Any, ...]]]:
+        """Groups of jobs that their teams are owed, and restarts, in the policy's order.
+
+        Of an order that has one list, each of the first `BACKFILL_DEPTH` jobs is a group.
+        """
+        state, order = self._plan.state, self._policy.order
+        below = {
+            name
+            for name in state.teams
+            if any(
+                state.used.get(above, 0) < state.teams[above].config.gpu_guarantee
+                for above in line_of(state.teams, name)
+            )
+        }
+        if not below:
+            return []
+        groups: list[list[tuple[Any, ...]]] = []
+        for group, places in state.queue.groups().items():
+            if not isinstance(group, Group):
+                groups += [[place] for place in places[:BACKFILL_DEPTH]]
+            elif group.team in below or group.restarting:
+                groups.append(list(places))
+        found = [(state.jobs[places[0][-1]], places) for places in groups]
+        claims = [
+            (order.rank(job, state, self._plan.now), places)
+            for job, places in found
+            if job.restarting or (job.team in below and owed(state, self._promised, job))
+        ]
+        return [places for _, places in sorted(claims, key=lambda entry: entry[0])]
 
     def _try(self, job: Job, demand: Demand) -> bool:
         short = self._ends_before_reservations(job)
@@ -338,11 +371,19 @@ def _start_held(plan: Plan, policy: Policy) -> None:
         # What else is free there is for those who gave.
         given = sum(gpus for _, gpus in held.nodes)
         wanted = next_demand(job, plan.state).at_most(given)
+        if _coming(plan.state, held):
+            wanted = replace(wanted, gpus=given, fewest=None, counts=())
         demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
         found = statement.place(demand) if demand is not None else None
         if found is not None:
             allocate(plan, job, found)
             plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _coming(state: State, held: Held) -> bool:
+    """Whether gangs that make room still leave: an elastic gang does not start with less."""
+    gangs = (state.jobs[name].gang for name in held.victims if name in state.live)
+    return any(gang is not None and gang.leaving for gang in gangs)
 
 
 def _end_holds(plan: Plan) -> None:

@@ -161,6 +161,7 @@ class Scheduler:
         passed = len(plan.decisions)
         moving.resize(plan, self._policy)
         making_room.make_room(plan, self._policy, made)
+        making_room.grow(plan, self._policy)
         # What the pass reserved still holds if nothing was decided since.
         telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
         self._explain_new(plan, decided)

@@ -9,7 +9,8 @@ After a pass, on a tick
 3. If that is worth it: `gpus.held` for the job, with cost and value, and `gang.preempting` for each
    victim, in one decision. The GPUs go to nobody else until the job starts on them (cycle.py).
 For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
-Elastic gangs gave way before (moving.py). A job that is urgent or owed is tried at once when it
+Elastic gangs gave way before (moving.py); one that its team is owed more GPUs for gets them last
+(policy/growing.py). A job that is urgent or owed is tried at once when it
 joins the queue, unless elastic gangs can give way for it on the next tick.
 
 Cost: O(groups of pending jobs) when nobody qualifies; for each job tried that of the search.
@@ -21,13 +22,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from gangline_bus.decision import InvariantViolated
-from gangline_scheduler import moving
+from gangline_scheduler import jobs, moving
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.defragment import defragment, moves_left
 from gangline_scheduler.policy.eligible import holdable
+from gangline_scheduler.policy.growing import claim
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.potential import not_better
 from gangline_scheduler.policy.preemption import preempt, urgent
@@ -68,13 +70,24 @@ def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
             _hold(plan, policy, room)
 
 
+def grow(plan: Plan, policy: Policy) -> None:
+    """Let an elastic gang have what its team is owed (policy/growing.py)."""
+    state = plan.state
+    if policy.order.preemptive or not _anybody(plan, policy):
+        return
+    if any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
+        room = claim(Scene(state, plan.now, policy))
+        if room is not None:
+            _hold(plan, policy, room)
+
+
 def _anybody(plan: Plan, policy: Policy) -> bool:
     """Whether anything running may ever be stopped for others."""
     settings = policy.preemption
     if {settings.preempt, settings.reclaim, settings.defragment} == {"off"}:
         return False
-    jobs = plan.state.jobs
-    return any(jobs[job_id].spec.preemptible for job_id in plan.state.live)
+    known = plan.state.jobs
+    return any(known[job_id].spec.preemptible for job_id in plan.state.live)
 
 
 def _first_room(scene: Scene, failed: set[str]) -> Room | None:
@@ -135,8 +148,9 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     """Write it: what is held for whom and why, and who stops."""
     clearing, state = room.clearing, plan.state
     whole = policy.preemption.whole_gangs == "on"
-    graces = (victim.job.spec.stop_grace_seconds for victim in clearing.victims)
-    last = plan.now + max(timedelta(seconds=grace) for grace in graces)
+    grows = room.job.gang is not None
+    stopping = [victim.job for victim in clearing.victims] + [room.job] * grows
+    last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
     until = last + policy.preemption.hold_margin
     held = GpusHeld(
         job_id=room.job.job_id,
@@ -151,6 +165,8 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     if worse:
         raise InvariantViolated("; ".join(worse))
     plan.add(room.job.job_id, held)
+    if grows:
+        jobs.resize_gang(plan, room.job.job_id, clearing.placement.gpus)
     why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
     for victim in clearing.victims:
         plan.stop(victim.job, why)

@@ -151,7 +151,7 @@ class Search:
             )
             for number, _ in self._needs
         ]
-        self._chosen: list[Piece] = []
+        self._chosen: dict[str, Piece] = {}
         self._taken: dict[str, int] = {}
         self._price, self._own = 0.0, 0
         self._found: tuple[Victim, ...] | None = None
@@ -193,7 +193,7 @@ class Search:
         """What it costs at the least to have the rest from the pieces from here on."""
         worst = 0.0
         for (number, much), order in zip(self._needs, self._orders, strict=True):
-            left = much - sum(piece.amounts[number] for piece in self._chosen) - _EPSILON
+            left = much - sum(piece.amounts[number] for piece in self._chosen.values()) - _EPSILON
             price = 0.0
             for index in order if left > 0 else ():
                 if index < at:
@@ -210,7 +210,7 @@ class Search:
         return worst
 
     def _total(self) -> float:
-        delay_s = max((piece.victim.delay_s for piece in self._chosen), default=0.0)
+        delay_s = max((piece.victim.delay_s for piece in self._chosen.values()), default=0.0)
         return self._price + self._wanted.demand.gpus * delay_s
 
     def _push(self, piece: Piece) -> bool:
@@ -220,7 +220,7 @@ class Search:
             return False
         guarantees.take(piece.victim, self._taken)
         self._ground.give(piece)
-        self._chosen.append(piece)
+        self._chosen[piece.victim.job.job_id] = piece
         self._price += piece.price
         self._own += piece.amounts[3]
         return True
@@ -228,7 +228,7 @@ class Search:
     def _pop(self, piece: Piece) -> None:
         self._wanted.guarantees.give_back(piece.victim, self._taken)
         self._ground.take(piece)
-        self._chosen.remove(piece)
+        del self._chosen[piece.victim.job.job_id]
         self._price -= piece.price
         self._own -= piece.amounts[3]
 
@@ -240,11 +240,11 @@ class Search:
 
     def _enough(self) -> bool:
         wanted = self._wanted
-        return not wanted.short or wanted.enough([piece.victim for piece in self._chosen])
+        return not wanted.short or wanted.enough([piece.victim for piece in self._chosen.values()])
 
     def _note(self) -> bool:
         """Keep the set as the best one, if it will do."""
-        victims = tuple(piece.victim for piece in self._chosen)
+        victims = tuple(piece.victim for piece in self._chosen.values())
         if not victims or not self._enough() or not self._wanted.improves(victims):
             return False
         self._best, self._found = self._total(), victims
@@ -260,10 +260,10 @@ class Search:
             for piece, _ in there.get(at, ()):
                 if self._fits():
                     break
-                if piece not in self._chosen:
+                if piece.victim.job.job_id not in self._chosen:
                     self._push(piece)
         for piece in self._pieces if self._own < self._wanted.short else ():
-            if piece.amounts[3] and piece not in self._chosen:
+            if piece.amounts[3] and piece.victim.job.job_id not in self._chosen:
                 self._push(piece)
         if self._fits():
             self._prune_and_note()
@@ -285,7 +285,7 @@ class Search:
                 continue
             if self._fits():
                 if self._total() < self._best:
-                    kept = list(self._chosen)
+                    kept = list(self._chosen.values())
                     self._prune_and_note()
                     self._restore(kept)
                 self._pop(piece)
@@ -293,7 +293,7 @@ class Search:
 
     def _prune_and_note(self) -> None:
         """Leave out those that are not needed, the dearest first."""
-        for piece in sorted(self._chosen, key=lambda piece: -piece.price):
+        for piece in sorted(self._chosen.values(), key=lambda piece: -piece.price):
             self._pop(piece)
             if not (self._fits() and self._enough()):
                 self._push(piece)
@@ -302,11 +302,11 @@ class Search:
 
     def _restore(self, kept: Sequence[Piece]) -> None:
         for piece in kept:
-            if piece not in self._chosen:
+            if piece.victim.job.job_id not in self._chosen:
                 self._push(piece)
 
     def _clear(self) -> None:
-        for piece in list(self._chosen):
+        for piece in list(self._chosen.values()):
             self._pop(piece)
 
     def _next_kinds(self) -> list[int]:

@@ -67,14 +67,14 @@ def growth(snapshot: Snapshot, state: State, now: datetime, policy: Policy) -> G
     small = [
         (policy.order.rank(job, state, now), job)
         for job in _live(state)
-        if job.held_gpus < job.gpus and _saved(job) and _may_change(job, now, policy)
+        if may_grow(job, now, policy)
     ]
     estimates = Estimates(state, now, policy.default_runtime.total_seconds())
     for _, job in sorted(small, key=lambda entry: entry[0]):
         found = _larger(job, snapshot, state)
         if found is None or _wanted(found, snapshot, state):
             continue
-        cost_s = found.gpus * _restart_s(policy) + _unsaved_gpu_s(job, now)
+        cost_s = growth_cost_gpu_s(job, found.gpus, now, policy)
         value_s = (found.gpus - job.held_gpus) * estimates.left_s(job)
         if value_s > cost_s:
             return Growth(job, found, cost_s, value_s)
@@ -101,6 +101,16 @@ def shrinking(
     cost_s = sum(size * _restart_s(policy) + _unsaved_gpu_s(other, now) for other, size in sizes)
     value_s = need.gpus * _sooner_s(job, need, snapshot, state, now, policy)
     return Shrinking(sizes, placement, cost_s, value_s) if value_s > cost_s else None
+
+
+def may_grow(job: Job, now: datetime, policy: Policy) -> bool:
+    """Whether its gang has fewer GPUs than it may have, and may be stopped for more."""
+    return job.held_gpus < job.gpus and _saved(job) and _may_change(job, now, policy)
+
+
+def growth_cost_gpu_s(job: Job, gpus: int, now: datetime, policy: Policy) -> float:
+    """What it costs that its gang stops and goes on with so many GPUs."""
+    return gpus * _restart_s(policy) + _unsaved_gpu_s(job, now)
 
 
 def _restart_s(policy: Policy) -> float:

@@ -118,7 +118,8 @@ def not_better(
     gpus = sum(share.gpus for share in held.nodes)
     if held.reason not in ("preempt", "reclaim"):
         return []
-    claims = owed(state, promised(state), job) is not None
+    more = gpus - job.held_gpus if job.gang is not None else None
+    claims = owed(state, promised(state), job, more=more) is not None
     found = _taken_from_guarantees(state, job, victims, whole=whole and claims)
     if held.reason == "reclaim" and not claims:
         found.append(f"{job.job_id} is owed nothing")

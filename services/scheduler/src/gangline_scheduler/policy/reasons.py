@@ -9,6 +9,7 @@ number that changes with time alone, so that a job is told again only when somet
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 from typing import Literal
 
@@ -219,21 +220,28 @@ class Explainer:
             f"{apart if closed else ''}",
         )
 
-    def _with_debts(self, job: Job, reason: Reason) -> Reason:
-        """Add who owes what to whom, if the job is within what its team is guaranteed."""
-        state = self._state
-        claims = owed(state, promised(state), job)
-        if claims is None:
-            return reason
-        line, gone = {*line_of(state.teams, job.team)}, leaving(state)
-        running = {state.jobs[job_id].team for job_id in state.live}
-        debts = sorted(
+    @cached_property
+    def _promised(self) -> dict[str, int]:
+        return promised(self._state)
+
+    @cached_property
+    def _debts(self) -> list[tuple[int, str, int, int]]:
+        """Teams above their guarantees, most first: (-above, team, GPUs held, guaranteed)."""
+        state, gone = self._state, leaving(self._state)
+        return sorted(
             (guarantee - held, name, held, guarantee)
-            for name in running - line
+            for name in {state.jobs[job_id].team for job_id in state.live}
             if (held := state.used.get(name, 0) - gone.get(name, 0))
             > (guarantee := state.teams[name].config.gpu_guarantee)
         )
-        if not debts:
+
+    def _with_debts(self, job: Job, reason: Reason) -> Reason:
+        """Add who owes what to whom, if the job is within what its team is guaranteed."""
+        state = self._state
+        claims = owed(state, self._promised, job)
+        line = {*line_of(state.teams, job.team)}
+        debts = [debt for debt in self._debts if debt[1] not in line]
+        if claims is None or not debts:
             return reason
         of = state.teams[claims].config.gpu_guarantee
         lacks = of - state.used.get(claims, 0)

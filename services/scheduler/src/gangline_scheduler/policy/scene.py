@@ -191,6 +191,17 @@ class Scene:
         after = gone(self.later, victims)
         return self.ceilings.within(after, question.job, question.demand) is not None
 
+    def without(self, job: Job) -> Snapshot:
+        """What a gang that runs may use if it gives back what it holds."""
+        snapshot = self._snapshot(job.job_id)
+        Statement(snapshot).evict(job)
+        return snapshot
+
+    def may_have(self, job: Job, demand: Demand) -> bool:
+        """Whether its team may have this gang in the place of the one that runs."""
+        after = gone(self.later, [Victim(job, job.held_gpus, 0.0)])
+        return self.ceilings.within(after, job, demand) is not None
+
     def sooner_s(self, question: Question) -> float:
         """How much sooner the job starts if it need not wait until others end by themselves."""
         name = question.job.job_id

@@ -209,14 +209,18 @@ class Guarantees:
             taken[name] -= victim.gpus
 
 
-def owed(state: State, promised: Mapping[str, int], job: Job) -> str | None:
+def owed(
+    state: State, promised: Mapping[str, int], job: Job, *, more: int | None = None
+) -> str | None:
     """The nearest team of the job's line into whose guarantee it fits; None: there is none.
 
-    `promised`: GPUs of each team that are held for its jobs that wait.
+    `promised`: GPUs of each team that are held for its jobs that wait. `more`: what a gang that
+    runs would have more; None: the job waits.
     """
+    wanted = job.fewest if more is None else more
     for name in usage.line_of(state.teams, job.team):
         held = state.used.get(name, 0) + promised.get(name, 0)
-        if held + job.fewest <= state.teams[name].config.gpu_guarantee:
+        if held + wanted <= state.teams[name].config.gpu_guarantee:
             return name
     return None
 
