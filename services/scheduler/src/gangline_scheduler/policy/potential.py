@@ -116,7 +116,7 @@ def not_better(
     job = state.jobs[held.job_id]
     victims = [state.jobs[name] for name in held.victims]
     gpus = sum(share.gpus for share in held.nodes)
-    if held.reason not in ("preempt", "reclaim"):
+    if held.reason not in ("preempt", "reclaim", "surplus"):
         return []
     more = gpus - job.held_gpus if job.gang is not None else None
     claims = owed(state, promised(state), job, more=more) is not None
