@@ -443,11 +443,14 @@ def test_nothing_of_a_room_outlives_a_killed_agent(folder: Path, kafka_bootstrap
 
 
 TRAINS = """
-import os, sys
+import os, sys, tempfile
+from multiprocessing.connection import Listener
 warm = "torch" in sys.modules
 import torch
 import torch.distributed as dist
 from gangline_worker import restore, save
+assert tempfile.gettempdir() == os.environ["TMPDIR"]
+Listener(family="AF_UNIX").close()
 dist.init_process_group("gloo")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
