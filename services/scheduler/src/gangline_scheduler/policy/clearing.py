@@ -89,6 +89,8 @@ class _Clearings:
             victim.job.job_id: victim.cost + TIE * number / len(order)
             for number, victim in enumerate(order)
         }
+        delay_s = min((victim.delay_s for victim in victims), default=0.0)
+        self._wait = wanted.demand.gpus * delay_s
         self._gains: dict[str, Gains] = {}
 
     def found(self) -> Iterator[Clearing]:
@@ -173,14 +175,14 @@ class _Clearings:
         if missing <= 0:
             return 0.0
         if len(domain.nodes) > 1:
-            return best * missing
+            return (best + TIE) * missing + self._wait
         for victim, hold in gains.get(domain.nodes[0].node_id, ()):
             gpus = min(len(hold.gpus), missing)
             price += gpus * victim.cost / victim.gpus
             missing -= gpus
             if missing <= 0:
                 break
-        return price
+        return price + self._wait
 
     def _search(self, domain: _Domain, budget: Budget) -> tuple[float, tuple[Victim, ...]] | None:
         ground = Ground(self._wanted.demand, domain.model, domain.nodes)

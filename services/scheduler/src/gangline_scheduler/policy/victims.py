@@ -35,8 +35,8 @@ class Victim:
     """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands.
 
     `delay_s`: how much longer than other gangs it may take to leave. `returning`: how its job
-    stands once it waits. `line`: its team and those above it. `turn`: of those that cost the same,
-    who is stopped first.
+    stands once it waits, if it is urgent. `line`: its team and those above it. `turn`: of those
+    that cost the same, who is stopped first.
     """
 
     job: Job
@@ -71,20 +71,26 @@ def stoppable(
         and estimates.left_s(job) >= shortest_s
     ]
     turns = {job.job_id: turn for turn, job in enumerate(_in_turn(found, later, now, policy))}
-    victims = (_victim(job, later, now, policy, turns[job.job_id]) for job in found)
+    lines = {team: tuple(usage.line_of(state.teams, team)) for team in {job.team for job in found}}
+    victims = (
+        _victim(job, later, now, policy, lines[job.team], turns[job.job_id]) for job in found
+    )
     return tuple(sorted(victims, key=lambda victim: victim.cheapness))
 
 
-def _victim(job: Job, later: State, now: datetime, policy: Policy, turn: int) -> Victim:
+def _victim(
+    job: Job, later: State, now: datetime, policy: Policy, line: tuple[str, ...], turn: int
+) -> Victim:
     settings, order = policy.preemption, policy.order
+    urgent = job.priority < settings.preempt_below
     return Victim(
         job,
         job.held_gpus,
         cost_gpu_s(job, now, settings),
         order.standing(job, later, now),
         delay_s(job, settings),
-        order.standing(replace(job, gang=None), later, now),
-        tuple(usage.line_of(later.teams, job.team)),
+        order.standing(replace(job, gang=None), later, now) if urgent else 0.0,
+        line,
         turn,
     )
 
