@@ -79,6 +79,10 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
+load: $(STAMP) ## 10,000 requests of no good will and 1,000 slow connections to each server
+	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
+	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
+
 chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills and 100 cuts of one job
 	@PYTHONPATH=tests $(BIN)/python -m chaos
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100

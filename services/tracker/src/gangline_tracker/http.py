@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -162,6 +162,8 @@ async def _query_text(request: Request) -> str:
         raise ProtocolError(413, 307, f"the query is above {MAX_BODY_BYTES:,} bytes") from None
     except BodyTooSlow as error:
         raise ProtocolError(408, 209, str(error)) from None
+    except ClientDisconnect:
+        raise ProtocolError(400, 210, "the client hung up") from None
     try:
         text = body.decode()
     except UnicodeDecodeError:
