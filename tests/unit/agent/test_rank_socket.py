@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from gangline_schemas.rank_protocol import Control, Hello, Report
+from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report
 from gangline_worker.agent.model import GangKey, RankKey, RankMessage
 from gangline_worker.agent.rank_socket import FRAME_LIMIT_BYTES, RankServer
 
@@ -42,6 +44,12 @@ class Server:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.got) >= count, 10.0)
             return list(self.got)
+
+    def hears(self, message: FromRank) -> bool:
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: any(item.message == message for item in self.got), 10.0
+            )
 
     def connect(self, *frames: bytes) -> socket.socket:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -140,3 +148,45 @@ def test_a_connection_that_a_process_left_behind_holds_is_not_waited_for(server:
     server.connect(hello())
     server.wait(1)
     server.server.drain(RankKey(GANG, 0), threading.TIMEOUT_MAX)  # and comes back
+
+
+def hostile(random: Random) -> bytes:
+    """A frame that no well-meaning program sends."""
+    report = b'{"kind":"report","step":%s,"time_ms":[1],"metrics":{%s}}'
+    depth, digits = random.choice((10, 197, 5000, 900_000)), random.choice((20, 4300, 900_000))
+    made: tuple[Callable[[], bytes], ...] = (
+        lambda: random.randbytes(random.randint(1, 2000)).replace(b"\n", b" "),
+        lambda: b"[" * depth,
+        lambda: b'{"kind":' * random.randint(1, 50_000),
+        lambda: report % (b"[" + b"9" * digits + b"]", b""),
+        lambda: report % (b"[1]", b'"loss":[1e999]'),
+        lambda: report % (b"[1]", b'"\\ud800":[1]'),
+        lambda: report % (b"[" + b"1," * 400_000 + b"1]", b""),
+        lambda: report % (b"[1]", b",".join(b'"m%d":[0]' % number for number in range(20_000))),
+        lambda: report % (b'["x"' + b',"x"' * 200_000 + b"]", b""),
+        lambda: b'{"kind":"hello","rank":%d,"token":"token-0"}' % random.choice((-1, 1, 2**70)),
+        lambda: b'{"kind":"shard_ready","step":1,"rank":0,"world_size":1,"write_s":1e308}',
+        lambda: b"x" * (FRAME_LIMIT_BYTES + 1),
+        lambda: b"\x00" * random.randint(1, 100),
+        lambda: b"null",
+        lambda: b'"' + b"\xff" * 100 + b'"',
+    )
+    return random.choice(made)()
+
+
+def test_a_thousand_hostile_frames_end_their_lines_and_nobody_elses(server: Server) -> None:
+    random = Random(23)
+    good = server.connect(hello())
+    for number in range(1000):
+        peer = server.connect()
+        with suppress(OSError):  # it is hung up on while it still sends
+            first = hello() + b"\n" if random.random() < 0.7 else b""
+            peer.sendall(first + hostile(random) + random.choice((b"\n", b"\n\n", b"")))
+            peer.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError):
+            assert peer.recv(1) == b""
+        peer.close()
+        if number % 100 == 0:
+            report = Report(step=(number,), time_ms=(1,), metrics={})
+            good.sendall(report.encode() + b"\n")
+            assert server.hears(report)

@@ -15,7 +15,7 @@ from gangline_schemas.limits import (
     Amount,
     Attempt,
     Bytes,
-    Count,
+    Few,
     IntervalSeconds,
     Message,
     Metrics,
@@ -135,7 +135,7 @@ class CheckpointCommitted(Event):
     job_id: Identifier
     checkpoint: CheckpointRef
     size_bytes: Bytes = Field(description="Of the objects that were written for it.")
-    objects: Count = Field(ge=1)
+    objects: Few = Field(ge=1)
     whole_bytes: Bytes | None = Field(
         default=None,
         description="Of the objects that a whole one would be, if some of its bytes lie elsewhere.",
@@ -290,5 +290,5 @@ class EffectDeferred(Event):
     attempt: Attempt
     step: Step
     effect: Literal["verify", "delete", "scrub"]
-    tries: Count = Field(ge=1, description="How many times it was tried so far.")
+    tries: Few = Field(ge=1, description="How many times it was tried so far.")
     reason: Message

@@ -22,6 +22,7 @@ from gangline_schemas.limits import (
     Attempt,
     Count,
     ExitCode,
+    Few,
     GangSize,
     Message,
     Name,
@@ -108,8 +109,8 @@ class NodeDistrusted(Event):
     type: ClassVar[str] = "node.distrusted"
     node_id: Identifier
     incarnation: Incarnation
-    failures: Count = Field(ge=1, description="That named the node since `since`.")
-    jobs: Count = Field(ge=1, description="That met them.")
+    failures: Few = Field(ge=1, description="That named the node since `since`.")
+    jobs: Few = Field(ge=1, description="That met them.")
     since: Timestamp
     distrusted_at: Timestamp
     reason: Message = Field(default="", description="What of it is broken, as its health says.")
@@ -149,7 +150,7 @@ class JobProgressed(Event):
     attempt: Attempt = Field(description="Whose checkpoint it is.")
     step: Step
     committed_at: Timestamp
-    restarts_used: Count = Field(description="One less than before when one came back.")
+    restarts_used: Few = Field(description="One less than before when one came back.")
 
 
 class GangUnwatched(Event):
@@ -183,8 +184,8 @@ class GangFailed(Event):
     exit_code: ExitCode | None = None
     signal: Signal | None = None
     avoid_nodes: NodeIds = ()
-    restarts_used: Count
-    restarts_max: Count
+    restarts_used: Few
+    restarts_max: Few
     failed_at: Timestamp
     failure_class: FailureClass = FailureClass.UNKNOWN
     review: bool = Field(default=False, description="A person shall look at it: bad data.")
@@ -192,8 +193,8 @@ class GangFailed(Event):
         default=(), description="Those that are at fault, whatever ran there."
     )
     team: Team = ""
-    failures: Count = Field(default=1, ge=1, description="Of this job so far, this one included.")
-    restarts_idle: Count = Field(
+    failures: Few = Field(default=1, ge=1, description="Of this job so far, this one included.")
+    restarts_idle: Few = Field(
         default=0, description="The last so many restarts got no further than before."
     )
     world_size: GangSize = 0
@@ -286,7 +287,7 @@ class IncidentClosed(Event):
     node_id: Identifier | None = None
     avoid_nodes: NodeIds = ()
     review: bool = False
-    failures: Count = Field(ge=1, description="Of this job so far, this one included.")
+    failures: Few = Field(ge=1, description="Of this job so far, this one included.")
     world_size: GangSize
     last_step: Step | None = None
     committed_step: Step | None = None

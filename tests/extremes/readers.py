@@ -1,0 +1,249 @@
+"""Everybody who reads events, driven as production drives it, with what must hold afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from gangline_bus.codec import Received, encode, receive
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recalling, Tick
+from gangline_bus.ports import Record
+from gangline_bus.state_json import DataclassCodec
+from gangline_checkpoints import snapshot as checkpoints_snapshot
+from gangline_checkpoints import state as checkpoints_state
+from gangline_checkpoints.decide import CheckpointDecider
+from gangline_checkpoints.model import Delete, Removed, Scrub, Scrubbed, Verified
+from gangline_faults import snapshot as faults_snapshot
+from gangline_faults import state as faults_state
+from gangline_faults.decide import FaultDecider
+from gangline_gateway import heard, present
+from gangline_gateway.live import Live
+from gangline_gateway.view_snapshot import View
+from gangline_quota import snapshot as quota_snapshot
+from gangline_quota import state as quota_state
+from gangline_quota.decide import Quota
+from gangline_scheduler import snapshot as scheduler_snapshot
+from gangline_scheduler import state as scheduler_state
+from gangline_scheduler.decide import Scheduler
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic, topic_of
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.workers import WorkerHeartbeat, WorkerStep
+from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
+from gangline_tracker.event_batch import EventBatch
+from gangline_tracker.runs import Run
+from gangline_tracker.views.model import LiveRuns
+
+DECIDERS = ("quota", "scheduler", "faults", "checkpoints")
+LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)
+"""Ticks after an event: at once, past a straggler's spell, half an hour, a day."""
+MOST_EVENTS = 400
+"""So many may follow from one event, over all services and all ticks."""
+CPU_S = 1.0
+"""A guard, far above what any input takes: no single one may hold up a service."""
+
+
+@cache
+def deciders() -> dict[str, Decider[Any]]:
+    """One of each, as production makes them."""
+    return {
+        "quota": Quota(),
+        "scheduler": Scheduler(),
+        "faults": FaultDecider(),
+        "checkpoints": CheckpointDecider(),
+    }
+
+
+FINGERPRINTS = {
+    "quota": quota_state.fingerprint,
+    "scheduler": scheduler_state.fingerprint,
+    "faults": faults_state.fingerprint,
+    "checkpoints": checkpoints_state.fingerprint,
+}
+
+
+@cache
+def codecs() -> dict[str, DataclassCodec[Any]]:
+    """How the states are kept in snapshots."""
+    return {
+        "quota": quota_snapshot.codec(),
+        "scheduler": scheduler_snapshot.codec(deciders()["scheduler"].initial),
+        "faults": faults_snapshot.codec(),
+        "checkpoints": checkpoints_snapshot.codec(),
+    }
+
+
+class Cost(AssertionError):
+    """One input took too much."""
+
+
+@contextmanager
+def bounded() -> Any:
+    """What is done within costs less than `CPU_S` of this thread."""
+    began_s = time.thread_time()
+    yield
+    took_s = time.thread_time() - began_s
+    if took_s > CPU_S:
+        raise Cost(f"took {took_s:.1f} s of CPU")
+
+
+class Services:
+    """All deciders from one moment on, each hearing what the others decide."""
+
+    def __init__(self, states: Mapping[str, Any], now: datetime) -> None:
+        self.states = dict(states)
+        self.now = now
+        self.logs: dict[str, list[tuple[Decision, datetime]]] = {name: [] for name in self.states}
+        self.said: list[Received] = []
+        self._offset = 10**6
+        self._decided = 0
+
+    def hear(self, event: Event, subject: str) -> None:
+        """An event stands on its topic; what follows from it, and from that, in all services."""
+        waiting = [self._received(event, subject)]
+        while waiting:
+            received = waiting.pop(0)
+            self.said.append(received)
+            topic = Topic(received.topic)
+            for name, decider in deciders().items():
+                if topic in decider.signals:
+                    decider.observe(self.states[name], received, self.now)
+                elif topic in decider.inputs:
+                    waiting += self._take(name, received)
+                    if isinstance(decider, Recalling):
+                        decider.observe(self.states[name], received, self.now)
+
+    def pass_time(self, seconds: float, again: tuple[Event, str] | None = None) -> None:
+        """Time passes; effects are done, each service ticks. A signal is heard `again` first."""
+        self.now += timedelta(seconds=seconds)
+        if again is not None:
+            self.hear(*again)
+        for name, decider in deciders().items():
+            items: list[Input] = [
+                EffectDone(key, _done(effect))
+                for key, effect in decider.effects(self.states[name]).items()
+            ]
+            for item in (*items, Tick()):
+                for received in self._take(name, item):
+                    self._deliver(received)
+
+    def _deliver(self, received: Received) -> None:
+        self.hear(received.envelope.data, received.envelope.subject)
+
+    def _take(self, name: str, item: Input) -> list[Received]:
+        decider = deciders()[name]
+        with bounded():
+            decisions = decider.decide(self.states[name], item, self.now)
+        self._decided += len(decisions)
+        assert self._decided <= MOST_EVENTS, "one event leads to more and more"
+        found = []
+        for decision in decisions:
+            received = self._received(decision.event, decision.subject)
+            assert received.envelope.data == decision.event, "it is read as another event"
+            self.states[name] = decider.evolve(self.states[name], decision, self.now)
+            self.logs[name].append((decision, self.now))
+            found.append(received)
+        if decisions:
+            assert decider.check(self.states[name]) == []
+        return found
+
+    def _received(self, event: Event, subject: str) -> Received:
+        """As it is read from the bus: through its bytes."""
+        self._offset += 1
+        topic = topic_of(event.type).value
+        envelope = Envelope(f"id-{self._offset}", "/t", self.now, subject, event)
+        sent = encode(envelope, topic=topic)
+        at_ms = int(self.now.timestamp() * 1000)
+        return receive(Record(topic, 0, self._offset, sent.key, sent.value, sent.headers, at_ms))
+
+
+def _done(effect: object) -> object:
+    if isinstance(effect, Delete):
+        return Removed(0)
+    return Scrubbed(1, 0.1) if isinstance(effect, Scrub) else Verified(2, 3, 0.1)
+
+
+def check_replay(
+    name: str, before: Any, after: Any, log: Iterable[tuple[Decision, datetime]]
+) -> None:
+    """The log that was written folds to the state that lived, and so does its snapshot."""
+    decider, codec, fingerprint = deciders()[name], codecs()[name], FINGERPRINTS[name]
+    for decision, at in log:
+        event = type(decision.event).decode(decision.event.encode())
+        before = decider.evolve(before, Decision(decision.subject, event), at)
+    lived = fingerprint(after)
+    assert fingerprint(before) == lived, f"{name}: replay differs from live"
+    kept = codec.load(codec.dump(codec.copy(after)))
+    assert fingerprint(kept) == lived, f"{name}: its snapshot is another state"
+
+
+@cache
+def _view_codec() -> DataclassCodec[View]:
+    return DataclassCodec(View)
+
+
+def check_gateway(live: Live, said: Iterable[Received], now: datetime) -> None:
+    """The gateway folds what was said, answers from it, and keeps it in a snapshot."""
+    with bounded():
+        for received in said:
+            event = received.envelope.data
+            if isinstance(event, WorkerHeartbeat):
+                live.heard(event.node_id, received.envelope.time, event.encode())
+            live.apply(received.envelope)
+        for answer in _answers(live, now):
+            type(answer).model_validate_json(answer.model_dump_json())
+    view = View(**vars(live.facts()), marks={})
+    codec = _view_codec()
+    assert codec.load(codec.dump(codec.copy(view))) == view
+
+
+def _answers(live: Live, now: datetime) -> Iterable[BaseModel]:
+    for found in live.all_jobs():
+        yield present.summary(found, now)
+        yield present.job(found, now, heard.gang(live, found.job, now))
+        yield present.explain(live, found, now)
+        yield from present.checkpoints(found)
+    for node in list(live.nodes.values()):
+        yield present.node(live, node, None)
+    yield from present.teams(live, now, None)
+    yield present.queue(live, now, None)
+
+
+class Rows:
+    """Runs that no table knows yet."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+
+    def find(self, jobs: Iterable[str]) -> Mapping[str, Run]:
+        """Those that are known."""
+        return {job: self._runs[job] for job in jobs if job in self._runs}
+
+    def keep(self, runs: Iterable[Run]) -> None:
+        """For the next batch."""
+        self._runs.update({run.job_id: run for run in runs})
+
+
+def check_tracker(said: Iterable[Received], now: datetime) -> None:
+    """The tracker makes rows of what was said, and live figures of its steps."""
+    batches: dict[str, Any] = {
+        Topic.STEPS.value: StepBatch(),
+        Topic.LOGS.value: LogBatch(),
+        Topic.HEARTBEATS.value: HeartbeatBatch(),
+    }
+    events, runs = EventBatch(Rows()), LiveRuns(10.0, 100)
+    with bounded():
+        for received in said:
+            batches.get(received.topic, events).add(received)
+            if isinstance(received.envelope.data, WorkerStep):
+                runs.note(received.envelope.data)
+        for batch in (*batches.values(), events):
+            for insert in batch.inserts(now):
+                insert.rows.validate(full=True)
+        runs.current()
