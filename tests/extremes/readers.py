@@ -24,6 +24,7 @@ from gangline_faults import state as faults_state
 from gangline_faults.decide import FaultDecider
 from gangline_gateway import heard, present
 from gangline_gateway.live import Live
+from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
 from gangline_quota import snapshot as quota_snapshot
 from gangline_quota import state as quota_state
@@ -204,15 +205,18 @@ def check_gateway(live: Live, said: Iterable[Received], now: datetime) -> None:
 
 
 def _answers(live: Live, now: datetime) -> Iterable[BaseModel]:
-    for found in live.all_jobs():
+    view = LiveView(live)
+    for one in view.newest_first():
+        found = view.details(one.job_id)
+        assert found is not None
         yield present.summary(found, now)
-        yield present.job(found, now, heard.gang(live, found.job, now))
-        yield present.explain(live, found, now)
+        yield present.job(found, now, heard.gang(view, one, now))
+        yield present.explain(view, found, now)
         yield from present.checkpoints(found)
-    for node in list(live.nodes.values()):
-        yield present.node(live, node, None)
-    yield from present.teams(live, now, None)
-    yield present.queue(live, now, None)
+    for node in view.nodes.values():
+        yield present.node(view, node, None)
+    yield from present.teams(view, now, None)
+    yield present.queue(view, now, None)
 
 
 class Rows:
