@@ -7,8 +7,15 @@ from datetime import timedelta
 import pytest
 
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.policy.config import Policy, order_named
-from gangline_scheduler.policy.short_first import LONG_S, SHORT_S, left_s
+from gangline_scheduler.policy.config import Policy, Preemption, order_named
+from gangline_scheduler.policy.short_first import (
+    LONG_S,
+    MOST_STRETCH,
+    SHORT_S,
+    STRETCH,
+    left_s,
+    stretch,
+)
 
 
 def cluster() -> Cluster:
@@ -75,3 +82,37 @@ def test_what_a_job_has_run_counts() -> None:
     later = made.now + timedelta(hours=9)
 
     assert left_s(made.job("x"), made.job("x").ran_by(later)) == pytest.approx(3600)
+
+
+def test_the_stretch_follows_the_work_that_waits() -> None:
+    made = cluster()
+    assert stretch(made.state) == STRETCH
+    made.submit("day", expected_runtime_hours=23)
+    assert stretch(made.state) == STRETCH
+    made.submit("two-days", expected_runtime_hours=48)
+    assert STRETCH + 14 < stretch(made.state) < STRETCH + 17
+    made.submit("weeks", expected_runtime_hours=24 * 30)
+    assert stretch(made.state) == MOST_STRETCH
+    made.cancel("weeks")
+    made.cancel("two-days")
+    assert stretch(made.state) == STRETCH
+
+
+@pytest.mark.parametrize(("backlog_hours", "first"), [(1, "old"), (24 * 30, "short")])
+def test_a_long_job_that_waited_is_passed_by_short_ones_while_the_backlog_is_long(
+    backlog_hours: float, first: str
+) -> None:
+    made = cluster()
+    made.submit("old", expected_runtime_hours=10)
+    made.tick(seconds=24 * 3600)
+    made.submit("backlog", expected_runtime_hours=backlog_hours, priority=90)
+    made.submit("short", expected_runtime_hours=1)
+    assert first_after_x(made) == [first]
+
+
+def test_a_job_may_be_stopped_once_more_for_each_half_day_that_it_has_run() -> None:
+    settings = Preemption(max_preemptions=3)
+    assert settings.may_stop_again(2, ran_s=0)
+    assert not settings.may_stop_again(3, ran_s=12 * 3600 - 1)
+    assert settings.may_stop_again(3, ran_s=12 * 3600)
+    assert not Preemption(max_preemptions=0).may_stop_again(0, ran_s=1e9)

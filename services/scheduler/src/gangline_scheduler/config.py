@@ -64,7 +64,7 @@ class SchedulerSettings(DoorSettings):
     preempt_nearly_done_minutes: Annotated[float, Field(ge=0)] = 5.0
     """Nor is one that is expected to end sooner than this."""
     preempt_most: Annotated[int, Field(ge=0)] = 3
-    """Nor a job that was stopped so often already."""
+    """Nor a job that was stopped so often, and once more for each 12 hours that it has run."""
     preempt_horizon_hours: Annotated[float, Field(gt=0)] = 24.0
     """Starting sooner counts for no more than this."""
     reclaim_worth_hours: Annotated[float, Field(gt=0)] | None = None

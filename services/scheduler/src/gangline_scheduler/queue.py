@@ -16,10 +16,14 @@ from gangline_scheduler.model import Job
 
 
 class Slot(NamedTuple):
-    """A job's group, and its place within it (unique: it ends with the job's id)."""
+    """A job's group, and its place within it (unique: it ends with the job's id).
+
+    `work`: GPU-seconds that it is taken to need, for an order that counts them.
+    """
 
     group: Hashable
     place: tuple[Any, ...]
+    work: int = 0
 
 
 SlotOf = Callable[[Job], Slot]
@@ -28,17 +32,19 @@ _PLACED_BY = ("priority", "waiting_since", "restarting", "avoid", "ran_s", "atte
 
 
 class PendingIndex:
-    """Groups of pending jobs, each in order."""
+    """Groups of pending jobs, each in order. `work`: GPU-seconds that they need, where counted."""
 
     def __init__(self, slot_of: SlotOf) -> None:
         self.slot_of = slot_of
         self._groups: dict[Hashable, list[tuple[Any, ...]]] = {}
         self._own: set[Hashable] = set()
+        self.work = 0
 
     def copy(self) -> PendingIndex:
         """One that changes by itself."""
         other = PendingIndex(self.slot_of)
         other._groups = self.groups()
+        other.work = self.work
         return other
 
     def groups(self) -> dict[Hashable, list[tuple[Any, ...]]]:
@@ -52,17 +58,19 @@ class PendingIndex:
 
     def add(self, job: Job) -> None:
         """A job that begins to wait."""
-        group, place = self.slot_of(job)
+        group, place, work = self.slot_of(job)
         insort(self._writable(group), place)
+        self.work += work
 
     def remove(self, job: Job) -> None:
         """A job as it was when it was added. Raises KeyError when it is not there."""
-        group, place = self.slot_of(job)
+        group, place, work = self.slot_of(job)
         places = self._writable(group)
         at = bisect_left(places, place)
         if at == len(places) or places[at] != place:
             raise KeyError(job.job_id)
         del places[at]
+        self.work -= work
         if not places:
             del self._groups[group]
             self._own.discard(group)

@@ -38,7 +38,8 @@ class Preemption:
     `checkpoint` and `restart`: what a stop is taken to cost a gang, besides its work since the
     last committed checkpoint. `nearly_done`: one that is expected to end sooner is let go on;
     `min_runtime`: so long an attempt runs before it may be stopped, and at most `max_preemptions`
-    times a job is. `horizon`: starting sooner counts for no more than this.
+    times a job is, and once more for each `one_more_after` that it has run. `horizon`: starting
+    sooner counts for no more than this.
     `reclaim_worth`: a guarantee is worth so much waiting of the job that is owed its GPUs; None:
     whatever it costs. `whole_gangs`: a gang that is only in part above its team's guarantee may be
     stopped for one that is owed, if nobody else can be. `max_moves_per_hour`: gangs moved to
@@ -55,12 +56,18 @@ class Preemption:
     min_runtime: timedelta = timedelta(minutes=10)
     nearly_done: timedelta = timedelta(minutes=5)
     max_preemptions: int = 3
+    one_more_after: timedelta = timedelta(hours=12)
     horizon: timedelta = timedelta(hours=24)
     reclaim_worth: timedelta | None = None
     whole_gangs: Switch = "on"
     max_moves_per_hour: int = 20
     hold_margin: timedelta = timedelta(seconds=75)
     most_per_pass: int = 5
+
+    def may_stop_again(self, preemptions: int, ran_s: float) -> bool:
+        """Whether a job that ran for so long and was stopped so often may be stopped once more."""
+        more = int(ran_s // self.one_more_after.total_seconds()) if self.max_preemptions else 0
+        return preemptions < self.max_preemptions + more
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,8 @@ def _start(plan: Plan, policy: Policy, chosen: Iterable[Job]) -> None:
 
 def _may_be_stopped(job: Job, plan: Plan, policy: Policy) -> bool:
     settings, gang = policy.preemption, job.gang
-    if gang is None or not job.spec.preemptible or job.preemptions >= settings.max_preemptions:
+    if gang is None or not job.spec.preemptible:
+        return False
+    if not settings.may_stop_again(job.preemptions, job.ran_by(plan.now)):
         return False
     return plan.now - gang.allocated_at >= settings.min_runtime

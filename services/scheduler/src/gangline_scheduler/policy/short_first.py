@@ -5,24 +5,32 @@ What a job still needs is
 - for a job that said nothing, an hour until it has held 60,000 GPU-seconds, and four days from
   then on (least attained service, in two queues: most jobs are short, and who has run long runs
   on).
-First goes who would be done first if it took `STRETCH` times what it needs from its submission on:
-so short ones pass long ones, and nobody is passed for longer than twice what it needs. Restarts go
-before that, and priorities before all of it in steps of `STEP` points, so that an urgent job is not
-behind a short one.
+First goes who would be done first if it took `stretch` times what it needs from its submission on:
+so short ones pass long ones, and nobody is passed for longer than that. The stretch follows the
+backlog. It is `STRETCH` while the waiting jobs are less than `BACKLOG_S` of work for the whole
+cluster, and grows by `MORE` for each further such time, up to `MOST_STRETCH`. Where all wait for
+days, an order that bounds each wait by twice its need is first in, first out.
+
+Restarts go before that, and priorities before all of it in steps of `STEP` points, so that an
+urgent job is not behind a short one. Needs are told apart by `NEEDS` parts of an octave.
 
 A running job is compared by half of what it needs: one that waits must be much shorter to have it
 stopped (policy/preemption.py with `preempt_below = 101`), or two jobs would take turns.
 Sources: Gu et al., "Tiresias" (NSDI 2019) for the two queues; shortest remaining time first.
-Cost: one sorted list.
+Cost: jobs of one need and size are a group (queue.py), and a walk compares the heads of groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from heapq import heapify, heappop, heappush
+from math import ceil, log2
+from typing import Any, NamedTuple
 
 from gangline_scheduler.model import Job
-from gangline_scheduler.policy.order import Listed
+from gangline_scheduler.policy.order import Listed, Walk
+from gangline_scheduler.queue import Slot
 from gangline_scheduler.state import State
 
 STEP = 20
@@ -32,22 +40,48 @@ LONG_S = 96 * 3600.0
 SHORTEST_S = 60.0
 LONGEST_S = 366 * 24 * 3600.0
 STRETCH = 2.0
+MORE = 8.0
+MOST_STRETCH = 40.0
+BACKLOG_S = 24 * 3600.0
+NEEDS = 32
 KEEP = 0.5
 """A running job counts as needing this part of what it needs."""
+
+
+class Alike(NamedTuple):
+    """Waiting jobs that differ only in when they were submitted; `need` counts in `NEEDS`."""
+
+    step: int
+    fresh: bool
+    need: int
+    gpus: int
 
 
 class ShortFirst(Listed):
     """See the module."""
 
     def __init__(self) -> None:
-        super().__init__("short", _waiting_place, strict=False)
+        super().__init__("short", lambda job: (job.submitted_at,), strict=False)
 
-    def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002
+    def slot(self, job: Job) -> Slot:
+        """Groups by priority, need and size; within one, by submission."""
+        need = _need(left_s(job, job.ran_s))
+        group = Alike(job.priority // STEP, not job.restarting, need, job.gpus)
+        place = (job.submitted_at.timestamp(), job.job_id)
+        return Slot(group, place, int(_need_s(need) * job.gpus))
+
+    def walk(self, current: Callable[[], State], now: datetime) -> Walk:  # noqa: ARG002 - port's
+        """Who would be done first, by the stretch at the beginning of the walk."""
+        return _ShortWalk(current, stretch(current()))
+
+    def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
         """Its place among all: a running job keeps a lead."""
+        step = job.priority // STEP
         if job.gang is None:
-            return (*_waiting_place(job), job.job_id)
+            due = due_s(job, _need_s(_need(left_s(job, job.ran_s))), stretch(state))
+            return step, not job.restarting, due, job.job_id
         needed_s = KEEP * left_s(job, job.ran_by(now))
-        return job.priority // STEP, True, due_s(job, needed_s), job.job_id
+        return step, True, due_s(job, needed_s, stretch(state)), job.job_id
 
     def standing(
         self,
@@ -65,6 +99,39 @@ class ShortFirst(Listed):
         return _standing(job, now, KEEP)
 
 
+class _ShortWalk:
+    """A heap of the heads of groups."""
+
+    def __init__(self, current: Callable[[], State], stretched: float) -> None:
+        self._current, self._stretched = current, stretched
+        self._groups: list[tuple[Any, list[tuple[Any, ...]]]] = [*current().queue.groups().items()]
+        self._heads = [self._head(number, 0) for number in range(len(self._groups))]
+        heapify(self._heads)
+
+    def next(self) -> Job | None:
+        if not self._heads:
+            return None
+        *_, job_id, number, at = heappop(self._heads)
+        if at + 1 < len(self._groups[number][1]):
+            heappush(self._heads, self._head(number, at + 1))
+        return self._current().jobs[job_id]
+
+    def drop(self) -> None:
+        """Jobs behind it may be smaller, or accept other nodes."""
+
+    def _head(self, number: int, at: int) -> tuple[int, bool, float, str, int, int]:
+        group, places = self._groups[number]
+        submitted_s, job_id = places[at]
+        due = submitted_s + self._stretched * _need_s(group.need)
+        return group.step, group.fresh, due, job_id, number, at
+
+
+def stretch(state: State) -> float:
+    """How many times what it needs a job may be passed for, by the work that waits."""
+    backlog_s = state.queue.work / max(1, state.empty.total())
+    return min(MOST_STRETCH, STRETCH + MORE * max(0.0, backlog_s / BACKLOG_S - 1.0))
+
+
 def left_s(job: Job, ran_s: float) -> float:
     """Seconds that the job is taken to need after it has run for `ran_s`."""
     said = job.spec.expected_runtime_hours
@@ -73,14 +140,17 @@ def left_s(job: Job, ran_s: float) -> float:
     return SHORT_S if ran_s * job.gpus <= SPLIT_GPU_S else LONG_S
 
 
-def due_s(job: Job, needed_s: float) -> float:
-    """When it would be done if it took `STRETCH` times what it needs; earliest first."""
-    return job.submitted_at.timestamp() + STRETCH * needed_s
+def due_s(job: Job, needed_s: float, stretched: float = STRETCH) -> float:
+    """When it would be done if it took so many times what it needs; earliest first."""
+    return job.submitted_at.timestamp() + stretched * needed_s
 
 
-def _waiting_place(job: Job) -> tuple[Any, ...]:
-    due = due_s(job, left_s(job, job.ran_s))
-    return job.priority // STEP, not job.restarting, due
+def _need(needed_s: float) -> int:
+    return ceil(NEEDS * log2(needed_s))
+
+
+def _need_s(need: int) -> float:
+    return float(2.0 ** (need / NEEDS))
 
 
 def _standing(job: Job, now: datetime, part: float) -> float:

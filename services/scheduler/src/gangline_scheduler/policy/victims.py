@@ -154,9 +154,9 @@ def _may_be_stopped(job: Job, now: datetime, settings: Preemption) -> bool:
     gang = job.gang
     if gang is None or gang.stop is not None or job.state is not JobState.RUNNING:
         return False
-    if job.preemptions >= settings.max_preemptions or now - gang.allocated_at < (
-        settings.min_runtime
-    ):
+    if now - gang.allocated_at < settings.min_runtime:
+        return False
+    if not settings.may_stop_again(job.preemptions, job.ran_by(now)):
         return False
     return gang.members.count(Member.STARTED) == len(gang.members)
 
