@@ -84,6 +84,31 @@ def test_a_page_of_the_gateway_itself_may_ask(http_client: httpx.Client) -> None
     assert answer.json() == {"name": "ada", "role": "member", "teams": ["nlp"]}
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        (f'"hyperparameters": {{"steps": {10**400}}}', "hyperparameters"),
+        ('"hyperparameters": {"clip": NaN}', "hyperparameters"),
+        ('"hyperparameters": {"clip": -Infinity}', "hyperparameters"),
+        (f'"hyperparameters": {{"a": {"[" * 197}{"]" * 197}}}', "hyperparameters"),
+        ('"hyperparameters": {"\\ud800": 1}', "hyperparameters"),
+        ('"resources": {"gpus": 1, "cpus_per_gpu": 1e-310}', "resources.cpus_per_gpu"),
+        ('"expected_runtime_hours": 1e-9', "expected_runtime_hours"),
+        ('"max_runtime_hours": Infinity', "max_runtime_hours"),
+    ],
+)
+def test_a_job_that_a_service_could_not_bear_is_refused_and_lists_stay(
+    http_client: httpx.Client, fields: str, named: str
+) -> None:
+    body = f"{json.dumps(job())[:-1]}, {fields}}}"
+    headers = {**NLP, "content-type": "application/json"}
+    answer = http_client.post("/v1/training-jobs", content=body, headers=headers)
+    found = problem(answer, 422, "invalid")
+    assert {error["field"] for error in found["errors"]} == {named}
+    for who in (NLP, VISION, ADMIN):
+        assert http_client.get("/v1/training-jobs", headers=who).status_code == 200
+
+
 def test_a_submission_is_answered_with_what_was_decided(
     http_client: httpx.Client, scene: GatewayScene
 ) -> None:
