@@ -40,7 +40,6 @@ PLAIN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]*$"
 Count = Annotated[int, Field(ge=0, le=INT53_MAX)]
 Few = Annotated[int, Field(ge=0, lt=2**31)]
 """A number of tries, failures or objects: it fits 32 bits."""
-Int64 = Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]
 Sample = Annotated[int, Field(ge=0, le=INT64_MAX)]
 """A place in a job's endless order of samples, or a number of them."""
 Step = Annotated[int, Field(ge=0, le=INT53_MAX)]
