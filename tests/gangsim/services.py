@@ -211,7 +211,7 @@ class ServiceProcess:
         self.world.after_step()
 
     def _unsaved(self) -> bool:
-        return self.loop is not None and bool(self.loop._moved())
+        return self.loop is not None and bool(self.loop._offsets.moved())
 
     def _serve(self) -> int:
         owned = self._stale_owner or 0 in self._member.owned(0.0)

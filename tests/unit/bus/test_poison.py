@@ -72,8 +72,9 @@ def test_what_was_passed_is_forgotten() -> None:
     first = Process()
     first.decide(2, deadly=2)
     heir = first.heir()
+    assert Suspects.read(heir.notes[-1]).known(record(2)) is not None
     heir.decide(2)
-    assert heir.notes[-1] == ""
+    assert Suspects.read(heir.notes[-1]).known(record(2)) is None
 
 
 def test_a_death_without_a_word_is_found_by_going_one_by_one() -> None:
@@ -93,6 +94,21 @@ def test_a_process_is_cautious_for_one_batch_alone() -> None:
         assert process.guard.cautious
         process.decide(offset)
     assert not process.guard.cautious
+    process.decide(5)
+    assert process.notes[-1] == ""
+
+
+def test_what_kills_behind_a_long_backlog_is_reached_after_few_deaths() -> None:
+    """Each further death in a first batch doubles for how long the next process is cautious."""
+    process, deaths, begin, deadly = Process(batch=5), 0, 0, 600
+    while process.guard.poison(record(deadly)) is None:
+        while process.guard.cautious and begin < deadly:
+            process.decide(begin)
+            begin += 1
+        process.decide(deadly, deadly=deadly, silent=True)  # alone, or somewhere in a batch
+        process, deaths = process.heir(), deaths + 1
+        assert deaths < 11
+    assert begin == deadly
 
 
 def test_the_watchdog_blames_what_is_being_decided() -> None:

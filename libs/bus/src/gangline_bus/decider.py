@@ -41,13 +41,11 @@ from gangline_bus.codec import (
     Received,
     UndecodableError,
     attributes_of,
-    encode,
     event_type,
     receive,
 )
 from gangline_bus.decision import (
     Decider,
-    Decision,
     EffectDone,
     Input,
     InvariantViolated,
@@ -61,17 +59,17 @@ from gangline_bus.fold import (
     Folded,
     LogBroken,
     Progress,
-    event_name,
     fold_log,
     records_between,
     refuse_hanging,
     unheard,
 )
-from gangline_bus.input_places import begin_at, with_inputs
+from gangline_bus.input_places import begin_at
 from gangline_bus.intake import Intake
+from gangline_bus.log_writer import LogWriter
+from gangline_bus.offsets import InputOffsets
 from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
 from gangline_bus.ports import (
-    MAX_RECORD_BYTES,
     Bus,
     BusError,
     BusUnavailable,
@@ -84,12 +82,10 @@ from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
 from gangline_schemas.catalog import catalog
-from gangline_schemas.envelope import Envelope, LogPosition, derived_id
 from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
-_MAX_EVENT_BYTES = MAX_RECORD_BYTES - 65_536  # its headers have the rest
 
 
 class Performer(Protocol):
@@ -157,11 +153,7 @@ class DeciderLoop(Generic[StateT]):
         self._dlq_limit = DlqLimit(self.settings.dlq_limit)
         self._submitted: set[str] = set()
         self._next_tick: datetime | None = None
-        self._saved: dict[TopicPartition, int] = {}
-        self._unsaved_since: datetime | None = None
-        self._next_refresh: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
-        self._epoch = 0
         self._last_written = 0
         self._traced = False
         self._recalling = isinstance(decider, Recalling)
@@ -197,20 +189,30 @@ class DeciderLoop(Generic[StateT]):
         self._folded = self._restored(folding) or fold_log(
             self._bus, self.decider, self._place, progress=folding
         )
-        self._epoch = self._folded.writer_epoch + 1
+        self._log = LogWriter(
+            self.decider,
+            self._place,
+            self._folded,
+            instance=self.settings.instance,
+            release=self.settings.release,
+        )
         note = self._bus.note(self._notes, self._place)
         self._guard = Guard(note, self._write_note, self.settings.batch)
         self._reader = Intake(self._bus.reader(self.decider.name))
         positions = self._start_positions()
         self._reader.assign(positions)
-        self._saved = self._input_positions()
+        self._offsets = InputOffsets(
+            self._input_positions,
+            after_s=self.settings.offsets_after_s,
+            refresh_s=self.settings.offsets_refresh_s,
+        )
         self._recall(positions, folding)
         log.info(
             "took over",
             service=self.decider.name,
             shard=self.settings.shard,
             seq=self._folded.next_seq,
-            epoch=self._epoch,
+            epoch=self._log.epoch,
         )
 
     def _restored(self, progress: Progress) -> Folded[StateT] | None:
@@ -443,97 +445,25 @@ class DeciderLoop(Generic[StateT]):
     ) -> int:
         decisions = self.decider.decide(self._folded.state, item, now)
         for ordinal, decision in enumerate(decisions):
-            self._write(decision, item, ordinal, now, out, traceparent)
+            out.append(self._log.write(decision, item, ordinal, now, traceparent))
         return len(decisions)
 
-    def _write(
-        self,
-        decision: Decision,
-        item: Input,
-        ordinal: int,
-        now: datetime,
-        out: list[OutRecord],
-        traceparent: str | None,
-    ) -> None:
-        seq = self._folded.next_seq
-        envelope = Envelope(
-            id=self._event_id(item, ordinal, seq),
-            source=f"/gangline/{self.decider.name}/{self.settings.instance}",
-            time=now,
-            subject=decision.subject,
-            data=decision.event,
-            traceparent=traceparent,
-            position=LogPosition(self.settings.shard, self._epoch, seq),
-            release=self.settings.release,
-        )
-        shard = self.settings.shard
-        record = encode(envelope, topic=self._log_topic, key=str(shard), partition=shard)
-        if len(record.value) > _MAX_EVENT_BYTES:
-            raise ValueError(f"{envelope.type} is larger than the bus takes")
-        out.append(record)
-        self._folded.state = self.decider.evolve(self._folded.state, decision, now)
-        self._folded.next_seq = seq + 1
-        self._folded.writer_epoch = self._epoch
-        self._folded.last = event_name(envelope)
-
-    def _event_id(self, item: Input, ordinal: int, seq: int) -> str:
-        if isinstance(item, Received):
-            of = item.envelope
-            return derived_id(self.decider.name, of.source, of.id, ordinal)
-        return derived_id(self._log_topic, self.settings.shard, self._epoch, seq)
-
     def _save(self, out: list[OutRecord], now: datetime) -> None:
-        refresh = self._refresh_is_due(now)
-        moved = self._input_positions() if refresh else self._moved()
-        if not out and not refresh and self._may_wait(moved, now):
+        offsets = self._offsets.due(now, decided=bool(out))
+        if offsets is None:
             return
-        self._name_inputs(out)
-        text = self._guard.settle(self._input_positions())
+        positions = self._input_positions()
+        named = {self._input_name(at): to for at, to in positions.items()}
+        self._log.name_inputs(out, named)
+        text = self._guard.settle(positions)
         note = None if text is None else Note(self._notes, self._place, text)
-        self._writer.commit(out, moved, self._group, note)
+        self._writer.commit(out, offsets, self._group, note)
         self._guard.settled(text)
-        self._saved |= moved
-        self._unsaved_since = None
+        self._offsets.committed(offsets)
         self._last_written = len(out) or self._last_written
-
-    def _may_wait(self, moved: Mapping[TopicPartition, int], now: datetime) -> bool:
-        if not moved:
-            return True
-        if self._unsaved_since is None:
-            self._unsaved_since = now
-        waited_s = (now - self._unsaved_since).total_seconds()
-        return 0.0 <= waited_s < self.settings.offsets_after_s
-
-    def _refresh_is_due(self, now: datetime) -> bool:
-        """Counted from the takeover; a clock that went back makes it due, as with Ticks."""
-        interval = timedelta(seconds=self.settings.offsets_refresh_s)
-        if self._next_refresh is None:
-            self._next_refresh = now + interval
-        if now < self._next_refresh <= now + interval:
-            return False
-        self._next_refresh = now + interval
-        return True
-
-    def _name_inputs(self, out: list[OutRecord]) -> None:
-        """Let the transaction's last decision name the inputs that moved since others did."""
-        mine = [at for at, record in enumerate(out) if record.topic == self._log_topic]
-        known = self._folded.inputs
-        places = {
-            name: to
-            for at, to in self._input_positions().items()
-            if known.get(name := self._input_name(at)) != to
-        }
-        if mine and places:
-            out[mine[-1]] = with_inputs(out[mine[-1]], places)
-            known |= places
 
     def _input_name(self, place: TopicPartition) -> TopicPartition:
         return TopicPartition(place.topic.removeprefix(self.names.prefix), place.partition)
-
-    def _moved(self) -> Mapping[TopicPartition, int]:
-        saved = self._saved  # of the inputs; signals are never saved
-        positions = self._reader.positions()
-        return {at: to for at, to in positions.items() if at in saved and to > saved[at]}
 
     def _start_effects(self) -> None:
         if self._performer is None:

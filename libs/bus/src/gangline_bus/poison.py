@@ -7,11 +7,12 @@ What is known of such inputs is a note: a text that Kafka keeps with the committ
 shard's group, at the place of the own log (no input stands there). It is written by the shard's
 fenced writer alone and outlives the process, its machine and a change of hosts. A cycle pays
 nothing for it; it is written
-1. before the first batch of a process, so that one that dies in it is missed (`lives`);
+1. before the first batch of a process, so that one that dies in it is missed (`lives` counts them);
 2. when a decision raises, before the process ends, and by the watchdog when one hangs (`blame`);
 3. in a cautious process around each input (`trying`), for deaths without a word: a kill, no memory,
    C code that never returns. A process is cautious when the one before it died in its first batch,
-   or while it tried an input: it decides one input per transaction, for one batch.
+   or while it tried an input: it decides one input per transaction, for the inputs of one batch,
+   and of twice as many after each further death. What killed a batch may come later in the next.
 A note is never needed: without one, a deadly input costs more deaths.
 """
 
@@ -32,6 +33,7 @@ DEATHS = 2
 _MAX_SUSPECTS = 8
 _MAX_TRACE_CHARS = 300
 _MAX_FRAMES = 8
+_MOST_DOUBLINGS = 6
 SILENT = "the process ended without a word while it decided this"
 POISONED = metrics.get_meter(__name__).create_counter(
     "gangline.bus.poisoned",
@@ -95,6 +97,7 @@ class Suspects:
         cautious = self.lives > 0 or self.trying is not None
         if self.trying is not None:
             self.blame(self.trying, SILENT)
+        self.lives = max(self.lives, int(cautious))
         return cautious
 
     def blame(self, at: InputAt, trace: str) -> None:
@@ -110,8 +113,7 @@ class Suspects:
         return self._found.get(at_of(record)) if self._found else None
 
     def settled(self, positions: Mapping[TopicPartition, int]) -> None:
-        """A transaction was or is about to be committed: forget what it has passed."""
-        self.lives = 0
+        """A transaction is about to be committed: forget what it passes."""
         self.trying = None
         for at in list(self._found):
             if positions.get(TopicPartition(at.topic, at.partition), 0) > at.offset:
@@ -122,15 +124,17 @@ class Guard:
     """Watches over the decisions of one process of a shard, and tells `write` what a note says.
 
     `write` commits a note and nothing else; it raises BusError. `batch` is for how many inputs a
-    process is cautious.
+    process is cautious at least.
     """
 
     def __init__(self, note: str, write: Callable[[str], None], batch: int) -> None:
         self._suspects = Suspects.read(note)
         self._kept = note
         self._write = write
-        self._careful = batch if self._suspects.begin() else 0
-        self._began = False
+        cautious = self._suspects.begin()
+        doublings = min(self._suspects.lives - 1, _MOST_DOUBLINGS)
+        self._careful = batch << doublings if cautious else 0
+        self._tries = self._proved = False
         self._deciding: InputAt | None = None
 
     @property
@@ -148,10 +152,10 @@ class Guard:
         return suspect if suspect is not None and suspect.deaths >= DEATHS else None
 
     def begin(self) -> None:
-        """Inputs are there: the first time, note that this process tries. Raises BusError."""
-        if self._began:
+        """A batch is there: note that this process tries its first one. Raises BusError."""
+        if self.cautious or self._tries or self._proved:
             return
-        self._began = True
+        self._tries = True
         self._suspects.lives += 1
         self._keep()
 
@@ -166,7 +170,6 @@ class Guard:
         try:
             yield
         except Exception as error:
-            self._suspects.lives += careful  # the next one decides one by one too
             self._blame(at, trace_of(error))
             raise
         self._deciding = None
@@ -188,6 +191,8 @@ class Guard:
     def settle(self, positions: Mapping[TopicPartition, int]) -> str | None:
         """What to note with a commit up to these positions; None when it stands there already."""
         self._suspects.settled(positions)
+        if self._tries or self._proved:
+            self._suspects.lives, self._proved = 0, True
         note = self._suspects.note()
         return None if note == self._kept else note
 
