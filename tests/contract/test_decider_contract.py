@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import signal
+import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -459,6 +461,55 @@ def test_an_input_that_ends_its_decider_is_passed_over(
     assert headers["gangline_dlq_error"] == b"its decision ended the teams 2 times"
     assert headers["gangline_dlq_trace"].startswith(trace.encode())
     assert b"a value" not in headers["gangline_dlq_trace"]
+
+
+class Hanging(Teams):
+    """Waits in a decision until its process is ended."""
+
+    def __init__(self) -> None:
+        self.hangs, self.ended = threading.Event(), threading.Event()
+
+    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Received) and item.envelope.data.config.team == "hangs":
+            self.hangs.set()
+            assert self.ended.wait(60.0)
+            raise SimulatedCrash("hangs")
+        return super().decide(state, item, now)
+
+
+def hang_once(world: World) -> None:
+    """A process that hangs, until a watchdog has noted where and ended it."""
+    decider = Hanging()
+    loop = world.process(decider=decider)
+    loop.take_over()
+    ends: list[BaseException] = []
+
+    def cycle() -> None:
+        try:
+            run_until(loop, lambda _: False)
+        except SimulatedCrash as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=cycle)
+    thread.start()
+    assert decider.hangs.wait(60.0)
+    loop.blame_hang(sys._current_frames().get(thread.ident or 0))
+    decider.ended.set()
+    thread.join(60.0)
+    assert len(ends) == 1
+
+
+def test_an_input_that_hangs_is_noted_from_the_watchdogs_thread(world: World) -> None:
+    world.request(*TEAMS[:9], ("hangs", 1), *TEAMS[9:])
+    for _ in range(DEATHS):
+        hang_once(world)
+    loop = world.process(decider=Hanging(), offsets_after_s=0.0)
+    loop.take_over()
+    run_to_the_end(world, loop)
+    loop.close()
+    assert loop.state.limits == dict(TEAMS)
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    assert dict(record.headers)["gangline_dlq_trace"].startswith(b"hangs at ")
 
 
 def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
