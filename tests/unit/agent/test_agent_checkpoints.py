@@ -237,6 +237,7 @@ def test_a_gang_is_prepared_with_the_files_of_what_its_ranks_hold_now(
     resumed = ALLOCATION.model_copy(update=again)
     data = tmp_path / "other"
     other = Checkpoints(data / "checkpoints", store, node_id="m", link=False)
+    (tmp_path / "sockets").mkdir(exist_ok=True)
     folders = Folders(data, tmp_path / "sockets", tmp_path / "secrets")
     (data / "work").mkdir(parents=True)
     preparer = Preparer(folders, store, other, lambda _: None)

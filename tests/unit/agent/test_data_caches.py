@@ -21,6 +21,7 @@ def test_the_next_attempt_has_what_this_one_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(tmp_path / "store")
+    (tmp_path / "sockets").mkdir(exist_ok=True)
     folders = Folders(tmp_path / "data", tmp_path / "sockets", tmp_path / "secrets")
     checkpoints = Checkpoints(tmp_path / "data/checkpoints", store, node_id="n", link=False)
     preparer = Preparer(folders, store, checkpoints, lambda _: None)

@@ -67,6 +67,7 @@ def test_room_is_made_but_not_of_what_a_gang_was_prepared_with(tmp_path: Path) -
     stale = bundle(tmp_path, "stale", long_ago_s)
     store = LocalStore(tmp_path / "store")
     checkpoints = Checkpoints(tmp_path / "checkpoints", store, node_id="node-0", link=False)
+    (tmp_path / "sockets").mkdir(exist_ok=True)
     folders = Folders(tmp_path, tmp_path / "sockets", tmp_path / "secrets")
     preparer = Preparer(folders, store, checkpoints, lambda _: None)
     gang = allocation()
