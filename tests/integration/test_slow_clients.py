@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,14 @@ import httpx
 import pytest
 
 from certificates import certificate
+from gangline_gateway.gate import UPLOADS_PER_USER
 from gangline_gateway.user_limits import RequestLimits
 from gangline_service.connections import ConnectionLimits
 from gangline_service.health import Health
 from gangline_service.health_server import HealthServer
 from gangline_service.http_server import HttpServer
 from gateway_http import NLP, problem
-from gateway_scene import TOKENS, GatewayScene, job, served
+from gateway_scene import TOKENS, GatewayScene, bearer, job, served
 from slow_clients import ended, slow_clients
 
 MANY = int(os.environ.get("GANGLINE_SLOW_CLIENTS", "200"))
@@ -140,6 +141,32 @@ def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
         assert int(refused.headers["retry-after"]) >= 1
         admin = {"Authorization": f"Bearer {TOKENS['admin']}"}
         assert client.get("/v1/version", headers=admin).status_code == 200
+
+
+def test_uploads_that_trickle_in_hold_their_users_slots_alone(
+    client: httpx.Client, scene: GatewayScene
+) -> None:
+    scene.configure("vision", 8)
+    address = ("127.0.0.1", int(client.base_url.port or 0))
+    kind = {"Content-Type": "application/gzip"}
+
+    def upload(team: str) -> httpx.Response:
+        headers = bearer(team) | kind
+        path = f"/v1/code-bundles?team={team}"
+        return client.post(path, content=f"of {team}".encode(), headers=headers)
+
+    head = (
+        f"POST /v1/code-bundles?team=nlp HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+        f"Authorization: Bearer {TOKENS['nlp']}\r\nContent-Type: application/gzip\r\n"
+        "Content-Length: 60000000\r\n\r\nx"
+    )
+    with ExitStack() as open_ones:
+        for _ in range(UPLOADS_PER_USER):
+            slow = open_ones.enter_context(socket.create_connection(address, 30))
+            slow.sendall(head.encode())
+        scene.wait(lambda: upload("nlp").status_code == 429)
+        assert upload("vision").is_success
+    scene.wait(lambda: upload("nlp").is_success)
 
 
 def test_a_handshake_that_does_not_arrive_ends_its_connection_and_others_speak_tls(

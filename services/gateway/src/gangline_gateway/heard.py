@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from functools import lru_cache
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -26,16 +25,11 @@ def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
     """The node's last heartbeat; None when there is none of this incarnation."""
     if not node.heartbeat:
         return None
-    found = _decoded(node.heartbeat)
-    return found if found is not None and found.incarnation == node.info.incarnation else None
-
-
-@lru_cache(maxsize=4096)  # the last ones of all nodes: many ask of the same ones
-def _decoded(heartbeat: bytes) -> WorkerHeartbeat | None:
     try:
-        return WorkerHeartbeat.decode(heartbeat)
+        found = WorkerHeartbeat.decode(node.heartbeat)
     except ValidationError:
         return None
+    return found if found.incarnation == node.info.incarnation else None
 
 
 def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:

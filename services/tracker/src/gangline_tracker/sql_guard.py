@@ -95,6 +95,8 @@ def guard(text: str, teams: frozenset[str] | None) -> GuardedQuery:
 def _select(text: str, teams: frozenset[str] | None) -> GuardedQuery:
     tree = _parse(text)
     wanted = _take_format(tree)
+    if not all(part.expressions for part in tree.find_all(exp.Select)):
+        raise SqlRefused("a SELECT names no column")
     ctes = _check_tree(tree)
     tree = _filter_tables(tree, ctes, teams)
     sql = tree.sql(DIALECT, identify=True, comments=False)
