@@ -72,6 +72,7 @@ def test_shards_and_steps_reach_the_agent(agent: AgentEnd, tmp_path: Path) -> No
     assert hellos == {0, 1}
     for metric in ("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "step_s", "data_wait_s"):
         assert sorted(reported(said, metric)) == [1, 2, 3, 4, 5, 6], metric
+    assert set(reported(said, "mfu_peak_measured").values()) == {1.0}, "CPUs have no data sheet"
     assert reported(said, "loss") == run.losses()
     for message in ready(said):
         folder = directory / "checkpoints"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from gangline_worker.training.flops import measured_peak
+from gangline_worker.training.flops import measured_peak, peak_of
 from gangline_worker.training.world import own_device
 
 
@@ -38,3 +40,28 @@ def test_measuring_the_peak_draws_none_of_the_runs_random_numbers() -> None:
     before = torch.get_rng_state()
     assert measured_peak(torch.device("cpu"), torch.float32, 0.0) > 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "matmul", "tflops"),
+    [
+        (torch.bfloat16, "highest", 312.0),
+        (torch.float32, "highest", 19.5),
+        (torch.float32, "high", 156.0),
+    ],
+)
+def test_the_base_of_mfu_is_the_data_sheets_peak_of_the_precision(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, matmul: str, tflops: float
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: matmul)
+    peak = peak_of(torch.device("cuda:0"), dtype)
+    assert (peak.flops, peak.measured) == (pytest.approx(tflops * 1e12), False)
+
+
+def test_a_peak_that_no_data_sheet_states_is_measured_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    peak = peak_of(torch.device("cpu"), torch.float32)
+    assert (peak.flops > 0, peak.measured) == (True, True)

@@ -1,4 +1,8 @@
-"""Model FLOP utilization: what the model needs over what this machine was seen to do."""
+"""Model FLOP utilization (MFU): FLOP/s that the model needs over the dense peak of its devices.
+
+The peak is that of the data sheet. Only where none is known is a matrix product measured, which
+stays below it, so that utilization looks higher: a `Peak` says so.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,47 @@ import json
 import os
 import platform
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from gangline_schemas.gpus import Precision, peak_flops
 from gangline_worker.training.config import TrainConfig
 from gangline_worker.training.model import Transformer
 
 _FIRST_S, _AGAIN_S = 0.3, 0.05  # of probing, at each start
+_PRECISIONS: dict[torch.dtype, Precision] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """FLOP/s of one device, and whether they were measured for want of a data sheet."""
+
+    flops: float
+    measured: bool
+
+
+def peak_of(device: torch.device, dtype: torch.dtype) -> Peak:
+    """The base of MFU for matrix work in `dtype`.
+
+    float32 counts as TF32 where torch may use it (`torch.set_float32_matmul_precision`).
+    """
+    if device.type == "cuda":
+        precision = _PRECISIONS.get(dtype)
+        if precision == "fp32" and torch.get_float32_matmul_precision() != "highest":
+            precision = "tf32"
+        name = torch.cuda.get_device_name(device)
+        known = None if precision is None else peak_flops(name, precision)
+        if known is not None:
+            return Peak(known, measured=False)
+    return Peak(_peak_of_this_host(device, dtype), measured=True)
 
 
 def flops_per_token(config: TrainConfig) -> float:
@@ -65,7 +102,7 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def peak_of_this_host(device: torch.device, dtype: torch.dtype) -> float:
+def _peak_of_this_host(device: torch.device, dtype: torch.dtype) -> float:
     """The best peak ever measured here, in FLOP/s per device.
 
     A probe on a busy machine sees too little, so each start probes for a moment and the best is

@@ -58,7 +58,7 @@ from gangline_worker.training.evaluation import (
     validates,
 )
 from gangline_worker.training.feed import Feed
-from gangline_worker.training.flops import flops_per_token, peak_of_this_host
+from gangline_worker.training.flops import Peak, flops_per_token, peak_of
 from gangline_worker.training.gradients import clip_gradients
 from gangline_worker.training.layout import lay_out
 from gangline_worker.training.parallel import spread
@@ -146,9 +146,9 @@ class Trainer:
         policy = reporter().policy.on_spike
         self._spikes = SpikeWatch(policy) if policy.then == "restart" else None
         self._flops_per_token = flops_per_token(config)
-        self._peak = 0.0
+        self._peak: Peak | None = None  # of rank 0, which reports for all
         if world.rank == 0:
-            self._peak = peak_of_this_host(world.device, compute_dtype(config, world.device))
+            self._peak = peak_of(world.device, compute_dtype(config, world.device))
         self._saved: int | None = None  # the last step that was saved, or is being saved
         self._ended = time.perf_counter()  # the last step
 
@@ -320,9 +320,9 @@ class Trainer:
         metrics.update(self.data.counts())
         if self.left_out.ranges:
             metrics["left_out_samples"] = float(self.left_out.count)
-        if self.world.rank == 0:
+        if self._peak is not None:
             tokens_per_s = self.config.batch_size * self.config.seq_len / step_s
-            peak = self._peak * self.world.size
+            peak = self._peak.flops * self.world.size
             metrics |= {
                 "loss": summary.loss,
                 "lr": result.lr,
@@ -331,11 +331,14 @@ class Trainer:
                 "mfu": tokens_per_s * self._flops_per_token / peak,
                 "data_wait_s": summary.data_wait_s,
             }
+            if self._peak.measured:
+                metrics["mfu_peak_measured"] = 1.0
             if self.step % self.config.log_every_steps == 0 or self.step == self.config.steps:
                 say(
                     f"step {self.step}/{self.config.steps} loss {summary.loss:.4f} "
                     f"lr {result.lr:.2e} grad_norm {result.grad_norm:.3f} "
                     f"{tokens_per_s:,.0f} tokens/s mfu {metrics['mfu']:.1%}"
+                    f"{' of a measured peak' if self._peak.measured else ''}"
                 )
         report(metrics, self.step)
 
