@@ -346,7 +346,7 @@ def test_the_store_server_is_forked_too_and_another_one_follows_it(zygote: Zygot
     first = host.pid
     assert first is not None
     try:
-        host.open(OpenStore(gang, "127.0.0.1", port), None, ())
+        host.open(OpenStore(gang, "127.0.0.1", port), None, (), ranks=1)
         until(lambda: answers == [StoreOpened(gang)], f"{answers}")
         assert answers_at(port)
         assert b"agent.zygote" in program(first)

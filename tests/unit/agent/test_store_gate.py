@@ -13,7 +13,7 @@ import pytest
 
 from gangline_worker.agent import store_gate
 from gangline_worker.agent.connections import End
-from gangline_worker.agent.store_gate import Gate, Guests
+from gangline_worker.agent.store_gate import Gate, Guests, clients_of
 from gangline_worker.agent.store_server import listen
 
 GANG = "job/1"
@@ -72,7 +72,9 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     gate = Gate(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    gate.open(GANG, listening, Guests(uid=0, peers=frozenset({"127.0.0.1"})), indoors.port)
+    gate.open(
+        GANG, listening, Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=100), indoors.port
+    )
     yield Door(gate, at, questions, indoors.port)
     gate.close(GANG)
     indoors.listening.close()
@@ -124,7 +126,7 @@ def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Doo
         assert all(map(hung_up, links))
     another = listen("127.0.0.1", 0)
     door.at = another.getsockname()
-    door.gate.open(GANG, another, Guests(0, frozenset({"127.0.0.1"})), door.inside)
+    door.gate.open(GANG, another, Guests(0, frozenset({"127.0.0.1"}), 100), door.inside)
     with door.visit() as (link, number):
         door.gate.tell(number, guest=True)
         assert link.recv(100) == b"hello"
@@ -145,10 +147,58 @@ def test_from_any_other_address_nobody_is_even_asked_about(
     indoors = Indoors()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    guests = Guests(uid=0, peers=frozenset({"192.0.2.7"}))
+    guests = Guests(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
     door.gate.open("other/1", listening, guests, indoors.port)
     with socket.create_connection(at, timeout=30) as link:
         assert hung_up(link)
     door.gate.close("other/1")
     indoors.listening.close()
     assert door.questions.empty()
+
+
+def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
+    indoors = Indoors()
+    listening = listen("127.0.0.1", 0)
+    at = listening.getsockname()
+    guests = Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    door.gate.open("small/1", listening, guests, indoors.port)
+
+    def comes(*, waits: bool = True) -> socket.socket:
+        link = socket.create_connection(at, timeout=30)
+        link.sendall(b"hello")
+        if waits:
+            door.gate.tell(door.questions.get(timeout=30)[0], guest=True)
+            assert link.recv(100) == b"hello"
+        return link
+
+    with comes() as first, comes() as second:
+        with comes(waits=False) as third:
+            assert hung_up(third)
+        first.sendall(b"again")
+        assert first.recv(100) == b"again"
+        second.shutdown(socket.SHUT_WR)
+        assert second.recv(100) == b"", "the gate has closed it"
+        with comes():
+            pass
+    door.gate.close("small/1")
+    indoors.listening.close()
+
+
+def test_a_gang_has_so_many_connections_that_wait_and_no_more(door: Door) -> None:
+    listening = listen("127.0.0.1", 0)
+    guests = Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    door.gate.open("small/1", listening, guests, door.inside)
+    with contextlib.ExitStack() as links:
+        for _ in range(2):
+            links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
+            door.questions.get(timeout=30)
+        late = links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
+        assert hung_up(late)
+        with door.visit() as (link, number):  # another gang's
+            door.gate.tell(number, guest=True)
+            assert link.recv(100) == b"hello"
+    door.gate.close("small/1")
+
+
+def test_a_gang_of_1024_ranks_may_have_16384_connections() -> None:
+    assert clients_of(1024) == 16_384

@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+import structlog
+
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Bus
 from gangline_service.lifecycle import Context, Restart, run
@@ -17,6 +19,9 @@ from .inventory import DriverUnusable
 from .isolation import IsolationMissing
 from .premises import DataFolderTaken
 from .renewal import TRIAL_OPTION
+from .resource_limits import raise_limits
+
+log = structlog.get_logger(__name__)
 
 
 def _arguments() -> dict[str, object]:
@@ -34,6 +39,7 @@ def _arguments() -> dict[str, object]:
 
 def _main(context: Context[AgentSettings]) -> Restart | None:
     settings = context.settings
+    log.info("agent.limits", has=raise_limits().said)
 
     def connect(purpose: str) -> Bus:
         kafka = dict(settings.kafka)

@@ -222,7 +222,7 @@ class Effects:
         ground = self._grounds[action.gang]
         peers = [node.address for node in ground.allocation.nodes]
         uid = ground.owner.uid if ground.owner is not None else None
-        self._parts.stores.open(action, uid, peers)
+        self._parts.stores.open(action, uid, peers, ground.allocation.world_size)
 
     def _enter(self, gang: GangKey, ground: GangGround) -> None:
         """Make the gang's room, if there are any. Raises OSError."""

@@ -5,8 +5,9 @@ else with `UNFIT` and one clause a line about what does not. GPUS are what NVML 
 CUDA is to see, in that order: 0,1,... It knows nothing of the bus.
 
 light: a product of matrices on the CPU, and bytes that the disk of FOLDER gives back.
-full: that, the same product by torch on each GPU, and a sum that processes of this node agree on:
-one for each GPU over NCCL, or two over gloo where there are fewer than two GPUs.
+full: that, the memory that ranks may lock where there is InfiniBand, the same product by torch on
+each GPU, and a sum that processes of this node agree on: one for each GPU over NCCL, or two over
+gloo where there are fewer than two GPUs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gangline_worker.agent.rank_exec import tie_to
+from gangline_worker.agent.resource_limits import current, unfit_limits
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,6 +54,7 @@ def run(folder: Path, *, full: bool, gpus: tuple[int, ...] = ()) -> Iterator[str
         ("its disk", lambda: disk(folder)),
     ]
     if full:
+        checks.append(("its limits", lambda: iter(unfit_limits(current()))))
         checks += [("its GPUs", lambda: gpu_products(gpus)), ("its processes", sums)]
     for what, check in checks:
         try:

@@ -6,15 +6,21 @@ connections, asks the kernel whose they are, and passes the bytes of the right o
 - from this machine: of the user that the gang's ranks run as;
 - from another one: from an address of the gang's nodes, if an agent there says that it is of the
   gang's user. Until then the connection waits here.
+
+A gang has as many connections as its ranks need (`clients_of`), and all gangs together no more
+than this process has descriptors for. A connection beyond either is closed; all others stay.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import itertools
+import os
 import queue
+import resource
 import selectors
 import socket
 import struct
@@ -34,15 +40,30 @@ _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CHUNK_BYTES = 256 * 1024
 _WAIT_S = 20.0
 """Who was not vouched for by then has to come again."""
-_WAITING_LIMIT = 8192
+CLIENTS_PER_RANK = 16
+"""A rank has one connection of its own, and NCCL may open another for each process group."""
+_DESCRIPTORS_PER_CLIENT = 3
+"""Of each connection here: its outer end, its inner end, and the store's."""
+_OTHER_DESCRIPTORS = 128
+"""For all else that this process has open: torch, listening sockets, the agent's channel."""
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+def clients_of(ranks: int) -> int:
+    """How many connections a gang of so many ranks may have to its store: 16,384 for 1,024."""
+    return CLIENTS_PER_RANK * ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Guests:
-    """Who may come in: a user of this machine, and the addresses of other machines."""
+    """Who may come in: a user of this machine, and the addresses of other machines.
+
+    `clients` connections at once at most, and as many that wait for an answer.
+    """
 
     uid: int
     peers: frozenset[str]
+    clients: int
 
 
 class Inside:
@@ -87,6 +108,12 @@ class _Door:
     guests: Guests
     port: int
     sides: set[_Side] = field(default_factory=set)
+    waiting: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the gang has all connections that it may have."""
+        return len(self.sides) >= 2 * self.guests.clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +140,7 @@ class Gate:
         self._selector = selectors.DefaultSelector()
         self._doors: dict[str, _Door] = {}
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._spare = _spare()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
@@ -164,51 +192,90 @@ class Gate:
             self._turn_away_late()
 
     def _accept(self, door: _Door) -> None:
+        """Take one connection: it goes through, waits, or is closed; nothing else follows."""
         try:
             outer, peer = door.socket.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTOR:
+                self._shed(door)
             return
-        own, guests = outer.getsockname()[:2], door.guests
-        if is_here(peer[0]):
-            if uid_of(peer[:2], own) == guests.uid:
-                self._pass_on(door, outer)
-            else:
-                outer.close()
-        elif peer[0] in guests.peers and len(self._waiting) < _WAITING_LIMIT:
-            number = next(self._numbers)
-            self._waiting[number] = _Waiting(door, outer, time.monotonic())
-            self._ask(number, door.key, peer[:2], own)
-        else:
+        try:
+            admitted = self._admit(door, outer, peer[:2])
+        except OSError:  # no descriptor to look it up with, or it has gone
+            admitted = False
+        if not admitted:
             outer.close()
 
+    def _admit(self, door: _Door, outer: socket.socket, theirs: End) -> bool:
+        """Pass a connection on, or let it wait. False: neither. Raises OSError."""
+        if door.is_full or not self._has_room():
+            return False
+        own, guests = outer.getsockname()[:2], door.guests
+        if is_here(theirs[0]):
+            return uid_of(theirs, own) == guests.uid and self._pass_on(door, outer)
+        if theirs[0] not in guests.peers or door.waiting >= guests.clients:
+            return False
+        number = next(self._numbers)
+        self._waiting[number] = _Waiting(door, outer, time.monotonic())
+        door.waiting += 1
+        self._ask(number, door.key, theirs, own)
+        return True
+
+    def _has_room(self) -> bool:
+        """Whether the process has the descriptors of one more connection, the store's too."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        clients = len(self._waiting) + sum(len(door.sides) for door in self._doors.values()) // 2
+        return (clients + 1) * _DESCRIPTORS_PER_CLIENT + _OTHER_DESCRIPTORS <= limit
+
+    def _shed(self, door: _Door) -> None:
+        """Close the connection that could not be taken, else it would be ready for ever."""
+        with contextlib.suppress(OSError):
+            os.close(self._spare)
+            door.socket.accept()[0].close()
+        self._spare = _spare()
+
     def _told(self, number: int, *, guest: bool) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is not None and guest:
-            self._pass_on(waiting.door, waiting.socket)
-        elif waiting is not None:
+        waiting = self._leave(number)
+        if waiting is None:
+            return
+        door = waiting.door
+        if not (guest and not door.is_full and self._pass_on(door, waiting.socket)):
             waiting.socket.close()
+
+    def _leave(self, number: int) -> _Waiting | None:
+        """It waits no more; None: it did not."""
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None:
+            waiting.door.waiting -= 1
+        return waiting
 
     def _turn_away(self, whom: Callable[[_Waiting], bool]) -> None:
         for number in [number for number, waiting in self._waiting.items() if whom(waiting)]:
-            self._waiting.pop(number).socket.close()
+            waiting = self._leave(number)
+            if waiting is not None:
+                waiting.socket.close()
 
     def _turn_away_late(self) -> None:
         before_s = time.monotonic() - _WAIT_S
         self._turn_away(lambda waiting: waiting.since_s < before_s)
 
-    def _pass_on(self, door: _Door, outer: socket.socket) -> None:
+    def _pass_on(self, door: _Door, outer: socket.socket) -> bool:
+        """Join a connection with one to the store. False: there is none, and `outer` is open."""
         try:
             inner = self._inside.connect(door.port)
         except OSError:
-            outer.close()
-            return
+            return False
         sides = _Side(outer), _Side(inner)
         sides[0].other, sides[1].other = sides[1], sides[0]
-        for side in sides:
-            side.socket.setblocking(False)
-            side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._selector.register(side.socket, selectors.EVENT_READ, (door, side))
-            door.sides.add(side)
+        door.sides.update(sides)
+        try:
+            for side in sides:
+                side.socket.setblocking(False)
+                side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._watch(door, side, selectors.EVENT_READ)
+        except OSError:
+            self._hang_up(door, sides[0])
+        return True
 
     def _serve(self, door: _Door, side: _Side, mask: int) -> None:
         other = side.other
@@ -254,3 +321,11 @@ def _sent(to: socket.socket, data: bytes) -> int:
     with contextlib.suppress(BlockingIOError):
         return to.send(data)
     return 0
+
+
+def _spare() -> int:
+    """A descriptor to give up where none is left. -1: there is none now."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

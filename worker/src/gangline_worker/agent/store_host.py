@@ -23,6 +23,7 @@ import structlog
 from .connections import End
 from .forked import Forked
 from .model import GangKey, OpenStore, StoreFailed, StoreOpened
+from .store_gate import clients_of
 from .zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,7 @@ class WantedStore:
     action: OpenStore
     uid: int | None
     peers: tuple[str, ...]
+    ranks: int = 1024  # where a handover of an earlier version does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +144,15 @@ class StoreHost:
         os.set_inheritable(kept.channel, False)
         self._attend(Forked(kept.pid), socket.socket(fileno=kept.channel))
 
-    def open(self, action: OpenStore, uid: int | None, peers: Sequence[str]) -> None:
+    def open(self, action: OpenStore, uid: int | None, peers: Sequence[str], ranks: int) -> None:
         """Ask for a gang's store; the answer comes by the callback, from another thread.
 
         `uid`: whose connections of this machine get through, None: everybody's, and nobody asks;
-        `peers`: the addresses that others come from.
+        `peers`: the addresses that others come from; `ranks`: of the whole gang.
         """
         key = f"{action.gang.job_id}/{action.gang.attempt}"
         with self._lock:
-            self._wanted[key] = WantedStore(key, action, uid, tuple(peers))
+            self._wanted[key] = WantedStore(key, action, uid, tuple(peers), ranks)
             self._attempts[key] = 0
             self._open.discard(key)
             self._send_open(key)
@@ -179,6 +181,7 @@ class StoreHost:
             port=wanted.action.port,
             uid=wanted.uid,
             peers=wanted.peers,
+            clients=clients_of(wanted.ranks),
         )
 
     def _send(self, **command: object) -> None:

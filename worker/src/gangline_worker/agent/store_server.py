@@ -1,11 +1,12 @@
 """The process that hosts the TCPStores of an agent's gangs; the agent's only part with torch.
 
 Its standard output is a socket, over which commands come and answers go as JSON lines:
-{"open": KEY, "address": A, "port": P, "uid": U or null, "peers": [ADDRESS...]} -> {"opened": KEY}
-or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with that socket. Each gang
-gets a store of its own on a socket that is bound to the given address alone: torch's own listens
-on all addresses. With a uid, only that user gets through (`store_gate`). Of a connection from one
-of those peers it asks {"ask": N, "key": KEY, "ends": [[ADDRESS, PORT], [ADDRESS, PORT]]}, and waits
+{"open": KEY, "address": A, "port": P, "uid": U or null, "peers": [ADDRESS...], "clients": N}
+-> {"opened": KEY} or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with that
+socket. Each gang gets a store of its own on a socket that is bound to the given address alone:
+torch's own listens on all addresses. With a uid, only that user gets through, with N connections
+at most (`store_gate`). Of a connection from one of those peers it asks
+{"ask": N, "key": KEY, "ends": [[ADDRESS, PORT], [ADDRESS, PORT]]}, and waits
 for {"tell": N, "guest": BOOL}.
 """
 
@@ -128,7 +129,8 @@ def main() -> None:
             stores.tell(command["tell"], guest=command["guest"])
             continue
         key, uid = command["open"], command["uid"]
-        guests = None if uid is None else Guests(uid, frozenset(command["peers"]))
+        peers, clients = frozenset(command["peers"]), command["clients"]
+        guests = None if uid is None else Guests(uid, peers, clients)
         try:
             stores.open(key, command["address"], command["port"], guests)
         except (OSError, RuntimeError) as error:
