@@ -58,6 +58,17 @@ def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayScene) -> 
     assert last.startswith("event: dropped\n")
 
 
+def test_a_view_has_all_that_a_stream_has_given(scene: GatewayScene) -> None:
+    """Also while the tail folds on: of so many records read at least half are submissions."""
+    places = scene.tail.places(Topic.REQUESTS)
+    for number in range(100):
+        submitted = {"job_id": f"job-{number}", "spec": job(), "user": "ada"}
+        scene.say(JobSubmitted.model_validate(submitted), f"job-{number}")
+        scene.say(JobCancelRequested(job_id=JOB), JOB)
+        scene.wait(lambda read=2 * number + 1: sum(scene.tail.ends(places).values()) >= read)
+        assert len(scene.tail.view().jobs) >= number
+
+
 def test_a_quiet_stream_gives_signs_of_life(scene: GatewayScene) -> None:
     place = say(scene, 1)
 

@@ -6,11 +6,11 @@
 3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
    a snapshot now and then.
 
-One thread owns the reader; everything else may be called from any thread. Who asks the model asks
-a view of it (live_view.py), which no later record changes: readers share no lock with each other,
-and wait for the fold only for as long as a view takes to make. A record that is no
-valid event is passed over (its consumer puts it into the DLQ). An error of the bus ends the
-thread, and by that the process (crash-only).
+One thread owns the reader; everything else may be called from any thread. Readers ask a view of the
+model (live_view.py), which no later record changes: they hold no lock while they work, and a view
+is made after at most `_FOLDED_AT_ONCE` further records. A record that is no valid event is passed
+over (its consumer puts it into the DLQ). An error of the bus ends the thread, and by that the
+process (crash-only).
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ ValueT = TypeVar("ValueT")
 STREAM_RECORDS = 20_000
 STEP_RECORDS = 2000
 _BATCH = 1000
+_FOLDED_AT_ONCE = 100
+_VIEW_WAIT_S = 0.002
 _POLL_S = 0.2
 _IDLE_S = 0.005
 _NODE_ID_CHARS = 63
@@ -96,14 +98,15 @@ class Tail:
         self._thread.join(5.0)
 
     def ask(self, question: Callable[[LiveView], ValueT]) -> ValueT:
-        """What the model says of the newest moment that is to be had without waiting."""
+        """What the model says now."""
         return question(self.view())
 
     def view(self) -> LiveView:
-        """The newest moment of the model; while records are folded, the one before them."""
-        if self._viewed != self._folded:
-            self._view_wanted = True  # the fold leaves one, if it goes on for longer
-            if self._lock.acquire(blocking=False):
+        """The model after all that was folded by now. While the fold goes on it leaves one."""
+        folded = self._folded
+        while self._viewed < folded:
+            self._view_wanted = True
+            if self._lock.acquire(timeout=_VIEW_WAIT_S):
                 try:
                     self._renew_view()
                 finally:
@@ -229,16 +232,18 @@ class Tail:
 
     def _take(self, records: list[Record], positions: Mapping[TopicPartition, int]) -> None:
         decoded = [(record, self._decoded(record)) for record in records]
+        for start in range(0, len(decoded), _FOLDED_AT_ONCE):
+            with self._lock:
+                for record, envelope in decoded[start : start + _FOLDED_AT_ONCE]:
+                    self._rings[record.place].add(record)
+                    self._fold(record, envelope)
+                self._folded += 1
+                if self._view_wanted:
+                    self._renew_view()
         with self._lock:
-            for record, envelope in decoded:
-                self._rings[record.place].add(record)
-                self._fold(record, envelope)
             for place, position in positions.items():
                 self._rings[place].reached(position)
             pulses, self._pulses = self._pulses, {}
-            self._folded += bool(records)
-            if self._view_wanted:
-                self._renew_view()
         if not self.ready.is_set() and _reached(positions, self._goal):
             self.ready.set()
         for loop, pulse in pulses.items():
