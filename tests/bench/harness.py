@@ -120,7 +120,9 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def in_own_process(module: str, *arguments: str) -> dict[str, Any]:
+def in_own_process(
+    module: str, *arguments: str, timeout_s: float = SUBPROCESS_TIMEOUT_S
+) -> dict[str, Any]:
     """The figures of a benchmark that needs a process of its own: `bench_NAME.py --json FILE`.
 
     Its exit code speaks of its budget, which is judged here; no file is a failure.
@@ -129,7 +131,7 @@ def in_own_process(module: str, *arguments: str) -> dict[str, Any]:
         report = folder / "figures.json"
         command = [sys.executable, str(FOLDER / f"{module}.py"), "--json", str(report), *arguments]
         ended = subprocess.run(
-            command, check=False, timeout=SUBPROCESS_TIMEOUT_S, capture_output=True, text=True
+            command, check=False, timeout=timeout_s, capture_output=True, text=True
         )
         if not report.exists():
             raise RuntimeError(f"{module} failed ({ended.returncode}):\n{ended.stderr[-2000:]}")
