@@ -107,6 +107,7 @@ class NodeScene:
             "GANGLINE_SECRETS_DIR": str(self.secrets),
             "GANGLINE_STORE_URL": f"file://{self.store}",
             "GANGLINE_SLOTS": "2",
+            "GANGLINE_ADDRESS": "127.0.0.1",
             "GANGLINE_HEARTBEAT_INTERVAL_S": "0.2",
             "GANGLINE_ISOLATION": "process",  # ranks read the tests' folders
             "GANGLINE_NODE_CHECK": "off",

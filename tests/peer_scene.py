@@ -75,7 +75,10 @@ class PeerNode:
         self.data = folder / name
         self.data.mkdir(exist_ok=True)
         settings = AgentSettings(
-            node_id=name, store_url=f"file://{store.root}", peer_timeout_s=timeout_s
+            node_id=name,
+            address="127.0.0.1",
+            store_url=f"file://{store.root}",
+            peer_timeout_s=timeout_s,
         )
         tier = open_peer_tier(settings, self.data)
         assert tier is not None

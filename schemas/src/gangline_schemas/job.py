@@ -328,6 +328,27 @@ def _priority(value: Any) -> Any:
     return NAMED_PRIORITIES.get(value, value) if isinstance(value, str) else value
 
 
+def refuse_unsafe_env(env: dict[str, str]) -> dict[str, str]:
+    """The variables, if a job or an operator may give them to ranks.
+
+    Raises ValueError for a bad name, one that Gangline sets, one that looks like a secret, and for
+    more than `ENV_LIMIT_BYTES`.
+    """
+    for name in env:
+        if not _ENV_NAME.match(name):
+            raise ValueError("names must be letters, digits and '_', not starting with a digit")
+        if name.upper() in RESERVED_ENV or name.upper().startswith("GANGLINE_"):
+            raise ValueError(f"{name} is set by Gangline and cannot be given here")
+        if is_secret_name(name):
+            raise ValueError(f"{name} looks like a secret; list its name under 'secrets'")
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in env.items())
+    if size > ENV_LIMIT_BYTES:
+        raise ValueError(
+            f"holds {size:,} bytes; at most {ENV_LIMIT_BYTES:,} (put data into the workdir)"
+        )
+    return env
+
+
 class JobSpec(Model):
     """One training job. Messages name the field; values that look like secrets are refused."""
 
@@ -408,19 +429,7 @@ class JobSpec(Model):
     @field_validator("env")
     @classmethod
     def _env_is_safe(cls, env: dict[str, str]) -> dict[str, str]:
-        for name in env:
-            if not _ENV_NAME.match(name):
-                raise ValueError("names must be letters, digits and '_', not starting with a digit")
-            if name.upper() in RESERVED_ENV or name.upper().startswith("GANGLINE_"):
-                raise ValueError(f"{name} is set by Gangline and cannot be given here")
-            if is_secret_name(name):
-                raise ValueError(f"{name} looks like a secret; list its name under 'secrets'")
-        size = sum(len(name.encode()) + len(value.encode()) for name, value in env.items())
-        if size > ENV_LIMIT_BYTES:
-            raise ValueError(
-                f"holds {size:,} bytes; at most {ENV_LIMIT_BYTES:,} (put data into the workdir)"
-            )
-        return env
+        return refuse_unsafe_env(env)
 
     @field_validator("secrets")
     @classmethod

@@ -114,6 +114,7 @@ def test_ranks_on_several_machines_meet_by_the_interface_of_their_nodes_address(
         },
     )
     assert network_variables(["10.0.0.5", "10.0.0.6"], "10.0.0.5") == {
+        "NCCL_SOCKET_IFNAME": "=ens1",
         "GLOO_SOCKET_IFNAME": "ens1",
         "TP_SOCKET_IFNAME": "ens1",
     }

@@ -28,6 +28,7 @@ from gangline.local.processes import ProcessSpec, Supervisor
 from gangline.local.s3proxy import S3Proxy
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
+from gangline_service.loopback import LOOPBACK
 from gangline_service.private_file import write_private
 from gangline_service.tokens import Role, TokenEntry, write_tokens
 
@@ -138,6 +139,7 @@ class Platform:
             node = f"node-{index}"
             own = {
                 "GANGLINE_NODE_ID": node,
+                "GANGLINE_ADDRESS": LOOPBACK,
                 "GANGLINE_SLOTS": "" if self.settings.slots is None else str(self.settings.slots),
                 "GANGLINE_RACK": f"rack-{index // 8}",
                 "GANGLINE_DATA_DIR": str(self.data_dir / "nodes" / node),

@@ -18,6 +18,7 @@ from .handover import refusal, take_over
 from .inventory import DriverUnusable
 from .isolation import IsolationMissing
 from .premises import DataFolderTaken
+from .rank_env_file import BadRankEnvFile
 from .renewal import TRIAL_OPTION
 from .resource_limits import raise_limits
 
@@ -52,7 +53,7 @@ def _main(context: Context[AgentSettings]) -> Restart | None:
     context.health.expect("bus")
     try:
         return Agent(context, connect, take_over()).run()
-    except (DataFolderTaken, DriverUnusable, IsolationMissing) as error:
+    except (BadRankEnvFile, DataFolderTaken, DriverUnusable, IsolationMissing) as error:
         raise SystemExit(str(error)) from None
 
 

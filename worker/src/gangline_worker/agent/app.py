@@ -59,6 +59,7 @@ from .outgoing import Outgoing
 from .peer_tier import open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
+from .rank_env_file import read_rank_env
 from .renewal import Renewal
 from .standby_host import StandbyPool
 from .store_host import StoreHost, unknown_guest
@@ -108,6 +109,7 @@ class Agent:
         self._meter = context.meter
         self._handover = handover
         self._names = TopicNames(settings.topic_prefix)
+        self._rank_env = read_rank_env(settings.rank_env_file)
         self._inbox = Inbox()
         self._ended = threading.Event()
         notices = open_notices(settings.notice_provider, settings.notice_url)
@@ -320,6 +322,7 @@ class Agent:
             self._check_node,
             self._isolator,
             self._node,
+            self._rank_env,
         )
 
     def _turn(self, effects: Effects) -> bool:

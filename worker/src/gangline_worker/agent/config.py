@@ -13,6 +13,7 @@ from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
 from gangline_service.settings import ServiceSettings
 
+from .addresses import default_address
 from .inventory import node_name
 from .lease_guard import SLACK_S
 from .notices import Provider
@@ -40,8 +41,11 @@ class AgentSettings(ServiceSettings):
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Offer so many CPU slots instead of GPUs."""
-    address: str = "127.0.0.1"
-    """Where ranks on other nodes reach this one; its rendezvous listen there alone."""
+    address: str = Field(default_factory=default_address)
+    """Where ranks on other nodes reach this one; its rendezvous listen there alone. Default: the
+    source address of the default route, loopback where there is none."""
+    rank_env_file: Path | None = None
+    """NAME=VALUE lines: variables of all ranks here, below those of their jobs."""
     peer_copies: bool = True
     """Give agents of a gang what it starts from, and get it from them before from the store.
 

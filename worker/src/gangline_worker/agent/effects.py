@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -78,6 +78,7 @@ class Parts:
     check_node: Callable[[], None]
     isolator: Isolator
     node: NodeInfo
+    rank_env: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +257,7 @@ class Effects:
             gpus=",".join(visible),
             token=ground.tokens[rank.rank],
             secrets=ground.secrets,
+            operators=self._parts.rank_env,
         )
         if ground.owner is not None:  # who has no name for the system, but needs one
             for name in ("USER", "LOGNAME"):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -17,6 +18,8 @@ from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_OF_NCCL = "NCCL_SOCKET_IFNAME"
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,12 @@ def rank_environment(
     gpus: str,
     token: str,
     secrets: Mapping[str, str],
+    operators: Mapping[str, str] = _NO_VARIABLES,
 ) -> dict[str, str]:
-    """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" on CPU slots."""
+    """All variables of one rank. `gpus` is its CUDA_VISIBLE_DEVICES, "" on CPU slots.
+
+    The job's own win over `operators`, and these over what the platform only suggests.
+    """
     spec = allocation.spec
     nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
@@ -76,6 +83,7 @@ def rank_environment(
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
         "XDG_CACHE_HOME": str(places.cache),
         "TORCHINDUCTOR_CACHE_DIR": str(places.cache / "torchinductor"),
+        **operators,
         **spec.env,
         **secrets,
         "RANK": str(assignment.first_rank + local_rank),
@@ -144,12 +152,15 @@ def network_variables(addresses: Iterable[str], own: str) -> dict[str, str]:
     """By which interface the ranks at these addresses meet; `own` is that of this node.
 
     Gloo would listen at what the machine's name resolves to, which on many is a loopback address
-    that no other machine reaches. NCCL finds its own way among several machines.
+    that no other machine reaches; NCCL would take the first interface that is no loopback, which
+    may be a bridge of containers. NCCL takes a name for a prefix, unless it follows a `=`.
     """
     if all(is_loopback(address) for address in addresses):
-        return dict.fromkeys(("NCCL_SOCKET_IFNAME", *_OF_TORCH), "lo")
+        return dict.fromkeys((_OF_NCCL, *_OF_TORCH), "lo")
     interface = _interface_of(own)
-    return {} if interface is None else dict.fromkeys(_OF_TORCH, interface)
+    if interface is None:
+        return {}
+    return {_OF_NCCL: f"={interface}", **dict.fromkeys(_OF_TORCH, interface)}
 
 
 def _interface_of(address: str) -> str | None:

@@ -15,6 +15,7 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
+from .addresses import check_addresses
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
@@ -157,6 +158,7 @@ class Preparer:
     def _prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
     ) -> GangGround:
+        check_addresses(allocation, assignment)
         spec = allocation.spec
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
         self.clear(key)
