@@ -12,6 +12,7 @@ FP32. A peak that a sheet does not state is left out.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -137,3 +138,105 @@ def _card(product: str) -> Card | None:
         return None
     text = f" {' '.join(words)} "
     return next((card for card in _CARDS if f" {card.product} " in text), None)
+
+
+def is_display_card(product: str, memory_gib: float) -> bool:
+    """Whether a GPU is there for a display, so that no node offers it."""
+    return memory_gib < DISPLAY_BELOW_GIB or bool(_DISPLAY_WORDS & {*_words(product)})
+
+
+def offered_name(product: str, memory_gib: float) -> str:
+    """The exact name by which a node offers a GPU.
+
+    `product` and `memory_gib` are what the driver says. A product that the table lacks, and one
+    with another memory, keeps the words of its name: `some-card-9000-20gb`.
+    """
+    card = _card(product)
+    size = None if card is None else _size(card, memory_gib)
+    if card is None or size is None:
+        words = [word for word in _words(product) if word not in _VENDOR_WORDS] or ["gpu"]
+        return f"{'-'.join(words)[:_LONGEST_SLUG].strip('-')}-{round(memory_gib)}gb"
+    return card.name if len(card.sizes_gb) == 1 else f"{card.name}-{size}gb"
+
+
+def exact_name(name: str) -> str:
+    """The exact name of a node's GPUs, which a cluster file may spell in another way.
+
+    A family without its memory stays one: nodes of earlier logs and of traces have `a100`.
+    """
+    return covered(name)[-1]
+
+
+@lru_cache(maxsize=4096)
+def covered(name: str) -> tuple[str, ...]:
+    """The exact names that a written name stands for, best first, the bare family last.
+
+    `a100` is every A100, `a100-80gb` and `A100_80GB` are one model. A name that the table lacks
+    stands for itself, in lower case.
+    """
+    return _COVERED.get(_key(name)) or (name.lower(),)
+
+
+def covered_by(names: Iterable[str]) -> tuple[str, ...]:
+    """All that these written names stand for, in their order, each once."""
+    return tuple(dict.fromkeys(exact for name in names for exact in covered(name)))
+
+
+def in_short(names: Iterable[str]) -> str:
+    """Exact names for a reader, with "or" between: a whole family by its own name."""
+    left, found = [*names], []
+    while left:
+        first = left[0]
+        whole = (
+            family
+            for family, members in _FAMILIES.items()
+            if first in members and {*members} <= {*left}
+        )
+        name = next(whole, first)
+        found.append(name)
+        gone = {first, *_FAMILIES.get(name, ())}
+        left = [other for other in left if other not in gone]
+    return " or ".join(found)
+
+
+def _size(card: Card, memory_gib: float) -> int | None:
+    """Its memory in GB as it is sold: the driver reports up to 15 % less."""
+    nearest = min(card.sizes_gb, key=lambda size: abs(size - memory_gib))
+    return nearest if 0.85 * nearest <= memory_gib <= 1.05 * nearest else None
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _families() -> dict[str, tuple[str, ...]]:
+    """Exact names by family, the widest family first."""
+    found: dict[str, tuple[str, ...]] = {}
+    every_rtx: dict[str, None] = {}
+    for card in _CARDS:
+        members = (card.name,)
+        if len(card.sizes_gb) > 1:
+            members = (*(f"{card.name}-{size}gb" for size in card.sizes_gb), card.name)
+            found[card.name] = members
+        if "rtx" in card.product.split():
+            every_rtx.update(dict.fromkeys(members))
+    return {"rtx": (*every_rtx, "rtx"), **found}
+
+
+def _spellings() -> dict[str, tuple[str, ...]]:
+    """Exact names by the letters and digits of each accepted spelling."""
+    found: dict[str, tuple[str, ...]] = {}
+    for card in _CARDS:
+        members = _FAMILIES.get(card.name, (card.name,))
+        names = [(card.name, members)]
+        for size in card.sizes_gb:
+            sized = f"{card.name}-{size}gb"
+            names.append((sized, (sized,) if len(members) > 1 else members))
+        for name, exact in names:
+            found[_key(name)] = exact
+            found.setdefault(_key(name.removeprefix("rtx-")), exact)
+    return found | {_key(family): members for family, members in _FAMILIES.items()}
+
+
+_FAMILIES = _families()
+_COVERED = _spellings()

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeVar
 
+from gangline_schemas.gpus import covered
 from gangline_schemas.job import TeamConfig
 
 Teams = Mapping[str, TeamConfig]
@@ -90,29 +92,51 @@ def walk(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
         stack += [(child, depth + 1) for child in below.get(name, ())]
 
 
-def type_limits(teams: Teams, team: str) -> dict[str, tuple[int | None, str]] | None:
-    """GPU models that the team may use: the most of each (None: no limit), and whose limit it is.
+@dataclass(frozen=True, slots=True)
+class TypeLimit:
+    """The most GPUs (None: no limit) that a team may hold of a name as it is written there."""
+
+    gpu_type: str
+    gpu_limit: int | None
+    team: str
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The exact models that count together against it."""
+        return covered(self.gpu_type)
+
+
+def type_limits(teams: Teams, team: str) -> dict[str, tuple[TypeLimit, ...]] | None:
+    """The limits of each exact GPU model that the team may use, its own first, then upwards.
 
     None when no team of its line names models: all are allowed.
     """
-    allowed: dict[str, tuple[int | None, str]] | None = None
+    allowed: dict[str, tuple[TypeLimit, ...]] | None = None
     for config in line(teams, team):
         if not config.gpu_types:
             continue
-        here = {item.gpu_type: (item.gpu_limit, config.team) for item in config.gpu_types}
+        here: dict[str, tuple[TypeLimit, ...]] = {}
+        for item in config.gpu_types:
+            limit = TypeLimit(item.gpu_type, item.gpu_limit, config.team)
+            for model in limit.models:
+                here[model] = (*here.get(model, ()), limit)
         if allowed is None:
             allowed = here
-            continue
-        allowed = {
-            name: _lower(limit, here[name]) for name, limit in allowed.items() if name in here
-        }
+        else:
+            allowed = {
+                model: limits + here[model] for model, limits in allowed.items() if model in here
+            }
     return allowed
 
 
-def _lower(one: tuple[int | None, str], other: tuple[int | None, str]) -> tuple[int | None, str]:
-    if other[0] is None or (one[0] is not None and one[0] <= other[0]):
-        return one
-    return other
+def lowest(limits: Iterable[TypeLimit]) -> TypeLimit:
+    """The limit with the fewest GPUs, the nearest team's of equals."""
+    return min(limits, key=lambda one: inf if one.gpu_limit is None else one.gpu_limit)
+
+
+def type_names(allowed: Mapping[str, tuple[TypeLimit, ...]]) -> str:
+    """The names of what a team may use as the nearest team writes them."""
+    return ", ".join(sorted({limits[0].gpu_type for limits in allowed.values()})) or "none"
 
 
 def owed(teams: Teams) -> dict[str, int]:
@@ -194,16 +218,19 @@ def _above_parent(tree: Teams, config: TeamConfig, parent: TeamConfig) -> Iterat
         return
     for item in config.gpu_types:
         name = item.gpu_type
-        if name not in allowed:
+        known = [allowed[model] for model in covered(name) if model in allowed]
+        if not known:
             yield TreeProblem(
                 config.team,
                 "gpu_types",
                 f"{name} is not among those of its parent '{parent.team}' "
-                f"({', '.join(sorted(allowed))}); drop it, or allow it to the parent first",
+                f"({type_names(allowed)}); drop it, or allow it to the parent first",
             )
             continue
-        limit, owner = allowed[name]
-        if limit is not None and item.gpu_limit is not None and item.gpu_limit > limit:
+        each = [*dict.fromkeys(map(lowest, known))]
+        limit, owner = sum(one.gpu_limit or 0 for one in each), each[0].team
+        bounded = all(one.gpu_limit is not None for one in each)
+        if bounded and item.gpu_limit is not None and item.gpu_limit > limit:
             yield TreeProblem(
                 config.team,
                 "gpu_types",

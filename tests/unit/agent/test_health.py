@@ -164,7 +164,7 @@ def test_a_lost_gpu_hides_no_other_and_keeps_its_node_away(
         (0, None, 79),
         (1, 61, None),
     ]
-    assert [(gpu.index, gpu.model, gpu.memory_gb) for gpu in find_gpus()] == [(1, "h100", 80)]
+    assert [(gpu.index, gpu.model, gpu.memory_gb) for gpu in find_gpus()] == [(1, "h100-80gb", 80)]
     unfit = unfit_for(NodeHealth(read_at=NOW, gpus=reading), FitnessLimits())
     assert unfit == ("GPU 0 has fallen off the bus",)
 
@@ -195,6 +195,29 @@ def test_a_node_whose_driver_does_not_work_is_none_of_cpus(
     else:
         with pytest.raises(DriverUnusable, match="GPUs cannot be used"):
             find_gpus()
+
+
+@pytest.mark.parametrize(
+    ("products", "offered"),
+    [
+        ([("NVIDIA GeForce GT 710", 2), ("NVIDIA A100-SXM4-40GB", 40)], [(1, "a100-40gb")]),
+        ([("Quadro P400", 2), ("NVIDIA T1000 8GB", 8)], []),
+    ],
+    ids=["beside a GPU", "display cards alone: a node of CPUs"],
+)
+def test_a_display_card_is_never_offered(
+    driver: Driver,
+    monkeypatch: pytest.MonkeyPatch,
+    products: list[tuple[str, int]],
+    offered: list[tuple[int, str]],
+):
+    def memory(index: int) -> SimpleNamespace:
+        return SimpleNamespace(total=products[index][1] << 30, used=0)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda index: products[index][0])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory)
+    assert [(gpu.index, gpu.model) for gpu in find_gpus()] == offered
 
 
 def test_nor_is_one_of_whose_gpus_none_answers(driver: Driver, monkeypatch: pytest.MonkeyPatch):

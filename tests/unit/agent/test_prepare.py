@@ -13,7 +13,7 @@ from gangline_schemas.checkpoint import code_key
 from gangline_storage.local import LocalStore
 from gangline_worker.agent import bundles
 from gangline_worker.agent.bundles import BadBundle, fetch_bundle, unpack
-from gangline_worker.agent.inventory import Labels, gpu_model, node_name, take_inventory
+from gangline_worker.agent.inventory import Labels, node_name, take_inventory
 from gangline_worker.agent.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.rendezvous_ports import PortBlock
 
@@ -130,13 +130,6 @@ def test_a_link_to_another_teams_secret_is_not_followed(tmp_path: Path):
 )
 def test_a_hostname_becomes_an_identifier(host: str, name: str):
     assert node_name(host) == name
-
-
-@pytest.mark.parametrize(
-    ("name", "model"), [("NVIDIA H100 80GB HBM3", "h100"), ("Tesla V100-SXM2-16GB", "v100")]
-)
-def test_gpu_models_are_named_as_in_job_files(name: str, model: str):
-    assert gpu_model(name) == model
 
 
 def test_slots_stand_in_for_gpus():

@@ -72,6 +72,12 @@ def allocate(drive: Drive[State], job_id: str, team: str, gpus: int) -> None:
         ),
         (
             "nlp",
+            {"gpus": 17, "gpu_type": "h100-80gb"},
+            {},
+            "would exceed quota: 17/16 h100 GPUs of team lab",
+        ),
+        (
+            "nlp",
             {"gpus": 17, "gpu_type": "h100"},
             {},
             "would exceed quota: 17/16 h100 GPUs of team lab",

@@ -8,8 +8,18 @@ import pytest
 from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
+from gangline_schemas.gpus import covered
 from gangline_schemas.job import TeamConfig
-from gangline_schemas.teams import line, owed, problems, rolled_up, tightest, type_limits, walk
+from gangline_schemas.teams import (
+    line,
+    lowest,
+    owed,
+    problems,
+    rolled_up,
+    tightest,
+    type_limits,
+    walk,
+)
 
 
 def tree(*entries: dict[str, Any]) -> dict[str, TeamConfig]:
@@ -182,6 +192,25 @@ def test_gpu_models_narrow_down_the_tree() -> None:
         {"team": "a", "parent": "mid", "gpu_types": {"h100": None, "a100": 2, "l4": 5}},
         {"team": "free"},
     )
-    assert type_limits(teams, "a") == {"h100": (8, "lab"), "a100": (2, "a"), "l4": (5, "a")}
+    found = {model: lowest(limits) for model, limits in (type_limits(teams, "a") or {}).items()}
+    assert {model: (limit.gpu_limit, limit.team) for model, limit in found.items()} == (
+        dict.fromkeys(covered("h100"), (8, "lab"))
+        | dict.fromkeys(covered("a100"), (2, "a"))
+        | {"l4": (5, "a")}
+    )
     assert type_limits(teams, "mid") == type_limits(teams, "lab")
     assert type_limits(teams, "free") is None
+
+
+def test_a_family_and_its_models_limit_each_other_down_the_tree() -> None:
+    parent = {"team": "lab", "gpu_types": {"a100": 8, "rtx4090": None}}
+    below = {"team": "a", "parent": "lab", "gpu_types": {"A100_80GB": 6, "rtx": 9}}
+    teams = tree(parent, below)
+    assert problems(teams.values()) == []
+    limits = type_limits(teams, "a") or {}
+    assert {model: [one.gpu_limit for one in found] for model, found in limits.items()} == {
+        "a100-80gb": [6, 8],
+        "rtx-4090": [9, None],
+    }
+    above = tree(parent, {"team": "a", "parent": "lab", "gpu_types": {"a100-80gb": 9}})
+    assert "9 of a100-80gb is above the 8 of team 'lab'" in str(problems(above.values())[0])

@@ -89,6 +89,42 @@ def test_only_models_that_the_team_may_use_and_so_many_of_them() -> None:
     assert dict(cluster.job("c").gang.models) == {"a100": 3}  # type: ignore[union-attr]
 
 
+def test_a_family_matches_its_models_and_a_model_itself_alone() -> None:
+    cluster = Cluster(
+        node("small", 4, model="a100-40gb"),
+        node("large", 2, model="a100-80gb"),
+        node("old", 2, model="RTX4090"),
+    )
+    cluster.submit("family", gpus=3, resources={"gpu_type": "a100"})
+    cluster.submit("exact", gpus=2, resources={"gpu_type": "A100_80GB"})
+    cluster.submit("spelled", gpus=2, resources={"gpu_type": "rtx-4090"})
+    cluster.submit("absent", gpus=1, resources={"gpu_type": ["h100", "a100-64gb"]})
+
+    models = {job_id: job.gang.models for job_id, job in cluster.state.jobs.items() if job.gang}
+    assert models == {
+        "family": (("a100-40gb", 3),),
+        "exact": (("a100-80gb", 2),),
+        "spelled": (("rtx-4090", 2),),
+    }
+    waiting = cluster.job("absent").waiting
+    assert waiting is not None
+    assert waiting.message.startswith("no node has GPUs of type h100 or a100-64gb; there are")
+
+
+def test_models_of_a_family_count_together_and_at_every_level() -> None:
+    cluster = Cluster(node("small", 8, model="a100-40gb"), node("large", 8, model="a100-80gb"))
+    configure(cluster, "lab", gpu_types={"a100": 6})
+    configure(cluster, "nlp", parent="lab", gpu_types={"a100-80gb": 4, "a100-40gb": 4})
+    configure(cluster, "cv", parent="lab", gpu_types=["a100"])
+    cluster.submit("a", gpus=3, resources={"gpu_type": "a100-80gb"})
+    assert started_jobs(cluster.submit("b", gpus=2, resources={"gpu_type": "a100-80gb"})) == []
+    cluster.cancel("b")
+    cluster.submit("c", gpus=2, resources={"gpu_type": "a100-40gb"})
+
+    assert started_jobs(cluster.submit("d", gpus=2, of_team="cv")) == []
+    assert started_jobs(cluster.submit("e", gpus=1, of_team="cv")) == ["e"]
+
+
 def test_a_team_whose_budget_is_spent_starts_nothing_until_there_is_room() -> None:
     cluster = tree(Cluster(node(gpus=8)))
     flip = {"team": "lab", "month": "2026-11", "spent_gpu_hours": 100, "gpu_hours_per_month": 90}

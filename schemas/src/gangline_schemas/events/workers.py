@@ -57,7 +57,7 @@ class GpuInfo(Model):
     """One GPU of a node, or one CPU slot that stands in for it."""
 
     index: GpuIndex
-    model: Name = Field(description="For example h100, or cpu for a slot.")
+    model: Name = Field(description="For example a100-80gb, or cpu for a slot.")
     memory_gb: Gigabytes
 
 

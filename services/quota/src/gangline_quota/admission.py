@@ -13,8 +13,16 @@ from __future__ import annotations
 from gangline_quota.state import EndedJob, State
 from gangline_schemas import gpu_time, trainer_batch
 from gangline_schemas.data_use import ApprovalRule, cannot_use
+from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobSpec, Resources
-from gangline_schemas.teams import line, rolled_up, tightest, type_limits
+from gangline_schemas.teams import (
+    line,
+    lowest,
+    rolled_up,
+    tightest,
+    type_limits,
+    type_names,
+)
 from gangline_schemas.unsupported import cannot_do
 
 
@@ -93,26 +101,26 @@ def _above_type_limits(state: State, spec: JobSpec) -> str | None:
     allowed = type_limits(state.teams, spec.team)
     if allowed is None:
         return None
-    need, may = needed(spec.resources), ", ".join(sorted(allowed)) or "none"
+    need, may = needed(spec.resources), type_names(allowed)
     if not spec.resources.gpu_type:
-        limits = [limit for limit, _ in allowed.values()]
-        total = sum(limit for limit in limits if limit is not None)
-        if None in limits or need <= total:
+        each = {lowest(limits) for limits in allowed.values()}
+        total = sum(limit.gpu_limit for limit in each if limit.gpu_limit is not None)
+        if any(limit.gpu_limit is None for limit in each) or need <= total:
             return None
         return (
             f"would exceed quota: {need}/{total} GPUs of all models that team {spec.team} may use "
             f"({may}){_elastic(spec)}"
         )
     wanted = dict.fromkeys(name.lower() for name in spec.resources.gpu_type)
-    usable = {name: allowed[name] for name in wanted if name in allowed}
+    usable = [lowest(allowed[model]) for model in covered_by(wanted) if model in allowed]
     if not usable:
         return f"team {spec.team} may not use {' or '.join(wanted)}; it may use {may}"
     most, name, owner = -1, "", ""
-    for one, (limit, whose) in usable.items():
-        if limit is None or need <= limit:
+    for limit in usable:
+        if limit.gpu_limit is None or need <= limit.gpu_limit:
             return None
-        if limit > most:
-            most, name, owner = limit, one, whose
+        if limit.gpu_limit > most:
+            most, name, owner = limit.gpu_limit, limit.gpu_type, limit.team
     return f"would exceed quota: {need}/{most} {name} GPUs of team {owner}{_elastic(spec)}"
 
 

@@ -17,6 +17,7 @@ from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobState
 
 _WITH_GANG = frozenset(
@@ -202,9 +203,10 @@ def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str,
         job = state.jobs.get(job_id)
         gang = job.gang if job is not None else None
         has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
-        accepted = job.spec.resources.gpu_type if job is not None else ()
-        of_models = ("", *(name.lower() for name in accepted if len(accepted) == 1))
+        accepted = covered_by(job.spec.resources.gpu_type) if job is not None else ()
         for node_id, gpus in held.nodes:
+            there = [model for model in accepted if (node_id, model) in free]
+            of_models = ("", *(there if len(there) == 1 else ()))
             for model in of_models if node_id in nodes else ():
                 free[node_id, model] -= max(0, gpus - has.get(node_id, 0))
     return free

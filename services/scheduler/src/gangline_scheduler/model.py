@@ -15,6 +15,7 @@ from gangline_schemas.events.scheduling import (
     Verdict,
 )
 from gangline_schemas.events.workers import NodeInfo, SampleRange
+from gangline_schemas.gpus import covered_by, exact_name
 from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
 
 NODE = "node"
@@ -293,7 +294,7 @@ def demand_of(spec: JobSpec) -> Demand:
     need, topology = spec.resources, spec.topology
     return Demand(
         gpus=need.gpus,
-        gpu_types=tuple(name.lower() for name in need.gpu_type),
+        gpu_types=covered_by(need.gpu_type),
         cpus_per_gpu=need.cpus_per_gpu,
         memory_per_gpu_gb=need.memory_per_gpu_gb,
         widest=topology.level if topology.mode == "required" else CLUSTER,
@@ -363,8 +364,8 @@ class Node:
 
     @property
     def gpu_models(self) -> tuple[tuple[int, str], ...]:
-        """Its GPUs as (index, model in lower case), by index."""
-        return tuple(sorted((gpu.index, gpu.model.lower()) for gpu in self.info.gpus))
+        """Its GPUs as (index, exact model), by index."""
+        return tuple(sorted((gpu.index, exact_name(gpu.model)) for gpu in self.info.gpus))
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:

@@ -39,6 +39,7 @@ from gangline_schemas.events.scheduling import (
     GpusHeld,
     JobStateChanged,
 )
+from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.questions import (
     AheadJob,
@@ -214,7 +215,7 @@ def _quota(state: State, job: Job) -> QuotaNumbers | None:
 
 
 def _gpus(state: State, job: Job, policy: Policy) -> GpuNumbers:
-    types = [name.lower() for name in job.spec.resources.gpu_type] or [""]
+    types = covered_by(job.spec.resources.gpu_type) or ("",)
     free = free_for(state, policy, job.job_id).free
     return GpuNumbers(
         wanted=job.gpus,

@@ -13,6 +13,7 @@ import structlog
 
 from gangline_schemas.events.workers import GpuInfo, GpuStatus, NodeInfo
 from gangline_schemas.features import RELEASE
+from gangline_schemas.gpus import is_display_card, offered_name
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ def node_name(hostname: str) -> str:
 
 
 def find_gpus() -> tuple[GpuInfo, ...]:
-    """The GPUs that answer NVML; () where there is no NVIDIA driver.
+    """The GPUs that answer NVML, without display cards; () where there are none.
 
     Raises:
         DriverUnusable: there is one, and it or no GPU of it works.
@@ -62,31 +63,28 @@ def find_gpus() -> tuple[GpuInfo, ...]:
         }:
             return ()
         raise _unusable(str(error)) from error
-    found = []
+    found, displays = [], 0
     for index in range(count):
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            name = pynvml.nvmlDeviceGetName(handle)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            name = str(pynvml.nvmlDeviceGetName(handle))
+            memory_gib = pynvml.nvmlDeviceGetMemoryInfo(handle).total / _GIB
         except pynvml.NVMLError as error:  # its health tells the same, and the node does not join
             log.warning("gpu.not_offered", index=index, error=str(error))
             continue
-        found.append(
-            GpuInfo(index=index, model=gpu_model(str(name)), memory_gb=memory.total / _GIB)
-        )
-    if count and not found:
-        raise _unusable(f"none of {count} GPUs answers")
+        if is_display_card(name, memory_gib):
+            log.info("gpu.display_card", index=index, name=name, memory_gib=round(memory_gib, 1))
+            displays += 1
+            continue
+        model = offered_name(name, memory_gib)
+        found.append(GpuInfo(index=index, model=model, memory_gb=memory_gib))
+    if count > displays and not found:
+        raise _unusable(f"none of {count - displays} GPUs answers")
     return tuple(found)
 
 
 def _unusable(why: str) -> DriverUnusable:
     return DriverUnusable(f"GPUs cannot be used ({why}): mend the driver, or set GANGLINE_SLOTS")
-
-
-def gpu_model(name: str) -> str:
-    """NVML's product name as job files say it: "NVIDIA H100 80GB HBM3" is h100."""
-    words = re.sub(r"nvidia|geforce|tesla|quadro", "", name.lower()).replace("-", " ").split()
-    return words[0] if words else "gpu"
 
 
 def gpu_statuses(indexes: tuple[int, ...]) -> tuple[GpuStatus, ...]:

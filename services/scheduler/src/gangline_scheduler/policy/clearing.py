@@ -101,8 +101,10 @@ class _Clearings:
             clearing = self._try(found[1]) if found is not None else None
             if clearing is not None:
                 yield clearing
+        there = {"", *base.free.models()}
         for model in models(demand):
-            self._gains[model] = self._gains_of(model)
+            if model in there:
+                self._gains[model] = self._gains_of(model)
         nodes = [node for node in base.free.nodes() if node.node_id not in demand.never]
         for level in (AT_NODE, *(number for number, _ in reached(demand, base.levels))):
             yield from self._at_level(nodes, level)

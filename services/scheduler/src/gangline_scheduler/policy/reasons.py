@@ -22,6 +22,7 @@ from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.victims import leaving, owed, promised
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
+from gangline_schemas.gpus import in_short
 
 Code = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
 LATER = "other jobs come first in the fair-share order; `gangline queue` shows it"
@@ -97,7 +98,7 @@ class Explainer:
 
     def _models(self, job: Job, demand: Demand) -> Reason:
         """The team may have more GPUs, but none of the models that it could use."""
-        wanted = " or ".join(demand.gpu_types) or "any model"
+        wanted = in_short(demand.gpu_types) or "any model"
         held = ", ".join(
             f"{count} {model}"
             for (team, model), count in sorted(self._state.used_models.items())
@@ -146,7 +147,7 @@ class Explainer:
         need = f"needs {_gpus(demand.gpus)}"
         there = empty.models()
         if demand.gpu_types and there and not {*demand.gpu_types} & {*there}:
-            wanted = " or ".join(demand.gpu_types)
+            wanted = in_short(demand.gpu_types)
             return Reason(
                 "gpu_type",
                 f"no node has GPUs of type {wanted}; there are {', '.join(there)}; "

@@ -20,7 +20,7 @@ from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import examples
 from gangline_scheduler.state import State
 from gangline_schemas.job import TeamConfig
-from gangline_schemas.teams import line, type_limits
+from gangline_schemas.teams import TypeLimit, line, type_limits
 
 STUCK = frozenset({"shape", "gpu_type"})
 """Reasons of jobs whose start cannot be foretold: no nodes that are there could hold them."""
@@ -37,7 +37,7 @@ class Ceilings:
         self._at_start = state
         self._owed: dict[str, list[Job]] | None = None
         self._holdable: dict[str, bool] = {}
-        self._types: dict[str, dict[str, tuple[int | None, str]] | None] = {}
+        self._types: dict[str, dict[str, tuple[TypeLimit, ...]] | None] = {}
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
 
     def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
@@ -143,14 +143,10 @@ class Ceilings:
     def _names(self, team: str) -> set[str]:
         return {config.team for config in self._line(team)}
 
-    def _allowed(self, team: str) -> dict[str, tuple[int | None, str]] | None:
+    def _allowed(self, team: str) -> dict[str, tuple[TypeLimit, ...]] | None:
         if team not in self._types:
             limits = type_limits({config.team: config for config in self._line(team)}, team)
-            self._types[team] = (
-                None
-                if limits is None
-                else {name.lower(): limit for name, limit in sorted(limits.items())}
-            )
+            self._types[team] = None if limits is None else dict(sorted(limits.items()))
         return self._types[team]
 
 
@@ -160,13 +156,13 @@ def _up_to(gpus: int, jobs: Iterable[Job]) -> Iterable[Job]:
 
 
 def _of_models(
-    state: State, demand: Demand, allowed: Mapping[str, tuple[int | None, str]]
+    state: State, demand: Demand, allowed: Mapping[str, tuple[TypeLimit, ...]]
 ) -> Demand | None:
     """Only models of which the teams of the line may hold so many more."""
     fewest = demand.fewest or demand.gpus
     rooms = {
-        model: demand.gpus if limit is None else limit - state.used_models.get((owner, model), 0)
-        for model, (limit, owner) in allowed.items()
+        model: min(_left(state, limit, demand.gpus) for limit in limits)
+        for model, limits in allowed.items()
         if not demand.gpu_types or model in demand.gpu_types
     }
     wanted = demand.gpu_types or tuple(rooms)
@@ -175,3 +171,11 @@ def _of_models(
         return None
     most = min(rooms[model] for model in models)
     return replace(demand.at_most(most), gpu_types=models)
+
+
+def _left(state: State, limit: TypeLimit, wanted: int) -> int:
+    """GPUs of the wanted ones that its team may take now of what the limit counts."""
+    if limit.gpu_limit is None:
+        return wanted
+    used = sum(state.used_models.get((limit.team, model), 0) for model in limit.models)
+    return limit.gpu_limit - used
