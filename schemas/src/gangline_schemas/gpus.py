@@ -214,7 +214,7 @@ def _families() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     every_rtx: dict[str, None] = {}
     for card in _CARDS:
-        members = (card.name,)
+        members: tuple[str, ...] = (card.name,)
         if len(card.sizes_gb) > 1:
             members = (*(f"{card.name}-{size}gb" for size in card.sizes_gb), card.name)
             found[card.name] = members
