@@ -30,6 +30,7 @@ from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.defragment import defragment, moves_left
 from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.growing import claim
+from gangline_scheduler.policy.order import Listed
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.potential import not_better
 from gangline_scheduler.policy.preemption import preempt, urgent
@@ -105,13 +106,20 @@ def _first_room(scene: Scene, failed: set[str]) -> Room | None:
 
 
 def _candidates(scene: Scene) -> Iterator[Job]:
-    """The first of each group that qualifies, those with a claim first, in the policy's order."""
+    """The first of each group that qualifies, those with a claim first, in the policy's order.
+
+    Of an order that is one list, its first job alone: those behind it would stop gangs whose GPUs
+    it waits for.
+    """
     state, order = scene.state, scene.policy.order
-    heads = [
+    firsts = [
         job
         for places in state.queue.groups().values()
-        if (job := _first(scene, places)) is not None and _qualifies(scene, job)
+        if (job := _first(scene, places)) is not None
     ]
+    if isinstance(order, Listed) and firsts:
+        firsts = [min(firsts, key=lambda job: order.rank(job, state, scene.now))]
+    heads = [job for job in firsts if _qualifies(scene, job)]
     yield from sorted(
         heads, key=lambda job: (not _has_a_claim(scene, job), order.rank(job, state, scene.now))
     )
