@@ -31,6 +31,7 @@ from scheduler_scene import quantile  # noqa: E402
 from year_services import SERVICES  # noqa: E402
 from year_work import (  # noqa: E402
     MONTH_DAYS,
+    REPORTS,
     RUNS_A_DAY,
     YEAR_DAYS,
     Service,
@@ -50,8 +51,6 @@ from gangline_service.deciding import settle_collector  # noqa: E402
 BUILD_TIMEOUT_S = 3600.0
 FIRST = 1_000_000
 """The seq of the last event before the snapshot."""
-REPORTS = frozenset({"report"})
-"""Ranks' reports are most inputs and the cheapest: they would only flatter the figures."""
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 10,000 GPUs on 1,250 nodes, 500 gangs at once that hold all of them, 5,000 runs a day, a save each
 ten minutes; each day 8 nodes fail for good, and machines with new names take their places. Of 20
-runs 16 take 4 GPUs for 2 hours, 3 take 32 for a day, 1 takes 176 for a week; 1 of 10 saves nothing.
+runs 16 take 4 GPUs for 2 hours, 3 take 32 for a day, 1 takes 176 for a week; 1 of 11 saves nothing.
 
 An ended run is folded by what it leaves behind, not by all that was said of it: of its saves only
 those that are still kept, of its ranks' reports none. So a run is 2 to 11 events.
@@ -50,6 +50,8 @@ MONTH_DAYS, YEAR_DAYS = 32, 365
 PENDING = 1_500
 """Runs that wait."""
 TEAMS = tuple(f"team-{number:02d}" for number in range(20))
+REPORTS = frozenset({"report"})
+"""Ranks' reports are most inputs and the cheapest: they would only flatter the figures."""
 MIX = (*((4, 2.0),) * 16, *((32, 24.0),) * 3, (176, 168.0))
 
 
@@ -68,7 +70,7 @@ class Run:
 
     @property
     def saved(self) -> bool:
-        return self.number % 10 != 9
+        return self.number % 11 != 10
 
     @property
     def saves(self) -> int:
@@ -202,7 +204,7 @@ class Service:
     runs_a_day: int = RUNS_A_DAY
     remembers: int = MONTH_DAYS
     newest: int = 0
-    thinned: int = 10
+    thinned: int = 20
     whole: bool = False
     checks: bool = True
     now: datetime = START
@@ -260,7 +262,8 @@ class Service:
         decisions = self.decider.decide(self.state, item, self.now)
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
-        broken = self.decider.check(self.state) if self.checks else []
+        checked = self.checks and kind not in REPORTS
+        broken = self.decider.check(self.state) if checked else []
         self.cycles[kind].append((time.thread_time() - began_s) * 1e3)
         assert not broken, broken[0]
         events = [decision.event for decision in decisions]
