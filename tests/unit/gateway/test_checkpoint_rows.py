@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from gangline_gateway.checkpoint_rows import Rows, after, of_ended, of_gang
+from gangline_gateway.checkpoint_rows import (
+    ENDED_ROWS_KEPT,
+    Rows,
+    after,
+    of_ended,
+    of_gang,
+)
 from gangline_gateway.present import checkpoint
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
@@ -82,3 +89,13 @@ def test_a_record_that_comes_twice_counts_once() -> None:
 def test_a_job_that_has_ended_lies_on_no_node() -> None:
     rows = saved(committed(saved((), 10), 10), 20)
     assert tiers(of_ended(rows)) == {10: "committed: store"}
+
+
+def test_of_an_ended_job_those_that_stand_and_the_newest_of_the_others_are_kept() -> None:
+    rows: Rows = ()
+    for step in range(1, 301):
+        rows = committed(rows, step)
+    deleted = tuple(row if row.step in {5, 300} else replace(row, status="deleted") for row in rows)
+    steps = [row.step for row in of_ended(deleted)]
+    assert steps == [5, *range(202, 301)]
+    assert len(steps) == ENDED_ROWS_KEPT

@@ -16,6 +16,8 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import CheckpointRef
 
 ROWS_KEPT = 1000
+ENDED_ROWS_KEPT = 100
+"""Of a job that has ended: history has all, and thousands of such jobs are in the view."""
 ON_NODES = 2
 """So many of a job's newest checkpoints its agents keep on their disks."""
 
@@ -48,8 +50,15 @@ def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
 
 
 def of_ended(rows: Rows) -> Rows:
-    """The rows of a job that is over: its nodes keep nothing."""
-    return tuple(replace(row, on_nodes=False) for row in rows if row.status != "saved")
+    """The rows of a job that is over: those that stand, and the newest of the others.
+
+    Its nodes keep nothing.
+    """
+    stored = [replace(row, on_nodes=False) for row in rows if row.status != "saved"]
+    gone = [_place(row) for row in stored if row.status != "committed"]
+    room = max(0, ENDED_ROWS_KEPT - (len(stored) - len(gone)))
+    dropped = frozenset(gone[: max(0, len(gone) - room)])
+    return tuple(row for row in stored if row.status == "committed" or _place(row) not in dropped)
 
 
 def _saved(rows: Rows, event: CheckpointSaved, at: datetime) -> Rows:
