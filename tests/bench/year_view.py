@@ -46,7 +46,9 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeCordoned,
 )
-from gangline_schemas.job import JobState
+from gangline_schemas.job import JobState, Retention
+
+LATEST = Retention().latest
 
 
 @dataclass(slots=True)
@@ -97,11 +99,21 @@ class GatewayYear(Service):
     def end_run(self, run: Run) -> None:
         job_id = run.job_id
         saves = min(run.saves, ROWS_KEPT) if self.whole else 3
-        self.fold(
-            JobQueued(job_id=job_id, spec=run.spec, user="ann", submitted_at=self.now),
-            *(committed(point) for point in run.checkpoints(saves)),
-            ended(job_id, 1, self.now)[1],
-        )
+        points = list(run.checkpoints(saves))
+        self.fold(JobQueued(job_id=job_id, spec=run.spec, user="ann", submitted_at=self.now))
+        for at, point in enumerate(points):
+            self.fold(committed(point))
+            if at >= LATEST:
+                old = points[at - LATEST]
+                self.fold(
+                    CheckpointDeleted(
+                        job_id=job_id,
+                        attempt=old.attempt,
+                        step=old.step,
+                        reason="newer checkpoints replace it",
+                    )
+                )
+        self.fold(ended(job_id, 1, self.now)[1])
 
     def lose_node(self, node_id: str) -> None:
         left = NodeCordoned(node_id=node_id, incarnation="i", reason="leaving")
