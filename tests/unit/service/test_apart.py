@@ -19,20 +19,23 @@ def children() -> set[str]:
 
 
 def test_it_is_done_in_another_process_and_leaves_none_behind() -> None:
+    before = children()
     assert int(apart(lambda: str(os.getpid()).encode(), 30)) != os.getpid()
     assert apart(lambda: b"x" * 3_000_000, 30) == b"x" * 3_000_000
     assert apart(bytes, 30) == b""
-    assert children() == set()
+    assert children() <= before
 
 
 def test_work_that_takes_too_long_is_ended() -> None:
+    before = children()
+
     def endless() -> bytes:
         while True:
             time.sleep(0.01)
 
     with pytest.raises(TookTooLong, match="took too long"):
         apart(endless, 0.2)
-    assert children() == set()
+    assert children() <= before
 
 
 def test_what_it_raises_is_named_without_its_text() -> None:

@@ -149,6 +149,8 @@ class Trainer:
         self._peak: Peak | None = None  # of rank 0, which reports for all
         if world.rank == 0:
             self._peak = peak_of(world.device, compute_dtype(config, world.device))
+            if self._peak.measured:
+                say("mfu is of a measured peak: no data sheet's is known for this device")
         self._saved: int | None = None  # the last step that was saved, or is being saved
         self._ended = time.perf_counter()  # the last step
 
@@ -338,7 +340,6 @@ class Trainer:
                     f"step {self.step}/{self.config.steps} loss {summary.loss:.4f} "
                     f"lr {result.lr:.2e} grad_norm {result.grad_norm:.3f} "
                     f"{tokens_per_s:,.0f} tokens/s mfu {metrics['mfu']:.1%}"
-                    f"{' of a measured peak' if self._peak.measured else ''}"
                 )
         report(metrics, self.step)
 
