@@ -34,7 +34,6 @@ QUERIES_AT_ONCE = 4
 WAITING = 8
 QUERIES_PER_USER = 4
 _WAIT_S = 10.0
-MAX_EVENTS = 1000
 TABLES = frozenset({"steps", "logs"})
 
 
