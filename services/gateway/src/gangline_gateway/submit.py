@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import heard, job_ids, present
@@ -123,9 +124,10 @@ def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> RunRow | None:
     """The same job, which ended so long ago that only history has it; None: history has not."""
     try:
         row = gate.past.ask(lambda questions: questions.history.run(job_id, frozenset({spec.team})))
-    except ProblemError:
+        same = row is not None and JobSpec.decode(row.spec).digest() == spec.digest()
+    except (ProblemError, ValidationError):  # a rejected job's row holds no spec
         return None
-    return row if row is not None and JobSpec.decode(row.spec).digest() == spec.digest() else None
+    return row if same else None
 
 
 def _same(gate: Gate, known: LiveJob, spec: JobSpec) -> JobDetails:
