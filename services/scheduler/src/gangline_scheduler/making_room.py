@@ -108,18 +108,17 @@ def _first_room(scene: Scene, failed: set[str]) -> Room | None:
 def _candidates(scene: Scene) -> Iterator[Job]:
     """The first of each group that qualifies, those with a claim first, in the policy's order.
 
-    Of an order that is one list, its first job alone: those behind it would stop gangs whose GPUs
-    it waits for.
+    Of an order that is one list, the first that qualifies alone: those behind it would stop gangs
+    whose GPUs it waits for.
     """
     state, order = scene.state, scene.policy.order
-    firsts = [
+    heads = [
         job
         for places in state.queue.groups().values()
-        if (job := _first(scene, places)) is not None
+        if (job := _first(scene, places)) is not None and _qualifies(scene, job)
     ]
-    if isinstance(order, Listed) and firsts:
-        firsts = [min(firsts, key=lambda job: order.rank(job, state, scene.now))]
-    heads = [job for job in firsts if _qualifies(scene, job)]
+    if isinstance(order, Listed) and heads:
+        heads = [min(heads, key=lambda job: order.rank(job, state, scene.now))]
     yield from sorted(
         heads, key=lambda job: (not _has_a_claim(scene, job), order.rank(job, state, scene.now))
     )
