@@ -9,7 +9,8 @@ from typing import Literal
 from decider_run import START, DeciderRun
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.model import Verified
-from gangline_checkpoints.state import CheckpointState, fingerprint
+from gangline_checkpoints.snapshot import fingerprint
+from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import (
     RankManifest,

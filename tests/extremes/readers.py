@@ -16,21 +16,17 @@ from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recallin
 from gangline_bus.ports import Record
 from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints import snapshot as checkpoints_snapshot
-from gangline_checkpoints import state as checkpoints_state
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.model import Delete, Removed, Scrub, Scrubbed, Verified
 from gangline_faults import snapshot as faults_snapshot
-from gangline_faults import state as faults_state
 from gangline_faults.decide import FaultDecider
 from gangline_gateway import heard, present
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
 from gangline_quota import snapshot as quota_snapshot
-from gangline_quota import state as quota_state
 from gangline_quota.decide import Quota
 from gangline_scheduler import snapshot as scheduler_snapshot
-from gangline_scheduler import state as scheduler_state
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
@@ -62,10 +58,10 @@ def deciders() -> dict[str, Decider[Any]]:
 
 
 FINGERPRINTS = {
-    "quota": quota_state.fingerprint,
-    "scheduler": scheduler_state.fingerprint,
-    "faults": faults_state.fingerprint,
-    "checkpoints": checkpoints_state.fingerprint,
+    "quota": quota_snapshot.fingerprint,
+    "scheduler": scheduler_snapshot.fingerprint,
+    "faults": faults_snapshot.fingerprint,
+    "checkpoints": checkpoints_snapshot.fingerprint,
 }
 
 

@@ -24,9 +24,7 @@ from gangline_checkpoints import perform
 from gangline_checkpoints import snapshot as checkpoints_snapshot
 from gangline_checkpoints import state as checkpoints_state
 from gangline_faults import snapshot as faults_snapshot
-from gangline_faults import state as faults_state
 from gangline_quota import snapshot as quota_snapshot
-from gangline_quota import state as quota_state
 from gangline_scheduler import invariants
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler import state as scheduler_state
@@ -118,19 +116,22 @@ class World:
             pause=lambda seconds: None,
         )
         return [
-            (Service("quota", parts.quota, quota_state.fingerprint, quota_snapshot.codec), "a"),
+            (Service("quota", parts.quota, quota_snapshot.fingerprint, quota_snapshot.codec), "a"),
             (
                 Service(
                     "scheduler",
                     parts.scheduler,
-                    scheduler_state.fingerprint,
+                    scheduler_snapshot.fingerprint,
                     partial(scheduler_snapshot.codec, parts.scheduler().initial),
                 ),
                 "ab",
             ),
             (
                 Service(
-                    "fault-manager", parts.faults, faults_state.fingerprint, faults_snapshot.codec
+                    "fault-manager",
+                    parts.faults,
+                    faults_snapshot.fingerprint,
+                    faults_snapshot.codec,
                 ),
                 "a",
             ),
@@ -138,7 +139,7 @@ class World:
                 Service(
                     "checkpoint-service",
                     parts.checkpoints,
-                    checkpoints_state.fingerprint,
+                    checkpoints_snapshot.fingerprint,
                     checkpoints_snapshot.codec,
                     performer,
                 ),

@@ -9,8 +9,7 @@ from gangline_scheduler.config import SchedulerSettings
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.invariants import consistent, violations
 from gangline_scheduler.searches import Searches
-from gangline_scheduler.snapshot import codec
-from gangline_scheduler.state import fingerprint
+from gangline_scheduler.snapshot import codec, fingerprint
 from gangline_schemas.base import Event
 
 

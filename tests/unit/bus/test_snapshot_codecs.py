@@ -14,15 +14,15 @@ from gangline_bus.ports import Record
 from gangline_bus.snapshot import SnapshotCodec, SnapshotHeader, pack, unpack
 from gangline_checkpoints import snapshot as checkpoints_snapshot
 from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.state import fingerprint as checkpoints_fingerprint
+from gangline_checkpoints.snapshot import fingerprint as checkpoints_fingerprint
 from gangline_faults import snapshot as faults_snapshot
 from gangline_faults.decide import FaultDecider
-from gangline_faults.state import fingerprint as faults_fingerprint
+from gangline_faults.snapshot import fingerprint as faults_fingerprint
 from gangline_quota import snapshot as quota_snapshot
-from gangline_quota.state import fingerprint as quota_fingerprint
+from gangline_quota.snapshot import fingerprint as quota_fingerprint
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.state import fingerprint as scheduler_fingerprint
+from gangline_scheduler.snapshot import fingerprint as scheduler_fingerprint
 from gangline_schemas.catalog import Topic
 from gangsim.draw import draw
 from gangsim.parts import Parts

@@ -21,8 +21,8 @@ from decider_run import DeciderRun
 from gangline_checkpoints import references
 from gangline_checkpoints.invariants import log_violations
 from gangline_checkpoints.model import Corrupt, Delete, Removed, Scrub, Scrubbed, StepId, Verified
-from gangline_checkpoints.snapshot import codec
-from gangline_checkpoints.state import CheckpointState, fingerprint
+from gangline_checkpoints.snapshot import codec, fingerprint
+from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     AttemptNoted,
     CheckpointAbandoned,

@@ -9,8 +9,8 @@ from decider_run import DeciderRun
 from gangline_checkpoints.decide import CheckpointDecider
 from gangline_checkpoints.model import Away, Corrupt, Scrubbed, StepId
 from gangline_checkpoints.policy.scrubbing import AWAY_S, Scrubbing
-from gangline_checkpoints.snapshot import codec
-from gangline_checkpoints.state import CheckpointState, fingerprint
+from gangline_checkpoints.snapshot import codec, fingerprint
+from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,

@@ -22,8 +22,8 @@ from checkpoint_scene import (
 from decider_run import DeciderRun
 from gangline_checkpoints import archive
 from gangline_checkpoints.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
-from gangline_checkpoints.snapshot import codec
-from gangline_checkpoints.state import CheckpointState, fingerprint
+from gangline_checkpoints.snapshot import codec, fingerprint
+from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointDeleted,

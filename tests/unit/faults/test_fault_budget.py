@@ -11,7 +11,8 @@ from fault_scene import allocated, committed, exited, fault_run, joined, moved, 
 from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.state import FaultState, fingerprint
+from gangline_faults.snapshot import fingerprint
+from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import GangFailed, JobProgressed
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import RestartPolicy

@@ -12,7 +12,8 @@ from fault_scene import allocated, exited, joined
 from gangline_faults.decide import FaultDecider
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.trends import TrendLimits
-from gangline_faults.state import FaultState, fingerprint
+from gangline_faults.snapshot import fingerprint
+from gangline_faults.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
 from gangline_schemas.events.scheduling import NodeCordoned

@@ -14,7 +14,8 @@ from gangline_faults.notices import TROUBLES_LIMIT
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.stragglers import MOST_SCORE
 from gangline_faults.policy.timing import Timing
-from gangline_faults.state import FaultState, fingerprint
+from gangline_faults.snapshot import fingerprint
+from gangline_faults.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangTroubled, NodeDistrusted, WorkerStraggling
 from gangline_schemas.events.workers import (

@@ -8,7 +8,8 @@ import pytest
 
 from builders_deciding import Drive, every, spec
 from gangline_quota.decide import Quota
-from gangline_quota.state import State, fingerprint
+from gangline_quota.snapshot import fingerprint
+from gangline_quota.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamBudgetChanged
 from gangline_schemas.events.requests import (

@@ -11,7 +11,7 @@ from builders_deciding import every, only
 from builders_scheduler import Cluster, node, started_jobs, states
 from gangline_scheduler.invariants import consistent, violations
 from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import fingerprint
+from gangline_scheduler.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,

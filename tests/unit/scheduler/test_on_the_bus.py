@@ -16,10 +16,11 @@ from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.app import publish_teams
 from gangline_quota.decide import Quota
+from gangline_quota.snapshot import fingerprint as quota_fingerprint
 from gangline_quota.state import State as QuotaState
-from gangline_quota.state import fingerprint as quota_fingerprint
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.state import State, fingerprint
+from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope

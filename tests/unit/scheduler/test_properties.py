@@ -15,7 +15,7 @@ from builders_deciding import every, team
 from builders_scheduler import TERMINAL, Cluster, node
 from gangline_bus.decision import Tick
 from gangline_scheduler.invariants import consistent
-from gangline_scheduler.state import fingerprint
+from gangline_scheduler.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,

@@ -13,7 +13,7 @@ from builders_scheduler import Cluster, node
 from gangline_scheduler import forecast, questions
 from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import fingerprint
+from gangline_scheduler.snapshot import fingerprint
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, GpusHeld, JobWaiting
 from gangline_schemas.job import JobSpec

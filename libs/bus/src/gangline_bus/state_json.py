@@ -43,6 +43,7 @@ class DataclassCodec(Generic[StateT]):
     """Implements `SnapshotCodec` for the states that `initial` begins.
 
     `left_out` are the fields that are derived or soft; `rebuild` fills what is derived, in place.
+    `derived` names what of it the fingerprint covers beside the facts.
     `mutable` says how to copy the values of a field that later events change in place.
     `converters` lead from a version to the next one (docs/guides/upgrades.md).
     """
@@ -55,12 +56,14 @@ class DataclassCodec(Generic[StateT]):
         converters: Mapping[int, Converter] | None = None,
         left_out: Iterable[str] = (),
         rebuild: Callable[[StateT], None] = lambda _: None,
+        derived: Callable[[StateT], Iterable[str]] = lambda _: (),
         mutable: Mapping[str, Callable[[Any], Any]] | None = None,
     ) -> None:
         self.version = version
         self._converters = dict(converters or {})
         self._initial = initial
         self._rebuild = rebuild
+        self._derived = derived
         self._mutable = dict(mutable or {})
         hints = get_type_hints(type(initial()), include_extras=True)
         absent = frozenset(left_out)
@@ -87,6 +90,19 @@ class DataclassCodec(Generic[StateT]):
         for name, field in self._fields.items():
             for part in field.write(facts[name]):
                 yield b"%s %s\n" % (name.encode(), part)
+
+    def fingerprint(self, state: StateT) -> str:
+        """sha256 in hex of all facts, in their order, and of `derived`.
+
+        Equal for a replay of the same log and for a state that a snapshot holds.
+        """
+        digest = hashlib.sha256()
+        for name, field in self._fields.items():
+            for part in field.write(getattr(state, name)):
+                digest.update(b"%s %s\n" % (name.encode(), part))
+        for line in self._derived(state):
+            digest.update(line.encode() + b"\n")
+        return digest.hexdigest()
 
     @cached_property
     def form(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.model import Job
@@ -28,3 +29,13 @@ def _copy(job: Job) -> Job:
         deleting=dict(job.deleting),
         closed=dict(job.closed),
     )
+
+
+@cache
+def _codec() -> DataclassCodec[CheckpointState]:
+    return codec()
+
+
+def fingerprint(state: CheckpointState) -> str:
+    """sha256 in hex over the state: equal for a replay of the same log."""
+    return _codec().fingerprint(state)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -116,65 +114,3 @@ class CheckpointState:
             if run != but_for:
                 found.setdefault(owner, set()).add(StepId(attempt, step))
         return found
-
-
-def fingerprint(state: CheckpointState) -> str:
-    """sha256 over the state: equal for a replay of the same log."""
-    content = {
-        "jobs": {job_id: _job(job) for job_id, job in state.jobs.items()},
-        "active": sorted(state.active),
-        "ending": [[job_id, at.isoformat()] for job_id, at in state.ending.items()],
-        "archive": [[job_id, line.decode()] for job_id, line in state.archive.items()],
-        "ended": [[job_id, at.isoformat()] for job_id, at in state.ended.items()],
-        "round": state.round,
-        "working": list(state.working),
-        "scrubbing": None
-        if state.scrubbing is None
-        else [state.scrubbing.job_id, *state.scrubbing.id],
-        "right": [[*place, at.isoformat()] for place, at in state.right.items()],
-        "scrubbed": [_iso(state.scrubbed_at), state.scrub_away],
-        "trying": sorted(state.trying.items()),
-        "failures": [state.failures.count, state.failures.gpu_hours],
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()
-
-
-def _job(job: Job) -> list[object]:
-    return [
-        [job.attempt, job.world_size, job.prefix, job.live, job.final, job.keep.data()],
-        job.full_every,
-        None if job.resume is None else job.resume.data(),
-        [None if job.restored is None else job.restored.data(), job.known],
-        [_iso(job.ended_at), _iso(job.allocated_at)],
-        [job.saves, job.failures.count, job.failures.gpu_hours, job.advised_s],
-        [
-            [
-                *step_id,
-                opened.opened_at.isoformat(),
-                sorted(opened.places.items()),
-                [opened.saved, opened.written],
-            ]
-            for step_id, opened in sorted(job.open.items())
-        ],
-        [
-            [
-                *kept.id,
-                kept.healthy,
-                kept.promoted,
-                kept.pinned,
-                dict(sorted(kept.metrics.items())),
-                kept.refers,
-            ]
-            for kept in job.kept
-        ],
-        [job.spec is not None, job.succeeded, job.unasked, job.asked],
-        None if job.validates is None else job.validates.data(),
-        [job.verifying, job.verify_tries],
-        [[*step_id, tries] for step_id, tries in sorted(job.deleting.items())],
-        [[*step_id, ranks] for step_id, ranks in job.closed.items()],
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from gangline_bus.state_json import DataclassCodec
 from gangline_faults.state import FaultState
@@ -19,3 +20,13 @@ def codec() -> DataclassCodec[FaultState]:
         left_out={"listening"},
         mutable={"nodes": replace, "gangs": replace},
     )
+
+
+@cache
+def _codec() -> DataclassCodec[FaultState]:
+    return codec()
+
+
+def fingerprint(state: FaultState) -> str:
+    """sha256 in hex over the state: equal for a replay of the same log."""
+    return _codec().fingerprint(state)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gangline_faults.model import (
@@ -304,58 +302,3 @@ def _flag(state: FaultState, event: JobFlagged) -> None:
     state.flags[event.job_id] = (*known, flag_of(event))
     while len(state.flags) > FLAGGED_JOBS:
         del state.flags[next(iter(state.flags))]
-
-
-def fingerprint(state: FaultState) -> str:
-    """sha256 over the hard state: equal for a replay of the same log."""
-    content = {
-        "nodes": {
-            node_id: [node.incarnation, node.health.value, list(node.past)]
-            for node_id, node in state.nodes.items()
-        },
-        "gangs": {
-            job_id: [
-                gang.attempt,
-                list(gang.nodes),
-                list(gang.incarnations),
-                gang.restart.data(),
-                [gang.team, gang.world_size, gang.resume_step, str(gang.since)],
-                None if gang.noted is None else _noted(gang.noted),
-                gang.failed,
-                [gang.troubles, gang.straggling, str(gang.drained)],
-            ]
-            for job_id, gang in state.gangs.items()
-        },
-        "attempts": state.attempts,
-        "histories": {job_id: asdict(history) for job_id, history in state.histories.items()},
-        "blames": {
-            node_id: [[blame.job_id, blame.failure_class, str(blame.at)] for blame in blames]
-            for node_id, blames in state.blames.items()
-        },
-        "flags": {job_id: list(flags) for job_id, flags in state.flags.items()},
-        "gone": [[node_id, str(at)] for node_id, at in state.gone.items()],
-        "distrusted": {node_id: str(at) for node_id, at in state.distrusted.items()},
-        "asked": {job_id: str(at) for job_id, at in state.asked.items()},
-        "incidents": {
-            job_id: [
-                incident.failed.data(),
-                incident.next_attempt,
-                incident.resume_step,
-                str(incident.allocated_at),
-                str(incident.running_at),
-            ]
-            for job_id, incident in state.incidents.items()
-        },
-        "early": {
-            f"{job_id}/{attempt}": [_noted(item) for item in noted]
-            for (job_id, attempt), noted in state.early.items()
-        },
-        "settling": sorted(state.settling),
-        "ended": [[job_id, at.isoformat()] for job_id, at in state.ended.items()],
-    }
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _noted(item: NotedExit) -> list[object]:
-    return [item.exited.data(), item.noted_at.isoformat()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
@@ -20,3 +21,13 @@ def codec(initial: Callable[[], State] = State) -> DataclassCodec[State]:
 def canonical(state: State, known: Fields | None = None) -> bytes:
     """The facts, as later versions with more fields write them too; see `canonical_json`."""
     return canonical_json(state, known=known)
+
+
+@cache
+def _codec() -> DataclassCodec[State]:
+    return codec()
+
+
+def fingerprint(state: State) -> str:
+    """sha256 in hex over the state: equal for a replay of the same log."""
+    return _codec().fingerprint(state)

@@ -8,8 +8,7 @@ is in whole GPU-microseconds (`_us`), so that sums over jobs, over teams and ove
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -116,12 +115,3 @@ class State:
     def over(self, job_id: str) -> EndedJob | None:
         """The ended or rejected job that has this id."""
         return self.ended.get(job_id) or self.rejected.get(job_id)
-
-
-def fingerprint(state: State) -> str:
-    """The same for equal states, whatever the order in which dicts were filled; sha256 in hex."""
-    lines: list[str] = []
-    for kind in fields(state):
-        entries: dict[object, object] = getattr(state, kind.name)
-        lines += sorted(f"{kind.name} {key!r} {value!r}" for key, value in entries.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

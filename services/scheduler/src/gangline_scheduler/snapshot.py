@@ -6,7 +6,8 @@ them. What is free and used is derived from the nodes and jobs again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
@@ -35,7 +36,23 @@ VERSION = 1
 
 def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
     """Implements `SnapshotCodec[State]`; `initial` is the decider's, with its levels and order."""
-    return DataclassCodec(initial, version=VERSION, left_out=DERIVED | CONFIGURED, rebuild=rebuild)
+    return DataclassCodec(
+        initial,
+        version=VERSION,
+        left_out=DERIVED | CONFIGURED,
+        rebuild=rebuild,
+        derived=_derived,
+    )
+
+
+def _derived(state: State) -> Iterable[str]:
+    """What is free, used and waited for, whatever the order in which it became so."""
+    yield from sorted(f"free {node!r}" for node in state.free.nodes())
+    yield from sorted(f"empty {node!r}" for node in state.empty.nodes())
+    yield from sorted(f"used {team} {gpus}" for team, gpus in state.used.items() if gpus)
+    yield from sorted(f"used {key} {gpus}" for key, gpus in state.used_models.items() if gpus)
+    yield from sorted(f"restarting {job_id}" for job_id in state.restarting)
+    yield from sorted(f"failed {node_id} {at}" for node_id, at in state.failed.items())
 
 
 def rebuild(state: State) -> None:
@@ -59,3 +76,13 @@ def rebuild(state: State) -> None:
 def canonical(state: State, known: Fields | None = None) -> bytes:
     """The facts alone, as later versions with more fields write them too; see `canonical_json`."""
     return canonical_json(state, left_out=DERIVED | CONFIGURED | ORDERS, known=known)
+
+
+@cache
+def _codec() -> DataclassCodec[State]:
+    return codec(State)
+
+
+def fingerprint(state: State) -> str:
+    """sha256 in hex over the state: equal for a replay of the same log."""
+    return _codec().fingerprint(state)

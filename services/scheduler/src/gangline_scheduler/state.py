@@ -6,8 +6,7 @@ costs what it is about and not what the cluster holds.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -128,30 +127,3 @@ def _copied(
         levels=state.levels,
         mix_from=state.mix_from,
     )
-
-
-def fingerprint(state: State) -> str:
-    """The same for equal states, whatever the order in which dicts were filled; sha256 in hex."""
-    lines: list[str] = []
-    lines += _lines("team", ((name, repr(team)) for name, team in state.teams.items()))
-    lines += _lines("node", ((name, repr(node)) for name, node in state.nodes.items()))
-    lines += _lines("job", ((job_id, repr(job)) for job_id, job in state.jobs.items()))
-    lines += _lines("ended", ((job_id, repr(run)) for job_id, run in state.ended.items()))
-    lines += _lines("lost", state.lost.items())
-    lines += [f"left {node_id}" for node_id in state.left]
-    lines += _lines("held", ((job_id, repr(held)) for job_id, held in state.held.items()))
-    lines += _lines("broke", state.broke.items())
-    lines += _lines("usage", ((team, repr(usage)) for team, usage in state.usage.items()))
-    lines += _lines("runtimes", ((team, repr(ran)) for team, ran in state.runtimes.items()))
-    lines += [f"moved {at.isoformat()}" for at in state.moved]
-    lines += [f"wait {wait!r}" for wait in state.waits]
-    lines += _lines("part", state.parts.items())
-    lines += _lines("feature", ((name, at.isoformat()) for name, at in state.features.items()))
-    lines += [f"pending {job_id}" for job_id in state.pending]
-    lines += _lines("free", ((node.node_id, repr(node)) for node in state.free.nodes()))
-    lines += _lines("used", ((team, str(gpus)) for team, gpus in state.used.items() if gpus))
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _lines(kind: str, entries: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{kind} {name} {value}" for name, value in sorted(entries)]

@@ -1,0 +1,78 @@
+"""A fingerprint covers every fact: no invariant that compares two states is blind to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_checkpoints import snapshot as checkpoints
+from gangline_checkpoints.model import Job
+from gangline_checkpoints.state import CheckpointState
+from gangline_faults import snapshot as faults
+from gangline_faults.state import FaultState
+from gangline_quota import snapshot as quota
+from gangline_quota.state import State as QuotaState
+from gangline_scheduler import snapshot as scheduler
+from gangline_scheduler.state import State as SchedulerState
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+SOFT = {"listening", "reports", "unreservable", "queue", "levels", "mix_from"}
+"""No facts: soft parts, the policy's order of facts, and the configuration's."""
+
+
+@pytest.mark.parametrize(
+    ("state", "fingerprint"),
+    [
+        (CheckpointState, checkpoints.fingerprint),
+        (FaultState, faults.fingerprint),
+        (QuotaState, quota.fingerprint),
+        (SchedulerState, scheduler.fingerprint),
+    ],
+    ids=["checkpoints", "faults", "quota", "scheduler"],
+)
+def test_every_field_of_a_state_is_in_its_fingerprint(
+    state: Callable[[], Any], fingerprint: Callable[[Any], str]
+) -> None:
+    class Watched(type(state())):  # type: ignore[misc]
+        __slots__ = ("seen",)
+
+        def __getattribute__(self, name: str) -> Any:
+            object.__getattribute__(self, "seen").add(name)
+            return object.__getattribute__(self, name)
+
+    watched = object.__new__(Watched)
+    object.__setattr__(watched, "seen", set())
+    Watched.__init__(watched)
+    fingerprint(watched)
+    read = object.__getattribute__(watched, "seen")
+    assert {item.name for item in fields(state)} - read == SOFT & {f.name for f in fields(state)}
+
+
+def test_a_field_of_a_job_that_only_the_live_state_has_is_seen() -> None:
+    plain = CheckpointState(jobs={"a": Job(attempt=1)})
+    suspected = CheckpointState(jobs={"a": replace(Job(attempt=1), suspected_at=AT)})
+    assert checkpoints.fingerprint(plain) != checkpoints.fingerprint(suspected)
+
+
+def test_what_is_derived_from_jobs_is_seen() -> None:
+    plain, using = SchedulerState(), SchedulerState()
+    using.used_models["a", "h100"] = 3
+    assert scheduler.fingerprint(plain) != scheduler.fingerprint(using)
+
+
+@dataclass
+class Pair:
+    left: dict[str, int]
+    right: dict[str, int]
+
+
+def test_an_entry_that_moves_to_another_field_changes_the_fingerprint() -> None:
+    codec = DataclassCodec(lambda: Pair({}, {}))
+    first, second = Pair({"a": 1}, {}), Pair({}, {"a": 1})
+    assert codec.fingerprint(first) != codec.fingerprint(second)
+    assert codec.fingerprint(first) == codec.fingerprint(Pair({"a": 1}, {}))
