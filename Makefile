@@ -65,12 +65,13 @@ test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel tha
 test-gpu: $(STAMP) ## what needs GPUs (one, some tests two); skipped where there are none
 	@$(PYTEST) -q -rs -m gpu tests/gpu
 
-lint: $(STAMP) ## style, types and borders
+lint: $(STAMP) ## style, types, borders and prose
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy $(MEMBERS:%=%/src) --no-error-summary
 	@PYTHONPATH= $(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
 	@rm -f .lint-imports.log
+	@$(BIN)/python tests/prose.py
 
 format: $(STAMP) ## let the formatter write
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .

@@ -1,0 +1,92 @@
+"""The pages keep to plain words, and the check (tests/prose.py) finds what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import prose
+
+MOST = "I " + "a " * (prose.MOST_WORDS - 2) + "b."
+LONG = "I " + "a " * (prose.MOST_WORDS - 1) + "b."
+WIDE = "x" * 60 + " " + "y" * 60
+
+
+def found(text: str) -> list[str]:
+    return [str(finding) for finding in prose.findings(text)]
+
+
+@pytest.mark.parametrize("page", prose.pages(), ids=lambda page: str(page.relative_to(prose.ROOT)))
+def test_a_page_passes_unless_it_is_listed(page: Path) -> None:
+    listed = page.relative_to(prose.ROOT).as_posix() in prose.NOT_YET
+    lines = found(page.read_text(encoding="utf-8"))
+    if listed:
+        assert lines, f"{page.name} passes: take it out of NOT_YET in tests/prose.py"
+    else:
+        assert lines == []
+
+
+def test_every_listed_page_is_a_page() -> None:
+    names = {page.relative_to(prose.ROOT).as_posix() for page in prose.pages()}
+    assert names >= prose.NOT_YET
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        (f"Short.\n{LONG}", "2: a sentence of 36 words; make it two"),
+        (f"- one\n- {LONG}", "2: a sentence of 36 words; make it two"),
+        ("word\n" * 36, "1: a sentence of 36 words; make it two"),
+        ("It works. What\nruns is seen.", "1: a sentence begins with 'What'; name the actor"),
+        ("**Who waits** pays.", "1: a sentence begins with 'Who'; name the actor"),
+        (WIDE, "1: 121 columns; break it at 100"),
+        (f"- one\n  {WIDE}", "2: 123 columns; break it at 100"),
+        ("The rank goes\non.", "1: 'goes on' is retired; say 'continue' or 'resume'"),
+        ("# A door", "1: 'door' is retired; say 'server' or 'query server'"),
+        ("| a | Nobody asks. |", "1: 'Nobody' is retired; name the actor: 'no team', 'a user'"),
+        ("| a | " + "word " * 26 + "|", "1: a table cell of 26 words; move it below the table"),
+        ("```\ntold\n```\n\nIt shall.", "5: 'shall' is retired; say 'must' or 'will'"),
+        ("<!-- told\n-->\nIt shall.", "3: 'shall' is retired; say 'must' or 'will'"),
+    ],
+)
+def test_a_finding_names_its_line_and_the_way_out(text: str, finding: str) -> None:
+    assert found(text) == [finding]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MOST,
+        f"{MOST}\n\n{MOST}",
+        f"- {MOST}\n- {MOST}",
+        f"# {LONG}",
+        "What runs? `gangline list` shows it.",
+        "What-if gives an answer.",
+        "The log says `the rank goes on` and `told`.",
+        "[The page](nobody-door.md) has it.",
+        "A code block:\n\n    " + "told " * 40,
+        "```sh\n" + "told " * 40 + "\n```",
+        "| " + "figure " * 20 + "|",
+        "[" + "x" * 120 + "](page.md)",
+        "<!-- nobody -->",
+    ],
+)
+def test_what_is_right_or_no_prose_is_left_alone(text: str) -> None:
+    assert found(text) == []
+
+
+def test_the_command_names_the_page_and_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "page.md"
+    page.write_text("All is well.\n")
+    assert prose.main([]) == 0
+    page.write_text("All is mended.\n")
+    assert prose.main([]) == 1
+    assert capsys.readouterr().out == "docs/page.md:1: 'mended' is retired; say 'fix'\n"
+    monkeypatch.setattr(prose, "NOT_YET", frozenset({"docs/page.md"}))
+    assert prose.main([]) == 0
+    assert prose.main([str(page)]) == 1
