@@ -38,7 +38,7 @@ def kill_node(attack: Attack) -> None:
 
 
 def stop_agent(attack: Attack) -> None:
-    """The node is told to go: its ranks save, and the job moves."""
+    """The node is asked to leave: its ranks save, and the job moves."""
     attack.wait_committed()
     os.kill(attack.agent_tree()[-1], signal.SIGTERM)
 
@@ -149,7 +149,7 @@ FAULTS_OF_PROCESSES = (
     Fault("a rank is frozen", freeze_rank),
     Fault("kill -9 of the agent", kill_agent),
     Fault("kill -9 of all of a node", kill_node),
-    Fault("a node is told to go", stop_agent),
+    Fault("a node is asked to leave", stop_agent),
     Fault("the agent is frozen", freeze_agent),
     Fault("the store is away", store_away, restarts=False),
     Fault("kill -9 of the broker", kill_broker, restarts=False),
