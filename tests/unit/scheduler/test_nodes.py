@@ -8,6 +8,7 @@ import pytest
 
 from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs
+from gangline_scheduler.snapshot import fingerprint
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
@@ -171,6 +172,7 @@ def test_a_node_that_went_is_forgotten_after_the_time_of_all_services(how: str) 
         cluster.give(FAILED)
     else:
         cluster.leave("n1")
+        cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="left"))
     cluster.now += REMEMBERED
     cluster.give(NodeJoined(node=node("n3")))
     assert set(cluster.state.nodes) == {"n1", "n2", "n3"}
@@ -179,6 +181,31 @@ def test_a_node_that_went_is_forgotten_after_the_time_of_all_services(how: str) 
     assert set(cluster.state.nodes) == {"n2", "n3", "n4"}
     assert not cluster.state.failed
     assert not cluster.state.left
+
+
+def test_a_node_that_left_and_then_failed_is_forgotten_once() -> None:
+    cluster = Cluster(node("n1"), node("n2"))
+    cluster.leave("n1")
+    cluster.give(FAILED)
+    assert set(cluster.state.failed) == {"n1"}
+    assert not cluster.state.left
+    cluster.now += REMEMBERED + timedelta(seconds=1)
+    cluster.give(NodeJoined(node=node("n3")))
+    assert set(cluster.state.nodes) == {"n2", "n3"}
+
+
+def test_a_failed_node_on_which_a_gang_still_counts_is_forgotten_after_it() -> None:
+    cluster = Cluster(node("n1"))
+    cluster.run("a")
+    cluster.give(FAILED)
+    cluster.now += REMEMBERED + timedelta(seconds=1)
+    cluster.give(NodeJoined(node=node("n2")))
+    assert set(cluster.state.failed) == {"n1"}
+    assert fingerprint(cluster.replayed()) == fingerprint(cluster.state)
+    cluster.fail("a", cause=FailureCause.NODE, avoid=("n1",))
+    cluster.give(NodeJoined(node=node("n3")))
+    assert set(cluster.state.nodes) == {"n2", "n3"}
+    assert not cluster.state.failed
 
 
 def test_a_node_that_is_forgotten_joins_again_as_another_incarnation() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import singledispatch
+from itertools import takewhile
 
 from gangline_scheduler import usage
 from gangline_scheduler.ended_runs import EndedRun
@@ -337,6 +338,7 @@ def _(event: NodeCordoned, state: State, at: datetime) -> None:
         moving_since = at if event.move_jobs else None
         put_node(state, replace(node, drained=True, moving_since=moving_since))
     else:
+        state.left.pop(event.node_id, None)
         put_node(state, replace(node, down=event.reason, down_at=at))
         if event.reason == "leaving":
             _forget_left(state, event.node_id)
@@ -373,22 +375,21 @@ def _forget_left(state: State, node_id: str) -> None:
 
 
 def _forget_gone(state: State, at: datetime) -> None:
-    """Nodes that failed or left long ago; one that comes back after that joins again."""
-    for node_id, _ in forget_old(state.failed, lambda since: since, at):
-        _forget_node(state, node_id)
+    """Forget nodes that failed or left long ago, unless a gang still counts there.
+
+    One that comes back after that joins again.
+    """
+    old = takewhile(lambda entry: at - entry[1] > REMEMBERED, state.failed.items())
+    for node_id in [node_id for node_id, _ in old if not state.nodes[node_id].holds]:
+        del state.failed[node_id]
+        del state.nodes[node_id]
     while state.left:
         first = next(iter(state.left))
         since = state.nodes[first].down_at
         if since is None or at - since <= REMEMBERED or state.nodes[first].holds:
             break
         del state.left[first]
-        _forget_node(state, first)
-
-
-def _forget_node(state: State, node_id: str) -> None:
-    """Forget a node that is down. One on which a gang still counts stays."""
-    if not state.nodes[node_id].holds:
-        del state.nodes[node_id]
+        del state.nodes[first]
 
 
 def _hold_no_more(state: State, job_id: str) -> Held | None:

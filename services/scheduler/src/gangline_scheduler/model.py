@@ -358,9 +358,9 @@ class Node:
         return self.down is None and not self.drained
 
     @property
-    def standing(self) -> tuple[str, int, datetime | None, bool]:
+    def standing(self) -> tuple[str, int, str | None, datetime | None, bool]:
         """What changes when it joins, fails, returns or is drained, and never with its gangs."""
-        return self.info.incarnation, self.admission, self.down_at, self.drained
+        return self.info.incarnation, self.admission, self.down, self.down_at, self.drained
 
     @property
     def gpu_models(self) -> tuple[tuple[int, str], ...]:

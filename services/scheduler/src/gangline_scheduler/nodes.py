@@ -48,7 +48,8 @@ def failed(plan: Plan, event: NodeFailed) -> None:
     """Take the node out; what becomes of its gangs is said by gang.failed."""
     node = _current(plan, event.node_id, event.incarnation)
     if node is not None:
-        if node.down != "failed":
+        left = node.down == "leaving" and event.reason == "left"
+        if node.down != "failed" and not left:
             _cordon(plan, event.node_id, event.incarnation, "failed")
         _end_waits(plan, node)
         return
