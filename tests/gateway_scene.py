@@ -24,9 +24,6 @@ from gangline_gateway.app import create_app
 from gangline_gateway.doors import Doors, Names
 from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
-from gangline_gateway.history import RunPage
-from gangline_gateway.incidents import IncidentPage, Totals
-from gangline_gateway.log_pages import LogPage
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
@@ -39,6 +36,9 @@ from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.door import Desk, Door
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
+from gangline_schemas.api.incidents import Totals
+from gangline_schemas.api.logs import LogPage
+from gangline_schemas.api.runs import RunPage
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.data_use import ApprovalRule
@@ -60,7 +60,7 @@ class NoHistory:
     """ClickHouse before anything was ingested: every answer is empty."""
 
     def runs(self, *_: object, **__: object) -> RunPage:
-        return RunPage([], None)
+        return RunPage(runs=[], cursor=None)
 
     def run(self, *_: object) -> None:
         return None
@@ -74,11 +74,11 @@ class NoHistory:
     def curves(self, *_: object, **__: object) -> list[Any]:
         return []
 
-    def final_metrics(self, *_: object) -> list[Any]:
-        return []
+    def final_metrics(self, *_: object) -> dict[str, Any]:
+        return {}
 
     def logs(self, *_: object, cursor: str | None = None, **__: object) -> LogPage:
-        return LogPage([], cursor)
+        return LogPage(lines=[], cursor=cursor)
 
     def checkpoints(self, *_: object) -> list[Any]:
         return []
@@ -95,11 +95,14 @@ class NoHistory:
     def facts(self, period: Period) -> Facts:
         return Facts(period)
 
-    def page(self, *_: object, **__: object) -> IncidentPage:
-        return IncidentPage([], None)
+    def page(self, *_: object, **__: object) -> tuple[list[Any], str | None]:
+        return [], None
 
     def totals(self, *_: object) -> Totals:
-        return Totals(0, 0, None, None, 0.0, [], [], [], [])
+        return Totals(
+            incidents=0, recovered=0, recover_median_s=None, recover_p95_s=None, lost_gpu_s=0.0,
+            by_class=[], by_node=[], by_job=[], by_shard=[],
+        )  # fmt: skip
 
     def one(self, *_: object) -> None:
         return None

@@ -168,11 +168,37 @@ def job(state: str = "running", **fields: Any) -> dict[str, Any]:
         "elapsed_s": 75.0, "estimated_remaining_s": 30.0, "step": 18, "total_steps": 30,
         "loss": 2.5712345, "lr": 0.004, "mfu": 0.312, "last_checkpoint": None, "failure": None,
         "gpu_seconds": 0.0, "metrics": {"loss": 2.5712345, "tokens_per_s": 12345.6},
-        "gpu_utilization": None, "nodes": [{"node_id": "node-0", "gpus": [0, 1], "first_rank": 0}],
+        "gpu_utilization": None, "ranks": None,
+        "nodes": [{"node_id": "node-0", "gpus": [0, 1], "first_rank": 0}],
         "stopping": None, "errors": [], "spec": None, "a_field_of_tomorrow": 1,
     } | fields  # fmt: skip
 
 
+def incident(**fields: Any) -> dict[str, Any]:
+    """One of those of GET /v1/incidents."""
+    return {
+        "team": "nlp", "job_id": "llama-sft-with-a-rather-long-name-0123456789", "attempt": 1,
+        "outcome": "recovered",
+        "failure_class": "process", "cause": "process", "action": "restart",
+        "message": f"rank 1 on {'node-' * 8}2 was ended by SIGKILL", "first_rank": 1,
+        "node_id": "node-2", "avoid_nodes": [], "review": False, "failures": 1, "world_size": 8,
+        "last_step": 97, "committed_step": 60, "resume_step": 60,
+        "failed_at": "2026-11-21T10:00:00Z", "next_attempt": 2,
+        "allocated_at": "2026-11-21T10:00:00.250Z", "running_at": "2026-11-21T10:00:01.500Z",
+        "first_step_at": "2026-11-21T10:02:04Z", "closed_at": "2026-11-21T10:02:05Z",
+        "recover_s": 124.0, "work_lost_s": 40.0, "down_s": 124.0, "lost_gpu_s": 1312.0,
+        "later": "a field of a newer gateway",
+    } | fields  # fmt: skip
+
+
+SPEC = {"name": "llama-sft", "team": "nlp", "command": ["true"], "resources": {"gpus": 2}}
+NO_INCIDENTS = {
+    "incidents": [], "notices": [], "cursor": None,
+    "totals": {
+        "incidents": 0, "recovered": 0, "recover_median_s": None, "recover_p95_s": None,
+        "lost_gpu_s": 0.0, "by_class": [], "by_node": [], "by_job": [], "by_shard": [],
+    },
+}  # fmt: skip
 FAILURE = {
     "attempt": 2, "cause": "user_error", "action": "fail",
     "message": "Traceback (most recent call last):\nZeroDivisionError: division by zero",
@@ -180,8 +206,11 @@ FAILURE = {
     "restarts_used": 0, "restarts_max": 3, "failed_at": NOW,
 }  # fmt: skip
 TEAM = {
-    "team": "nlp", "gpu_limit": 8, "gpu_guarantee": 4, "borrow_limit": 0, "gpus_used": 2,
-    "jobs_running": 1, "jobs_pending": 0, "gpu_seconds": 4321.0,
+    "team": "nlp", "parent": None, "depth": 0, "gpu_limit": 8, "gpu_guarantee": 4,
+    "borrow_limit": 0, "weight": 1.0, "surplus": None, "gpu_types": [],
+    "gpu_hours_per_month": None, "job_limit": 10_000, "gpus_used": 2, "gpus_borrowed": 0,
+    "jobs_running": 1, "jobs_pending": 0, "gpu_seconds": 4321.0, "month": "2026-11",
+    "gpu_hours_this_month": 1.5, "out_of_budget": False,
 }  # fmt: skip
 NODE = {
     "node_id": "node-0", "status": "ready", "incarnation": "i1", "hostname": "h", "rack": "rack-0",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline.api_models import Job
 from gangline.sdk import Gangline, connect
+from gangline_schemas.api.jobs import Job
 from log_watch import LogWatch
 from platform_fixture import RunningPlatform
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gangline.incident_models import Incident
 from gangline.sdk import connect
+from gangline_schemas.api.incidents import Incident
 from log_watch import PACED, LogWatch
 from platform_fixture import RunningPlatform, start_platform
 

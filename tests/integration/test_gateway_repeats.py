@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from gangline_bus.codec import decode
-from gangline_gateway.history import RunRow
+from gangline_gateway.history import PastRun
 from gangline_gateway.past import Past, Questions
+from gangline_schemas.api.runs import Run
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.quota import JobClosed
 from gangline_schemas.job import JobSpec
@@ -27,19 +28,20 @@ class OneRun(NoHistory):
     """ClickHouse that knows one run."""
 
     def __init__(self) -> None:
-        self.row: RunRow | None = None
+        self.row: PastRun | None = None
 
     def run(self, *_: object) -> Any:
         return self.row
 
 
-def past_run(job_id: str, spec: JobSpec) -> RunRow:
-    return RunRow(
-        job_id=job_id, team=spec.team, project="", name=spec.name, user="ada", state="cancelled",
+def past_run(job_id: str, spec: JobSpec) -> PastRun:
+    run = Run(
+        run_id=job_id, team=spec.team, project="", name=spec.name, user="ada", state="cancelled",
         reason="", attempt=0, restarts=0, gpus=1, priority=50, submitted_at=NOW, started_at=None,
         ended_at=NOW, gpu_seconds=0.0, strategy="custom", code_ref="", data_snapshot="",
-        hyperparameters={}, spec=spec.encode().decode(),
+        hyperparameters={},
     )  # fmt: skip
+    return PastRun(run, spec.encode().decode())
 
 
 def end_and_forget(scene: GatewayScene, client: httpx.Client) -> str:

@@ -10,7 +10,8 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.history import History
-from gangline_gateway.log_pages import LogFilter, LogRow
+from gangline_gateway.log_pages import LogFilter
+from gangline_schemas.api.logs import LogLine
 from gangline_tracker.engine import Engine, migrate
 
 BIG = LogFilter("big", "nlp")
@@ -60,8 +61,8 @@ def fill(client: Client, job: str, team: str, lines: int) -> None:
     )
 
 
-def all_pages(history: History, wanted: LogFilter, limit: int, most: int) -> list[LogRow]:
-    lines: list[LogRow] = []
+def all_pages(history: History, wanted: LogFilter, limit: int, most: int) -> list[LogLine]:
+    lines: list[LogLine] = []
     page = history.logs(wanted, limit=limit)
     while page.lines and len(lines) < most:
         lines += page.lines
@@ -111,7 +112,7 @@ def test_pages_give_each_line_once_in_order_of_time(client: Client) -> None:
 def test_the_last_lines_come_once_too(client: Client) -> None:
     history = History(client)
 
-    def tail(wanted: LogFilter, count: int) -> list[LogRow]:
+    def tail(wanted: LogFilter, count: int) -> list[LogLine]:
         return history.logs(wanted, limit=count, tail=True).lines
 
     last = tail(BIG, 500)

@@ -17,9 +17,10 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_gateway.comparison import compare
 from gangline_gateway.history import History, RunFilter
-from gangline_gateway.incidents import IncidentFilter, Incidents, Share
+from gangline_gateway.incidents import IncidentFilter, Incidents
 from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.sql_parts import CursorError
+from gangline_schemas.api.incidents import Share
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
 from gangline_schemas.events.faults import (
@@ -335,16 +336,17 @@ def test_a_failed_query_leaves_nothing_for_the_next_one(tracker: TrackerProcess)
 
 def test_runs_are_listed_page_by_page(history: History) -> None:
     first = history.runs(limit=2)
-    assert [run.job_id for run in first.runs] == ["job-c", "job-b"]
+    assert [run.run_id for run in first.runs] == ["job-c", "job-b"]
     second = history.runs(limit=2, cursor=first.cursor)
-    assert ([run.job_id for run in second.runs], second.cursor) == (["job-a"], None)
+    assert ([run.run_id for run in second.runs], second.cursor) == (["job-a"], None)
     nlp = RunFilter(teams=frozenset({"nlp"}), states=("succeeded",), name_contains="eco")
-    assert [run.job_id for run in history.runs(nlp).runs] == ["job-b"]
+    assert [run.run_id for run in history.runs(nlp).runs] == ["job-b"]
     assert history.runs(RunFilter(submitted_before=BASE)).runs == []
     with pytest.raises(CursorError):
         history.runs(cursor="x' OR 1.1")
-    run = history.run("job-a")
-    assert run is not None
+    found = history.run("job-a")
+    assert found is not None
+    run = found.run
     assert (run.state, run.gpu_seconds, run.submitted_at) == ("succeeded", 20.0, BASE)
     assert history.run("job-a", frozenset({"vision"})) is None
 
@@ -365,15 +367,15 @@ def test_curves_follow_the_newest_attempt_and_are_thinned(history: History) -> N
 
 def test_runs_are_compared(history: History) -> None:
     runs = history.some_runs(["job-b", "job-a", "nobody"])
-    found = compare(runs, history.final_metrics(OWN))
-    assert [run.job_id for run in found.runs] == ["job-b", "job-a"]
+    found = compare(runs, history.final_metrics(OWN), history.curves(OWN, ["loss"]))
+    assert [run.run_id for run in found.runs] == ["job-b", "job-a"]
     assert [(d.field, d.values) for d in found.differences] == [
-        ("hyperparameters.lr", {"job-b": "0.2", "job-a": "0.1"})
+        ("hyperparameters.lr", {"job-b": 0.2, "job-a": 0.1})
     ]
     assert found.metrics["loss"]["job-a"].value == pytest.approx(5 / 100)
 
 
-def test_logs_checkpoints_and_samples(history: History) -> None:
+def test_logs_checkpoints_and_samples(tracker: TrackerProcess, history: History) -> None:
     lines: list[str] = []
     page = history.logs(LogFilter("job-a", "nlp"), limit=20)
     while page.lines:
@@ -387,8 +389,12 @@ def test_logs_checkpoints_and_samples(history: History) -> None:
         (20, "committed", 5),
         (10, "deleted", 5),
     ]
-    samples = history.node_samples(BASE, BASE + timedelta(seconds=1), ["node-1"])
-    assert [(sample.gpu, sample.utilization) for sample in samples] == [(0, 50.0), (1, 70.0)]
+    samples = tracker.client("service").query(
+        "SELECT gpu, utilization FROM gangline.node_samples WHERE node_id = 'node-1' "
+        "AND time < {end:DateTime64(3)} ORDER BY gpu",
+        parameters={"end": BASE + timedelta(seconds=1)},
+    )
+    assert samples.result_rows == [(0, 50.0), (1, 70.0)]
 
 
 def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None:
@@ -396,7 +402,7 @@ def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None
     assert history.logs(LogFilter("job-a", "vision")).lines == []
     assert history.curves({"job-a": "vision"}, ["loss"]) == []
     assert history.metric_names({"job-a": "vision"}) == []
-    assert history.final_metrics({"job-a": "vision", "job-b": "vision"}) == []
+    assert history.final_metrics({"job-a": "vision", "job-b": "vision"}) == {}
     mixed = history.curves({"job-a": "vision", "job-c": "vision"}, ["loss"])
     assert [curve.run_id for curve in mixed] == ["job-c"]
 
@@ -404,26 +410,31 @@ def test_rows_of_another_team_are_never_those_of_a_job(history: History) -> None
 def test_incidents_are_listed_page_by_page_with_their_totals(tracker: TrackerProcess) -> None:
     incidents = Incidents(tracker.client("service"))
     everything = IncidentFilter()
-    first = incidents.page(everything, limit=4)
-    rest = incidents.page(everything, limit=4, cursor=first.cursor)
-    found = [(row.job_id, row.attempt, row.outcome) for row in first.incidents + rest.incidents]
+    first, cursor = incidents.page(everything, limit=4)
+    rest, end = incidents.page(everything, limit=4, cursor=cursor)
+    found = [(row.job_id, row.attempt, row.outcome) for row in first + rest]
     assert found == [
         (job, attempt, outcome)
         for job in ("job-c", "job-b", "job-a")
         for attempt, outcome in ((2, "open"), (1, "recovered"))
     ]
-    assert rest.cursor is None
-    closed = rest.incidents[-1]
+    assert end is None
+    closed = rest[-1]
     assert (closed.recover_s, closed.lost_gpu_s, closed.avoid_nodes) == (2.0, 14.0, ["node-2"])
     assert (closed.failed_at, closed.review, closed.allocated_at) == (BASE, False, None)
-    opened = rest.incidents[-2]
+    opened = rest[-2]
     assert (opened.failure_class, opened.lost_gpu_s, opened.recover_s) == ("node", 20.0, None)
     totals = incidents.totals(everything)
     assert (totals.incidents, totals.recovered, totals.lost_gpu_s) == (6, 3, 102.0)
     assert (totals.recover_median_s, totals.recover_p95_s) == (2.0, 2.0)
-    assert totals.by_class == [Share("node", 3, 60.0), Share("process", 3, 42.0)]
-    assert totals.by_node == [Share("node-2", 6, 102.0)]
-    assert totals.by_job == [Share(f"job-{name}", 2, 34.0) for name in "abc"]
+    assert totals.by_class == [
+        Share(name="node", incidents=3, lost_gpu_s=60.0),
+        Share(name="process", incidents=3, lost_gpu_s=42.0),
+    ]
+    assert totals.by_node == [Share(name="node-2", incidents=6, lost_gpu_s=102.0)]
+    assert totals.by_job == [
+        Share(name=f"job-{name}", incidents=2, lost_gpu_s=34.0) for name in "abc"
+    ]
     assert totals.by_shard == []
 
 
@@ -431,7 +442,7 @@ def test_incidents_are_chosen(tracker: TrackerProcess) -> None:
     incidents = Incidents(tracker.client("service"))
 
     def jobs(wanted: IncidentFilter) -> list[tuple[str, int]]:
-        return [(row.job_id, row.attempt) for row in incidents.page(wanted).incidents]
+        return [(row.job_id, row.attempt) for row in incidents.page(wanted)[0]]
 
     assert jobs(IncidentFilter(teams=frozenset({"vision"}))) == [("job-c", 2), ("job-c", 1)]
     assert jobs(IncidentFilter(job_id="job-a", classes=("node",))) == [("job-a", 2)]
@@ -476,7 +487,7 @@ def test_one_incident_is_found_with_its_stacks_and_what_was_noticed(
         )  # fmt: skip
         tracker.send(flagged, "job-c")
     incidents = Incidents(tracker.client("service"))
-    blocks = [Share("corpus/s-1", 2, 0.0)]
+    blocks = [Share(name="corpus/s-1", incidents=2, lost_gpu_s=0.0)]
     wait_until("flags", lambda: incidents.totals(IncidentFilter()).by_shard == blocks)
     vision, nlp = frozenset({"vision"}), frozenset({"nlp"})
     assert incidents.totals(IncidentFilter(teams=vision)).by_shard == blocks

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from gangline import api_models as api
 from gangline.errors import CliError, ExitCode
+from gangline_schemas.api import base
+from gangline_schemas.api.runs import Curve, StepMetrics
 
 PAGE = 100
-AnswerT = TypeVar("AnswerT", bound=BaseModel)
+AnswerT = TypeVar("AnswerT")
 ItemT = TypeVar("ItemT")
 
 
@@ -33,7 +34,7 @@ def pages(
         left = None if left is None else left - len(items)
 
 
-def steps_of(curves: Sequence[api.Curve]) -> list[api.StepMetrics]:
+def steps_of(curves: Sequence[Curve]) -> list[StepMetrics]:
     """Curves' points by step, in order."""
     found: dict[int, dict[str, float]] = {}
     times: dict[int, int] = {}
@@ -42,8 +43,7 @@ def steps_of(curves: Sequence[api.Curve]) -> list[api.StepMetrics]:
             found.setdefault(point.step, {})[curve.name] = point.value
             times[point.step] = round(point.time.timestamp() * 1000)
     return [
-        api.StepMetrics(step=step, time_ms=times[step], metrics=found[step])
-        for step in sorted(found)
+        StepMetrics(step=step, time_ms=times[step], metrics=found[step]) for step in sorted(found)
     ]
 
 
@@ -52,27 +52,27 @@ def topic_name(name: str) -> str:
     return name.removeprefix("gangline.")
 
 
-def read(model: type[AnswerT], answer: Any) -> AnswerT:
-    """A JSON answer as a model. Raises CliError."""
+def read(kind: type[AnswerT], content: Any) -> AnswerT:
+    """A JSON answer as a value. Raises CliError."""
     try:
-        return model.model_validate(answer)
+        return base.read(kind, content)
     except ValidationError as error:
-        raise _unreadable(model, error) from None
+        raise _unreadable(kind, error) from None
 
 
-def parse(model: type[AnswerT], text: str) -> AnswerT:
-    """JSON text as a model. Raises CliError."""
+def parse(kind: type[AnswerT], text: str) -> AnswerT:
+    """JSON text as a value. Raises CliError."""
     try:
-        return model.model_validate_json(text)
+        return base.parse(kind, text)
     except ValidationError as error:
-        raise _unreadable(model, error) from None
+        raise _unreadable(kind, error) from None
 
 
-def _unreadable(model: type[BaseModel], error: ValidationError) -> CliError:
+def _unreadable(kind: type[Any], error: ValidationError) -> CliError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     return CliError(
-        f"the gateway's answer is no {model.__name__}: {place}: {first['msg']}",
+        f"the gateway's answer is no {kind.__name__}: {place}: {first['msg']}",
         "are the command line and the gateway of the same version? see: gangline --version",
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from gangline.render import Column, table
 
@@ -22,7 +22,7 @@ class Output:
     def show(self, result: Any, text: str) -> None:
         """The command's result, for machines or for people."""
         if self.json:
-            print(json.dumps(plain_json(result), indent=2, ensure_ascii=False))
+            print(json.dumps(to_jsonable_python(result), indent=2, ensure_ascii=False))
         elif text:
             print(text)
 
@@ -38,21 +38,10 @@ class Output:
     def line(self, item: Any, text: str) -> None:
         """One item of a stream, flushed."""
         if self.json:
-            text = json.dumps(plain_json(item), separators=(",", ":"), ensure_ascii=False)
+            text = json.dumps(to_jsonable_python(item), separators=(",", ":"), ensure_ascii=False)
         print(text, flush=True)
 
     def note(self, text: str) -> None:
         """Something to know that is not the result."""
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
-
-
-def plain_json(value: Any) -> Any:
-    """Models, lists and mappings of models as JSON values."""
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {str(name): plain_json(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain_json(item) for item in value]
-    return value

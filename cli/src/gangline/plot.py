@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gangline.api_models import Curve
 from gangline.errors import CliError, ExitCode
+from gangline_schemas.api.runs import Curve
 
 _LINES = ("-", "--", "-.", ":")
 

@@ -13,16 +13,30 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from gangline import api_models as api
 from gangline.answers import pages, parse, path_id, read, steps_of, topic_name
-from gangline.approval_models import Approval, ApprovalList, DataUse
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
-from gangline.incident_models import Incident, IncidentDetail, IncidentPage, Totals
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
-from gangline.report_models import UtilizationReport, WeeklyReport
 from gangline.transport import HTML, Params, Transport
-from gangline_schemas.job import JobSpec
+from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
+from gangline_schemas.api.cluster import (
+    Drained,
+    Node,
+    NodeList,
+    Queue,
+    Team,
+    TeamList,
+    Version,
+    Whoami,
+)
+from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
+from gangline_schemas.api.incidents import Incident, IncidentDetail, IncidentPage
+from gangline_schemas.api.jobs import BundleStored, DryRun, Job, JobPage, JobSummary
+from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
+from gangline_schemas.api.questions import Explanation, WhatIf
+from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
+from gangline_schemas.api.runs import Comparison, Curve, Curves, Restored, Run, RunPage, StepMetrics
+from gangline_schemas.job import GpuTypeLimit, JobSpec
 
 LINES = 1000
 FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0
@@ -77,7 +91,7 @@ class Gangline:
         idempotency_key: str | None = None,
         *,
         overrides: Mapping[str, Any] | None = None,
-    ) -> api.Job:
+    ) -> Job:
         """Submit a spec, a mapping of its fields or a job file; uploads its workdir first.
 
         The same key again gives the same job. Without one, each call is a new job.
@@ -89,9 +103,9 @@ class Gangline:
         answer = self._call(
             "POST", "/v1/training-jobs", body=file.spec.data(), headers=headers, repeatable=True
         )
-        return read(api.Job, answer)
+        return read(Job, answer)
 
-    def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> api.DryRun:
+    def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> DryRun:
         """What `submit` would do; nothing is uploaded or started."""
         file = read_submission(job, overrides)
         answer = self._call(
@@ -101,9 +115,9 @@ class Gangline:
             body=file.spec.data(),
             repeatable=True,
         )
-        return read(api.DryRun, answer)
+        return read(DryRun, answer)
 
-    def upload(self, bundle: Bundle, team: str) -> api.BundleStored:
+    def upload(self, bundle: Bundle, team: str) -> BundleStored:
         """Store a packed workdir; one that is there already is not changed."""
         answer = self._call(
             "POST",
@@ -113,11 +127,11 @@ class Gangline:
             headers={"Content-Type": "application/gzip"},
             repeatable=True,
         )
-        return read(api.BundleStored, answer)
+        return read(BundleStored, answer)
 
-    def get(self, job_id: str) -> api.Job:
+    def get(self, job_id: str) -> Job:
         """One job."""
-        return read(api.Job, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}"))
+        return read(Job, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}"))
 
     def list(
         self,
@@ -127,46 +141,44 @@ class Gangline:
         user: str | None = None,
         name: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[api.JobSummary]:
+    ) -> Iterator[JobSummary]:
         """Jobs, newest first, read page by page; at most `limit`."""
         wanted = {"state": [*states] or None, "team": team, "user": user, "name": name}
 
-        def ask(place: dict[str, Any]) -> tuple[Sequence[api.JobSummary], str | None]:
+        def ask(place: dict[str, Any]) -> tuple[Sequence[JobSummary], str | None]:
             answer = self._call("GET", "/v1/training-jobs", params=wanted | place)
-            page = read(api.JobPage, answer)
+            page = read(JobPage, answer)
             return page.jobs, page.cursor
 
         return pages(ask, limit)
 
-    def explain(self, job_id: str) -> api.Explanation:
+    def explain(self, job_id: str) -> Explanation:
         """Why the job is where it is."""
-        return read(
-            api.Explanation, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}/explain")
-        )
+        return read(Explanation, self._call("GET", f"/v1/training-jobs/{path_id(job_id)}/explain"))
 
-    def what_if(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> api.WhatIf:
+    def what_if(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> WhatIf:
         """When and where the job would start now, whom it would preempt; nothing changes."""
         file = read_submission(job, overrides)
-        return read(api.WhatIf, self._call("POST", "/v1/what-if", body=file.spec.data()))
+        return read(WhatIf, self._call("POST", "/v1/what-if", body=file.spec.data()))
 
-    def cancel(self, job_id: str) -> api.Job:
+    def cancel(self, job_id: str) -> Job:
         """End a job; its gang saves first if it can."""
         path = f"/v1/training-jobs/{path_id(job_id)}/cancel"
-        return read(api.Job, self._call("POST", path, repeatable=True))
+        return read(Job, self._call("POST", path, repeatable=True))
 
-    def set_priority(self, job_id: str, priority: int) -> api.Job:
+    def set_priority(self, job_id: str, priority: int) -> Job:
         """Change a job's priority: 0 (highest) to 100."""
         path = f"/v1/training-jobs/{path_id(job_id)}/priority"
         body = {"priority": priority}
-        return read(api.Job, self._call("POST", path, body=body, repeatable=True))
+        return read(Job, self._call("POST", path, body=body, repeatable=True))
 
     def wait(
         self,
         job_id: str,
         timeout_s: float | None = None,
         *,
-        on_change: Callable[[api.Job], None] = lambda _: None,
-    ) -> api.Job:
+        on_change: Callable[[Job], None] = lambda _: None,
+    ) -> Job:
         """Wait for a job's end. Raises CliError with code NOT_FINISHED after `timeout_s`."""
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         delay_s, seen = FIRST_POLL_S, ""
@@ -196,7 +208,7 @@ class Gangline:
         attempt: int | None = None,
         tail: int | None = None,
         follow: bool = False,
-    ) -> Iterator[api.LogLine]:
+    ) -> Iterator[LogLine]:
         """Lines of all ranks, or of one; with `tail` the last ones; `follow` goes on to its end."""
         path = f"/v1/training-jobs/{path_id(job_id)}/logs"
         params: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
@@ -205,74 +217,74 @@ class Gangline:
             return
         params["limit"] = LINES
         while True:
-            page = read(api.LogPage, self._call("GET", path, params=params))
+            page = read(LogPage, self._call("GET", path, params=params))
             yield from page.lines
             if tail is not None or len(page.lines) < LINES:
                 return
             params["cursor"] = page.cursor
 
-    def _new_lines(self, path: str, params: Params) -> Iterator[api.LogLine]:
+    def _new_lines(self, path: str, params: Params) -> Iterator[LogLine]:
         """Each line once: what was sent after the last cursor comes again on a new connection."""
         seen: dict[tuple[int, int], int] = {}
         for event in self._transport.events(path, params):
             if event.event != "log":
                 continue
-            line = parse(api.LogLine, event.data)
+            line = parse(LogLine, event.data)
             key = (line.attempt, line.rank)
             if line.line > seen.get(key, -1):
                 seen[key] = line.line
                 yield line
 
-    def checkpoints(self, job_id: str) -> Sequence[api.Checkpoint]:
+    def checkpoints(self, job_id: str) -> Sequence[Checkpoint]:
         """A job's checkpoints, newest first."""
         return self.checkpoint_list(job_id).checkpoints
 
-    def checkpoint_list(self, job_id: str) -> api.CheckpointList:
+    def checkpoint_list(self, job_id: str) -> CheckpointList:
         """A job's checkpoints, newest first, read page by page, and the advised interval."""
         path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints"
-        first = page = read(api.CheckpointList, self._call("GET", path))
+        first = page = read(CheckpointList, self._call("GET", path))
         found = list(first.checkpoints)
         while page.cursor is not None:
             params: dict[str, Any] = {"cursor": page.cursor}
-            page = read(api.CheckpointList, self._call("GET", path, params=params))
+            page = read(CheckpointList, self._call("GET", path, params=params))
             found += page.checkpoints
         return first.model_copy(update={"checkpoints": found, "cursor": None})
 
-    def pin(self, job_id: str, step: int, *, pinned: bool = True) -> api.Checkpoint:
+    def pin(self, job_id: str, step: int, *, pinned: bool = True) -> Checkpoint:
         """Keep a step's checkpoint whatever the job's retention says, or no longer."""
         path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints/{step}/pin"
         answer = self._call("POST", path, body={"pinned": pinned}, repeatable=True)
-        return read(api.Checkpoint, answer)
+        return read(Checkpoint, answer)
 
-    def promote(self, job_id: str, step: int) -> api.Job:
+    def promote(self, job_id: str, step: int) -> Job:
         """Have a step's checkpoint validated; gives the run that does it."""
         path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints/{step}/promote"
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return read(api.Job, self._call("POST", path, headers=headers, repeatable=True))
+        return read(Job, self._call("POST", path, headers=headers, repeatable=True))
 
-    def restore(self, job_id: str, step: int) -> api.Restored:
+    def restore(self, job_id: str, step: int) -> Restored:
         """Go on from a step's committed checkpoint: the same run, or a new one if it has ended."""
         path = f"/training-runs/{path_id(job_id)}/checkpoints/{step}/restore"
         headers = {"Idempotency-Key": uuid.uuid4().hex}
-        return read(api.Restored, self._call("POST", path, headers=headers, repeatable=True))
+        return read(Restored, self._call("POST", path, headers=headers, repeatable=True))
 
     # Runs
 
     def runs(
         self, *, team: str | None = None, name: str | None = None, limit: int | None = None
-    ) -> Iterator[api.Run]:
+    ) -> Iterator[Run]:
         """Runs of history, newest first, read page by page; at most `limit`."""
         wanted = {"team": team, "name": name}
 
-        def ask(place: dict[str, Any]) -> tuple[Sequence[api.Run], str | None]:
-            page = read(api.RunPage, self._call("GET", "/v1/runs", params=wanted | place))
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Run], str | None]:
+            page = read(RunPage, self._call("GET", "/v1/runs", params=wanted | place))
             return page.runs, page.cursor
 
         return pages(ask, limit)
 
     def metrics(
         self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
-    ) -> Iterator[api.StepMetrics]:
+    ) -> Iterator[StepMetrics]:
         """A run's steps so far, thinned to about 1,000; `follow` goes on with each new one.
 
         A step may come twice; the later one counts.
@@ -280,33 +292,31 @@ class Gangline:
         path = f"/training-runs/{path_id(run_id)}/metrics"
         params: Params = {"name": [*names] or None}
         if not follow:
-            curves = read(api.Curves, self._call("GET", path, params=params)).curves
+            curves = read(Curves, self._call("GET", path, params=params)).curves
             yield from steps_of(curves)
             return
         for event in self._transport.events(path, params):
             if event.event == "history":
-                yield from steps_of(parse(api.Curves, event.data).curves)
+                yield from steps_of(parse(Curves, event.data).curves)
             elif event.event == "step":
-                yield parse(api.StepMetrics, event.data)
+                yield parse(StepMetrics, event.data)
 
-    def curves(
-        self, run_id: str, names: Sequence[str] = (), points: int = 500
-    ) -> Sequence[api.Curve]:
+    def curves(self, run_id: str, names: Sequence[str] = (), points: int = 500) -> Sequence[Curve]:
         """Curves of a run's metrics (all: none named), thinned to about `points` points."""
         path = f"/v1/runs/{path_id(run_id)}/curves"
         params: Params = {"name": [*names] or None, "points": max(2, points)}
-        return read(api.Curves, self._call("GET", path, params=params)).curves
+        return read(Curves, self._call("GET", path, params=params)).curves
 
     def compare(
         self, run_ids: Sequence[str], names: Sequence[str] = (), points: int = 200
-    ) -> api.Comparison:
+    ) -> Comparison:
         """Configurations' differences, final metrics and curves of up to 20 runs side by side."""
         params: Params = {
             "run": [path_id(run_id) for run_id in run_ids],
             "name": [*names] or None,
             "points": max(2, points),
         }
-        return read(api.Comparison, self._call("GET", "/v1/runs/compare", params=params))
+        return read(Comparison, self._call("GET", "/v1/runs/compare", params=params))
 
     def incidents(
         self,
@@ -335,8 +345,8 @@ class Gangline:
             return page.incidents, page.cursor
 
         found = [*pages(ask, limit)]
-        if not read_pages:
-            return IncidentPage(incidents=[], totals=Totals())
+        if not read_pages:  # none are wanted: the totals alone
+            ask({"limit": 1, "cursor": None})
         return read_pages[0].model_copy(update={"incidents": found, "cursor": None})
 
     def incident(self, job_id: str, attempt: int) -> IncidentDetail:
@@ -374,9 +384,9 @@ class Gangline:
 
     # The cluster
 
-    def teams(self) -> Sequence[api.Team]:
+    def teams(self) -> Sequence[Team]:
         """Teams that the token sees."""
-        return read(api.TeamList, self._call("GET", "/v1/teams")).teams
+        return read(TeamList, self._call("GET", "/v1/teams")).teams
 
     def configure_team(
         self,
@@ -388,10 +398,10 @@ class Gangline:
         parent: str | None = None,
         weight: float = 1.0,
         surplus: str | None = None,
-        gpu_types: Sequence[api.GpuTypeLimit] = (),
+        gpu_types: Sequence[GpuTypeLimit] = (),
         gpu_hours_per_month: float | None = None,
         job_limit: int = 10_000,
-    ) -> api.Team:
+    ) -> Team:
         """Create a team, or change all its limits: what is not given is set to its default."""
         body = {
             "gpu_limit": gpu_limit,
@@ -404,46 +414,46 @@ class Gangline:
             "gpu_hours_per_month": gpu_hours_per_month,
             "job_limit": job_limit,
         }
-        return read(api.Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
+        return read(Team, self._call("PUT", f"/v1/teams/{path_id(team)}", body=body))
 
     def approve_data(
         self, snapshot: str, project: str, purpose: str, *, approve: bool = True
-    ) -> DataUse:
+    ) -> DataUseStatus:
         """Let a project's jobs use a snapshot for a purpose, or no longer; needs an admin."""
         body = {"snapshot": snapshot, "project": project, "purpose": purpose, "approve": approve}
         answer = self._call("POST", "/v1/data-approvals", body=body, repeatable=True)
-        return read(DataUse, answer)
+        return read(DataUseStatus, answer)
 
     def data_approvals(self, snapshot: str | None = None) -> Sequence[Approval]:
         """Uses of data that hold, of one snapshot or of all; needs an admin."""
         answer = self._call("GET", "/v1/data-approvals", params={"snapshot": snapshot})
         return read(ApprovalList, answer).approvals
 
-    def nodes(self) -> Sequence[api.Node]:
+    def nodes(self) -> Sequence[Node]:
         """All nodes, by id, read page by page."""
 
-        def ask(place: dict[str, Any]) -> tuple[Sequence[api.Node], str | None]:
-            page = read(api.NodeList, self._call("GET", "/v1/nodes", params=place))
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Node], str | None]:
+            page = read(NodeList, self._call("GET", "/v1/nodes", params=place))
             return page.nodes, page.cursor
 
         return [*pages(ask, None)]
 
-    def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> api.Drained:
+    def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them there again.
 
         Gangs there go on elsewhere after their next checkpoint; without `move_jobs` they run on.
         """
         path = f"/v1/nodes/{path_id(node_id)}/drain"
         body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
-        return read(api.Drained, self._call("POST", path, body=body, repeatable=True))
+        return read(Drained, self._call("POST", path, body=body, repeatable=True))
 
-    def queue(self) -> api.Queue:
+    def queue(self) -> Queue:
         """Pending jobs in the order in which they start."""
-        found = page = read(api.Queue, self._call("GET", "/v1/queue"))
+        found = page = read(Queue, self._call("GET", "/v1/queue"))
         entries = [*page.queue]
         while page.cursor is not None and page.queue:
             params = {"cursor": page.cursor}
-            page = read(api.Queue, self._call("GET", "/v1/queue", params=params))
+            page = read(Queue, self._call("GET", "/v1/queue", params=params))
             entries += page.queue
         return found.model_copy(update={"queue": entries, "cursor": None})
 
@@ -454,7 +464,7 @@ class Gangline:
         follow: bool = False,
         from_start: bool = False,
         limit: int = 100,
-    ) -> Iterator[api.BusEvent]:
+    ) -> Iterator[BusEvent]:
         """The newest `limit` events of topics (none named: all but heartbeats); needs an admin.
 
         `follow` gives those that come instead, for ever; with `from_start` after all old ones.
@@ -463,33 +473,33 @@ class Gangline:
         if follow:
             params |= {"follow": "true", "from": "start" if from_start else "end"}
             for event in self._transport.events("/v1/events", params):
-                yield parse(api.BusEvent, event.data)
+                yield parse(BusEvent, event.data)
             return
         params["limit"] = limit
-        yield from read(api.EventPage, self._call("GET", "/v1/events", params=params)).events
+        yield from read(EventPage, self._call("GET", "/v1/events", params=params)).events
 
-    def job_events(self, job_id: str, *, follow: bool = False) -> Iterator[api.BusEvent]:
+    def job_events(self, job_id: str, *, follow: bool = False) -> Iterator[BusEvent]:
         """Everything that was decided about a job; `follow` goes on to its end."""
         path = f"/v1/training-jobs/{path_id(job_id)}/events"
         if follow:
             for event in self._transport.events(path, {"follow": "true"}):
-                yield parse(api.BusEvent, event.data)
+                yield parse(BusEvent, event.data)
             return
         params: dict[str, Any] = {"limit": 1000}
         while True:
-            page = read(api.EventPage, self._call("GET", path, params=params))
+            page = read(EventPage, self._call("GET", path, params=params))
             yield from page.events
             if len(page.events) < params["limit"]:
                 return
             params["cursor"] = page.cursor
 
-    def whoami(self) -> api.Whoami:
+    def whoami(self) -> Whoami:
         """Whose token this is."""
-        return read(api.Whoami, self._call("GET", "/v1/whoami"))
+        return read(Whoami, self._call("GET", "/v1/whoami"))
 
-    def version(self) -> api.Version:
+    def version(self) -> Version:
         """What answers."""
-        return read(api.Version, self._call("GET", "/v1/version"))
+        return read(Version, self._call("GET", "/v1/version"))
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
         return self._transport.call(method, path, **options)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cli_run import Runner
-from stub_gateway import Stub
+from stub_gateway import Stub, job
 
 JOB = "train-fsdp-6a292f7d96"
 PATH = f"/v1/training-jobs/{JOB}/checkpoints"
@@ -144,13 +144,7 @@ def test_a_step_is_pinned_unpinned_and_promoted(gangline: Runner, stub: Stub) ->
     stub.on("GET", PATH, {"checkpoints": [checkpoint(20)]})
     stub.on("POST", f"{PATH}/10/pin", checkpoint(10, pinned=True))
     stub.on("POST", f"{PATH}/20/pin", checkpoint(20))
-    run = {
-        "job_id": "validate-train-1",
-        "name": "validate-train",
-        "team": "nlp",
-        "state": "pending",
-    }
-    stub.on("POST", f"{PATH}/20/promote", run)
+    stub.on("POST", f"{PATH}/20/promote", job("pending", job_id="validate-train-1"))
     shown = gangline("checkpoints", JOB, "--pin", "10", "--unpin", "20", "--promote", "20")
     assert shown.code == 0, shown.err
     assert stub.bodies("POST", f"{PATH}/10/pin") == [{"pinned": True}]

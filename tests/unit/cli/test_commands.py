@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import FAILURE, NODE, NOW, TEAM, TOKEN, Reply, Stub, event, job, problem
+from stub_gateway import (
+    FAILURE,
+    NO_INCIDENTS,
+    NODE,
+    NOW,
+    TEAM,
+    TOKEN,
+    Reply,
+    Stub,
+    event,
+    job,
+    problem,
+)
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"
@@ -86,7 +98,7 @@ def all_routes(stub: Stub) -> None:
     stub.on(
         "POST", "/v1/nodes/node-0/drain", Reply({"node_id": "node-0", "status": "draining"}, 202)
     )
-    stub.on("PUT", "/v1/teams/nlp", {"team": "nlp", "gpu_limit": 16})
+    stub.on("PUT", "/v1/teams/nlp", TEAM | {"gpu_limit": 16})
 
 
 COMMANDS = [
@@ -170,7 +182,7 @@ def test_what_there_is_not_is_told_where_to_look(gangline: Runner, stub: Stub) -
     stub.on("GET", ONE, gone)
     stub.on("GET", f"{ONE}/explain", gone)
     stub.on("POST", f"/training-runs/{JOB}/checkpoints/7/restore", gone)
-    stub.on("GET", "/v1/incidents", {"incidents": [], "totals": {}, "cursor": None})
+    stub.on("GET", "/v1/incidents", NO_INCIDENTS)
     ids, steps = f"gangline list --name {JOB}", f"gangline checkpoints {JOB}"
     for command, way_out in (
         (["show", JOB], ids), (["explain", JOB], ids), (["incidents", JOB], ids),
@@ -264,7 +276,7 @@ def test_usage_errors_exit_with_2(gangline: Runner) -> None:
 
 def test_a_new_team_needs_a_limit(gangline: Runner, stub: Stub) -> None:
     assert gangline("teams", "set", "new", "--guarantee", "1").code == 2
-    stub.on("PUT", "/v1/teams/nlp", {"team": "nlp", "gpu_limit": 16})
+    stub.on("PUT", "/v1/teams/nlp", TEAM | {"gpu_limit": 16})
     assert gangline("teams", "set", "nlp", "--limit", "16").code == 0
     (body,) = stub.bodies("PUT", "/v1/teams/nlp")
     assert body == {

@@ -9,7 +9,7 @@ import pytest
 
 from cli_run import Runner, runner
 from gangline_checkpoints.policy.ettr import Costs, expected
-from stub_gateway import Stub
+from stub_gateway import NO_INCIDENTS, Stub, incident
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "effective-time.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ gangline (ettr[^\n]*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
@@ -62,16 +62,14 @@ def test_a_jobs_own_measurements_are_taken(gangline: Runner, stub: Stub) -> None
     }  # fmt: skip
     stub.on("GET", f"/v1/training-jobs/{JOB}/checkpoints", {
         "checkpoints": [checkpoint, checkpoint | {"status": "abandoned", "write_s": 900.0}],
-        "advice": {"attempt": 1, "interval_s": 9.0, "limited_by": "optimum", "mtbf_s": 7200.0},
+        "advice": {
+            "attempt": 1, "interval_s": 9.0, "limited_by": "optimum", "mtbf_s": 7200.0,
+            "cost_s": 1.0, "busy_s": 1.0, "failures": 1.0, "lost_s": 1.0, "reason": "", "risk": "",
+            "advised_at": "2026-11-21T10:00:00Z",
+        },
     })  # fmt: skip
-    failed = {
-        "job_id": JOB, "attempt": 1, "outcome": "recovered", "failure_class": "process",
-        "cause": "process", "action": "restart", "message": "", "failed_at": "2026-11-21T10:00:00Z",
-    }  # fmt: skip
-    stub.on("GET", "/v1/incidents", {
-        "incidents": [failed | {"recover_s": seconds} for seconds in (20.0, 8.0, 12.0, None)],
-        "totals": {},
-    })  # fmt: skip
+    failed = [incident(job_id=JOB, recover_s=seconds) for seconds in (20.0, 8.0, 12.0, None)]
+    stub.on("GET", "/v1/incidents", NO_INCIDENTS | {"incidents": failed})
     done = gangline("ettr", "--job", JOB, "--gpus", "64", "--detect", "2", "--json")
     (found,) = done.json
     assert f"measured of {JOB}: 1 saves, 3 restarts" in done.err

@@ -7,25 +7,10 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import Stub, job
+from stub_gateway import Stub, incident, job
 
 ROUTE = "/v1/incidents"
 JOB = "llama-sft-with-a-rather-long-name-0123456789"
-
-
-def incident(**fields: Any) -> dict[str, Any]:
-    return {
-        "team": "nlp", "job_id": JOB, "attempt": 1, "outcome": "recovered",
-        "failure_class": "process", "cause": "process", "action": "restart",
-        "message": f"rank 1 on {'node-' * 8}2 was ended by SIGKILL", "first_rank": 1,
-        "node_id": "node-2", "avoid_nodes": [], "review": False, "failures": 1, "world_size": 8,
-        "last_step": 97, "committed_step": 60, "resume_step": 60,
-        "failed_at": "2026-11-21T10:00:00Z", "next_attempt": 2,
-        "allocated_at": "2026-11-21T10:00:00.250Z", "running_at": "2026-11-21T10:00:01.500Z",
-        "first_step_at": "2026-11-21T10:02:04Z", "closed_at": "2026-11-21T10:02:05Z",
-        "recover_s": 124.0, "work_lost_s": 40.0, "down_s": 124.0, "lost_gpu_s": 1312.0,
-        "later": "a field of a newer gateway",
-    } | fields  # fmt: skip
 
 
 OPEN = incident(
@@ -44,7 +29,7 @@ TOTALS = {
 
 
 def page(*items: dict[str, Any], cursor: str | None = None) -> dict[str, Any]:
-    return {"incidents": [*items], "totals": TOTALS, "cursor": cursor}
+    return {"incidents": [*items], "totals": TOTALS, "notices": [], "cursor": cursor}
 
 
 def test_the_table_and_the_totals_fit(stub: Stub, gangline: Runner) -> None:

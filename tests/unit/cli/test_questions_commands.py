@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli_run import Runner
-from stub_gateway import NOW, Reply, Stub, job, problem
+from stub_gateway import NOW, SPEC, Reply, Stub, job, problem
 
 JOB = "llama-sft-0123456789"
 EXPLAIN, WHAT_IF = f"/v1/training-jobs/{JOB}/explain", "/v1/what-if"
@@ -168,7 +168,7 @@ def test_what_if_does_not_wait_long_for_a_scheduler_that_is_away(
 def test_submit_shows_when_where_and_whom(
     gangline: Runner, stub: Stub, file: Path, answer: Reply | dict[str, Any], texts: list[str]
 ) -> None:
-    dry = {"valid": True, "job_id": JOB, "gpus": 2, "notes": [], "spec": {}}
+    dry = {"valid": True, "job_id": JOB, "gpus": 2, "notes": [], "spec": SPEC}
     stub.on("POST", "/v1/training-jobs", dry, Reply(job("pending"), 201))
     stub.on("POST", WHAT_IF, answer)
     shown = gangline("submit", str(file), "-y")

@@ -7,15 +7,20 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from gangline import render
-from gangline.api_models import BusEvent, Job, JobSummary
 from gangline.commands.events import event_line
 from gangline.commands.jobs import description, gpus
 from gangline.commands.outcome import ending, exit_code
 from gangline.commands.watch import LossHistory, line, panel
 from gangline.render import Column, table
-from stub_gateway import FAILURE, job
+from gangline_schemas.api.base import read
+from gangline_schemas.api.cluster import Node
+from gangline_schemas.api.jobs import Job
+from gangline_schemas.api.logs import BusEvent
+from stub_gateway import FAILURE, NODE, SPEC, job
 
 NOW = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
 LONG = "x" * 300
@@ -100,13 +105,14 @@ def test_log_lines_cannot_steer_the_terminal(text: str) -> None:
 
 
 def busy_job() -> Job:
-    return Job.model_validate(
+    return read(Job,
         job(
             job_id="l" * 63, team="t" * 63, user="u" * 100, project="p" * 63, reason=LONG,
             waiting={"code": "quota", "message": "word " * 60, "since": "2026-11-21T10:00:00Z"},
             last_checkpoint={
                 "attempt": 1, "step": 15, "status": "committed", "world_size": 2,
                 "committed_at": "2026-11-21T10:04:57Z", "size_bytes": 1_600_000_000,
+                "write_s": 3.0, "blocked_s": 0.5,
             },
             failure=FAILURE | {"message": LONG}, restarts=2, attempt=3,
             nodes=[{"node_id": f"node-{i}", "gpus": [0], "first_rank": i} for i in range(20)],
@@ -130,17 +136,17 @@ def test_the_watch_panel_fits() -> None:
 
 @pytest.mark.parametrize(("held", "shown"), [(4, "4 GPUs"), (2, "2 of 4 GPUs"), (0, "4 GPUs")])
 def test_a_gang_that_has_fewer_gpus_than_it_asks_for_says_so(held: int, shown: str) -> None:
-    found = Job.model_validate(job(gpus=4, gpus_held=held))
+    found = read(Job, job(gpus=4, gpus_held=held))
     assert f"   {shown}   " in panel(found, LossHistory(), NOW)
     assert gpus(found) == shown.removesuffix(" GPUs")
 
 
 def test_a_description_names_what_is_known_and_nothing_else() -> None:
-    shown = description(Job.model_validate(job()), NOW)
+    shown = description(read(Job, job()), NOW)
     assert "18/30" in shown
     assert "5 min ago" in shown
     assert "ended" not in shown
-    bare = Job.model_validate({"job_id": "a", "name": "a", "team": "t", "state": "pending"})
+    bare = read(Job, job("pending", step=None, total_steps=None))
     assert "step" not in description(bare, NOW)
 
 
@@ -149,12 +155,18 @@ def test_a_description_names_what_is_known_and_nothing_else() -> None:
     [(9, "7 training, 1 waiting"), (42, "7 training, 1 waiting; rank 3 on node-1 quiet for 42 s")],
 )
 def test_what_ranks_do_is_shown_and_who_is_quiet(quiet_s: float, shown: str) -> None:
-    quietest = {"rank": 3, "node_id": "node-1", "activity": "waiting", "quiet_s": quiet_s}
+    quietest = {
+        "rank": 3,
+        "node_id": "node-1",
+        "activity": "waiting",
+        "step": 9,
+        "quiet_s": quiet_s,
+    }
     found = {"doing": {"training": 7, "waiting": 1}, "quietest": quietest}
-    busy = Job.model_validate(job(ranks=found))
+    busy = read(Job, job(ranks=found))
     assert f"  ranks       {shown}\n" in description(busy, NOW) + "\n"
     assert f"  ranks: {shown}\n" in panel(busy, LossHistory(), NOW)
-    training = Job.model_validate(job(ranks={"doing": {"training": 8}}))
+    training = read(Job, job(ranks={"doing": {"training": 8}, "quietest": None}))
     assert "ranks" not in panel(training, LossHistory(), NOW), "that is what the bar shows"
 
 
@@ -166,7 +178,7 @@ def test_a_description_fits() -> None:
 
 
 def test_a_failure_names_the_first_rank_and_the_way_to_its_log() -> None:
-    failed = Job.model_validate(job("failed", failure=FAILURE, reason="user error"))
+    failed = read(Job, job("failed", failure=FAILURE, reason="user error"))
     text = ending(failed)
     assert "rank 1 on node-1 failed first with exit code 1 (user error), in attempt 2" in text
     assert "ZeroDivisionError: division by zero" in text
@@ -179,7 +191,7 @@ def test_a_failure_names_the_first_rank_and_the_way_to_its_log() -> None:
      ("a-state-of-tomorrow", 101)],
 )  # fmt: skip
 def test_exit_codes_of_states(state: str, code: int) -> None:
-    assert exit_code(Job.model_validate(job(state))) == code
+    assert exit_code(read(Job, job(state))) == code
 
 
 def test_losses_of_repeated_steps_count_once() -> None:
@@ -190,9 +202,10 @@ def test_losses_of_repeated_steps_count_once() -> None:
 
 
 def test_events_are_one_line() -> None:
-    event = BusEvent.model_validate(
+    event = read(BusEvent,
         {
-            "topic": "gangline.scheduling", "type": "gang.allocated", "subject": "a-1",
+            "topic": "gangline.scheduling", "partition": 0, "offset": 3, "id": "e",
+            "source": "/x", "type": "gang.allocated", "subject": "a-1",
             "time": "2026-11-21T10:00:00Z",
             "data": {"job_id": "a-1", "attempt": 2, "off": False, "rank": 0,
                      "nodes": [{}, {}], "resume": {"step": 40},
@@ -208,6 +221,9 @@ def test_events_are_one_line() -> None:
 
 
 def test_answers_of_a_newer_gateway_are_read() -> None:
-    found = JobSummary.model_validate(job("some-new-state"))
-    assert found.state == "some-new-state"
-    assert not found.ended
+    spec = SPEC | {"topology": {"mode": "a-mode-of-tomorrow"}}
+    found = read(Job, job("some-new-state", spec=spec))
+    assert (found.state, found.ended, found.spec) == ("some-new-state", False, None)
+    assert to_jsonable_python(read(Node, NODE | {"isolation": "vm"}))["isolation"] == "vm"
+    with pytest.raises(ValidationError):
+        Job.model_validate(job("some-new-state"))

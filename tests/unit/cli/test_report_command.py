@@ -17,8 +17,9 @@ CLUSTER = {
     "gpu_hours_allocated": 1_478_442.0, "utilization": 0.846, "gpu_utilization": None,
 }  # fmt: skip
 TEAM = {
-    "team": "a-team-with-a-very-long-name", "gpu_limit": 6144, "gpu_guarantee": 4096,
-    "borrow_limit": 0, "gpus_allocated": 4096, "gpus_allocated_mean": 4000.0,
+    "team": "a-team-with-a-very-long-name", "parent": None, "gpu_limit": 6144,
+    "gpu_guarantee": 4096, "borrow_limit": 0, "gpus_allocated": 4096,
+    "gpus_allocated_mean": 4000.0,
     "gpu_hours_allocated": 688_128.5, "gpus_share": 4096.0, "utilization": 1.21,
     "gpu_utilization": 0.93, "mfu": 0.412, "gpus_pending": 12_800, "gpu_hours_pending": 1234.5,
 }  # fmt: skip

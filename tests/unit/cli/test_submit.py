@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli_run import Runner
-from stub_gateway import FAILURE, NODE, NOW, Reply, Stub, event, job, problem
+from stub_gateway import FAILURE, NODE, NOW, SPEC, Reply, Stub, event, job, problem
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"
@@ -66,7 +66,7 @@ def test_a_dry_run_of_a_job_that_would_be_rejected_ends_with_2(
     gangline: Runner, stub: Stub, file: Path
 ) -> None:
     note = "team nlpp is not configured: the job would be rejected"
-    plan = {"job_id": JOB, "gpus": 2, "notes": [note], "rejected": True}
+    plan = {"job_id": JOB, "gpus": 2, "notes": [note], "rejected": True, "spec": SPEC}
     stub.on("POST", JOBS, plan)
     shown = gangline("submit", str(file), "--dry-run")
     assert (shown.code, note in " ".join(shown.out.split())) == (2, True)

@@ -8,11 +8,12 @@ from itertools import permutations
 
 import pytest
 
-from gangline_gateway import heard, models, present
+from gangline_gateway import heard, present
 from gangline_gateway.live import Live, place_of
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.publish import SOURCE
+from gangline_schemas.api.jobs import Ranks
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted, CheckpointDeleted
@@ -418,7 +419,7 @@ def test_a_job_shows_what_its_ranks_do_and_who_got_on_the_longest_ago() -> None:
 
     live.heard("n0", NOW, beat_of(2, silent))
     found = heard.gang(live, details(live).job, later).ranks
-    assert found == models.RanksAnswer(doing={"running": 1}, quietest=None)
+    assert found == Ranks(doing={"running": 1}, quietest=None)
 
     live.heard("n0", NOW, beat_of(1, trains, waits))
     assert heard.gang(live, details(live).job, later).ranks is None, "of an attempt that is over"

@@ -12,23 +12,16 @@ from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import routes
 from gangline_gateway.gate import Gate
-from gangline_gateway.incidents import (
-    IncidentFilter,
-    IncidentPage,
-    IncidentRow,
-    NoticeRow,
-    Share,
-    Totals,
-)
+from gangline_gateway.incidents import IncidentFilter
 from gangline_gateway.past import Past, Questions
-from gangline_schemas.events.workers import WorkerStacks
+from gangline_schemas.api.incidents import Incident, Notice, Share, Stacks, Totals
 from gangline_service.tokens import Principal, Role
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 ADMIN = Principal(name="ada", role=Role.ADMIN, teams=frozenset())
 MEMBER = Principal(name="ann", role=Role.MEMBER, teams=frozenset({"nlp", "vision"}))
 EVE = Principal(name="eve", role=Role.MEMBER, teams=frozenset({"theirs"}))
-ROW = IncidentRow(
+ROW = Incident(
     team="nlp", job_id="a", attempt=1, outcome="open", failure_class="node", cause="node",
     action="restart", message="node n1 was silent for 60 s", first_rank=None, node_id="n1",
     avoid_nodes=["n1"], review=False, failures=1, world_size=8, last_step=None,
@@ -47,32 +40,45 @@ class Asked:
 
     def page(
         self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None
-    ) -> IncidentPage:
+    ) -> tuple[list[Incident], str | None]:
         self.filters.append(wanted)
         self.pages.append((limit, cursor))
-        return IncidentPage([ROW], "more")
+        return [ROW], "more"
 
-    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> IncidentRow | None:
+    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> Incident | None:
         mine = teams is None or ROW.team in teams
         return ROW if mine and (job_id, attempt) == (ROW.job_id, ROW.attempt) else None
 
-    def stacks(self, job_id: str, attempt: int) -> list[WorkerStacks]:
+    def stacks(self, job_id: str, attempt: int) -> list[Stacks]:
         return [
-            WorkerStacks(
-                job_id=job_id, attempt=attempt, rank=rank, node_id="n1", pid=rank + 7,
-                state="stopped", stacks="thread MainThread",
+            Stacks(
+                rank=rank, node_id="n1", pid=rank + 7, state="stopped", last_step=None,
+                stacks="thread MainThread", missing=None,
             )
             for rank in range(2)
         ]  # fmt: skip
 
-    def notices(self, wanted: IncidentFilter) -> list[NoticeRow]:
+    def notices(self, wanted: IncidentFilter) -> list[Notice]:
         assert wanted == self.filters[-1]
-        return [NoticeRow("nlp", "a", 1, "straggling", 3, "n1", "rank 3 is slow", AT)]
+        return [
+            Notice(
+                team="nlp", job_id="a", attempt=1, kind="straggling", rank=3, node_id="n1",
+                message="rank 3 is slow", noted_at=AT,
+            )
+        ]  # fmt: skip
 
     def totals(self, wanted: IncidentFilter) -> Totals:
         assert wanted == self.filters[-1]
         return Totals(
-            7, 0, None, None, 84.0, [Share("node", 7, 84.0)], [Share("n1", 7, 84.0)], [], []
+            incidents=7,
+            recovered=0,
+            recover_median_s=None,
+            recover_p95_s=None,
+            lost_gpu_s=84.0,
+            by_class=[Share(name="node", incidents=7, lost_gpu_s=84.0)],
+            by_node=[Share(name="n1", incidents=7, lost_gpu_s=84.0)],
+            by_job=[],
+            by_shard=[],
         )
 
 

@@ -19,7 +19,7 @@ from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.door import AT_ONCE, BODY_LIMIT_BYTES, Desk, Door
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.state import State
-from gangline_schemas.questions import JobExplained, WhatIfAnswer
+from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_service.asking import Asked, SeenT, StandsByError
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 

@@ -14,10 +14,10 @@ from gangline_scheduler import forecast, questions
 from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.snapshot import fingerprint
+from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, GpusHeld, JobWaiting
 from gangline_schemas.job import JobSpec
-from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
 POLICY = Policy()
 HOUR = timedelta(hours=1)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
+from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.base import FieldError, Identifier, Timestamp
 from gangline_schemas.catalog import event_types
 from gangline_schemas.checkpoint import CommitRecord, RankManifest
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import JsonObject
-from gangline_schemas.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.rank_protocol import FROM_AGENT, FROM_RANK
 
 WIDEST_PATTERN = 4096

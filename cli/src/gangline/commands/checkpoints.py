@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import Checkpoint, CheckpointList
 from gangline.commands.jobs import JobId
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 
 _COLUMNS = (
     Column("STEP", right=True),

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import GpuTypeLimit, Node, Team
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.api.cluster import Node, Team
+from gangline_schemas.job import GpuTypeLimit, TeamConfig
 from gangline_schemas.teams import walk
 
 _CLEARED = "-"
@@ -152,7 +153,7 @@ def teams_set(
     before = {item.team: item for item in session.client.teams()}.get(team)
     if before is None and limit is None:
         raise CliError(f"{team} is a new team", "give its --limit", ExitCode.USAGE)
-    old = before or Team(team=team, gpu_limit=0)
+    old = before or TeamConfig(team=team, gpu_limit=0)
     now = session.client.configure_team(
         team,
         gpu_limit=old.gpu_limit if limit is None else limit,

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from gangline import render
-from gangline.api_models import BusEvent
 from gangline.session import Session
+from gangline_schemas.api.logs import BusEvent
 
 _NEWEST = 50
 _LEFT_OUT = frozenset({"job_id", "run_id", "node_id", "spec", "incarnation"})

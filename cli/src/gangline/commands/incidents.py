@@ -11,7 +11,9 @@ import typer
 from gangline import render
 from gangline.commands.replay import parse_time
 from gangline.errors import CliError, ExitCode
-from gangline.incident_models import (
+from gangline.render import NONE, Column
+from gangline.session import Session
+from gangline_schemas.api.incidents import (
     Incident,
     IncidentDetail,
     IncidentPage,
@@ -20,8 +22,6 @@ from gangline.incident_models import (
     Stacks,
     Totals,
 )
-from gangline.render import NONE, Column
-from gangline.session import Session
 
 _HOUR_S = 3600.0
 _HANG = "hang"

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import Job, JobSummary
 from gangline.commands.outcome import failure_lines, restarts_of
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.api.jobs import Job, JobSummary
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
 

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import Job, LogLine
 from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.session import Session
+from gangline_schemas.api.jobs import Job
+from gangline_schemas.api.logs import LogLine
 
 
 def logs(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from gangline import render
-from gangline.api_models import Failure, Job
 from gangline.errors import ExitCode
 from gangline.output import Output
+from gangline_schemas.api.jobs import Failure, Job
 
 _LAST_WORDS = 8
 _CODES = {

@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import ENDED_STATES, AheadJob, Explanation, JobExplained, Outlook, WhatIf
 from gangline.commands.jobs import JobId
 from gangline.commands.overriding import Fields, JobPath, OtherTeam, overrides_of
 from gangline.job_file import read_job_file
 from gangline.render import count
 from gangline.session import Session
+from gangline_schemas.api.jobs import ENDED
+from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, Outlook, WhatIf
 
 _INDENT = 14
 _NEXT = {
@@ -60,7 +61,7 @@ def explained(found: Explanation, now: datetime) -> str:
 
 def _headline(found: Explanation, now: datetime) -> str:
     """The job and its state; of one that ended also when it did."""
-    if found.state not in ENDED_STATES:
+    if found.state not in ENDED:
         why = f": {found.code}" if found.code != found.state else ""
         return f"{found.job_id} is {found.state}{why}"
     was = "was " if found.state in {"cancelled", "rejected"} else ""

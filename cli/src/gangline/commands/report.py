@@ -12,8 +12,8 @@ import typer
 from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
-from gangline.report_models import TeamUse, UtilizationReport, Waits, Week, WeeklyReport
 from gangline.session import Session
+from gangline_schemas.api.reports import TeamUse, UtilizationReport, Waits, Week, WeeklyReport
 
 _TEAMS = (
     Column("TEAM", flexible=True),

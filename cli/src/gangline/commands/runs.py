@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from gangline import render
-from gangline.api_models import Comparison, Curve
 from gangline.commands.jobs import JobId
 from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
+from gangline_schemas.api.runs import Comparison, Curve
 
 MAX_COMPARED = 20
 _CURVE = (8, 24)

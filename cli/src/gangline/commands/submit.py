@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from gangline import render
-from gangline.api_models import DryRun, Job, Node, Team, WhatIf
 from gangline.commands import questions
 from gangline.commands.logs import LogPrinter
 from gangline.commands.outcome import end_with
@@ -20,6 +19,9 @@ from gangline.errors import CliError, ExitCode
 from gangline.job_file import JobFile, read_job_file
 from gangline.output import Output
 from gangline.session import Session
+from gangline_schemas.api.cluster import Node, Team
+from gangline_schemas.api.jobs import DryRun, Job
+from gangline_schemas.api.questions import WhatIf
 
 _READY = "ready"
 

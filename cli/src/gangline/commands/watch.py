@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.text import Text
 
 from gangline import render
-from gangline.api_models import Failure, Job
 from gangline.commands.jobs import JobId, checkpoint_text, gpus, ranks, steps
 from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.session import Session
+from gangline_schemas.api.jobs import Failure, Job
 
 REFRESH_S = 1.0
 _BAR = 30
@@ -131,7 +131,7 @@ def failure_text(failure: Failure) -> str:
 
 def line(job: Job) -> str:
     """A job's progress on one line."""
-    parts = [job.state]
+    parts: list[str] = [job.state]
     if job.waiting is not None and not job.started_at:
         parts.append(render.plain(job.waiting.message))
     if job.step is not None:

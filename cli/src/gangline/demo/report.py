@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gangline.api_models import Comparison
 from gangline.demo.story import Outcome
 from gangline.plot import plot_curves
+from gangline_schemas.api.runs import Comparison
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Gangline demo</title>

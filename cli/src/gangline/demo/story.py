@@ -15,9 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gangline.api_models import BusEvent, Comparison, Job
 from gangline.demo.timeline import Timeline
 from gangline.sdk import Gangline
+from gangline_schemas.api.jobs import Job
+from gangline_schemas.api.logs import BusEvent
+from gangline_schemas.api.runs import Comparison
 
 STEPS = 60
 KILL_AFTER_CHECKPOINTS = 2

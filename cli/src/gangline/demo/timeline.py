@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from gangline.api_models import BusEvent
 from gangline.errors import CliError
 from gangline.sdk import Gangline
+from gangline_schemas.api.logs import BusEvent
 
 _TOPICS = ("quota", "scheduling", "faults", "checkpoints", "workers", "steps")
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gangline_gateway.live_model import Checkpoint
+from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -18,6 +17,8 @@ from gangline_schemas.events.scheduling import CheckpointRef
 ROWS_KEPT = 1000
 ENDED_ROWS_KEPT = 100
 """Of a job that has ended: history has all, and thousands of such jobs are in the view."""
+NODES, STORE = "nodes", "store"
+"""Tiers: where a checkpoint lies."""
 ON_NODES = 2
 """So many of a job's newest checkpoints its agents keep on their disks."""
 
@@ -33,18 +34,18 @@ def after(rows: Rows, event: OnItsWay, at: datetime) -> Rows:
         case CheckpointCommitted():
             return _committed(rows, event, at)
         case CheckpointAbandoned():
-            gone = (event.attempt, event.step)
-            return tuple(row for row in rows if row.status != "saved" or _place(row) != gone)
+            given_up = (event.attempt, event.step)
+            return tuple(row for row in rows if row.status != "saved" or row.place != given_up)
         case EffectDeferred():
             return _deferred(rows, event)
 
 
 def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
     """The rows with this attempt's gang: of older ones its nodes have what it starts from alone."""
-    there = None if start is None else (start.attempt, start.step)
+    first = None if start is None else (start.attempt, start.step)
     stored = (row for row in rows if row.attempt >= attempt or row.status != "saved")
     return tuple(
-        row if row.attempt >= attempt else replace(row, on_nodes=_place(row) == there)
+        row if row.attempt >= attempt else _on_nodes(row, there=row.place == first)
         for row in stored
     )
 
@@ -54,49 +55,73 @@ def of_ended(rows: Rows) -> Rows:
 
     Its nodes keep nothing.
     """
-    stored = [replace(row, on_nodes=False) for row in rows if row.status != "saved"]
-    gone = [_place(row) for row in stored if row.status != "committed"]
-    room = max(0, ENDED_ROWS_KEPT - (len(stored) - len(gone)))
-    dropped = frozenset(gone[: max(0, len(gone) - room)])
-    return tuple(row for row in stored if row.status == "committed" or _place(row) not in dropped)
+    stored = [_on_nodes(row, there=False) for row in rows if row.status != "saved"]
+    lost = [row.place for row in stored if row.status != "committed"]
+    room = max(0, ENDED_ROWS_KEPT - (len(stored) - len(lost)))
+    dropped = frozenset(lost[: max(0, len(lost) - room)])
+    return tuple(row for row in stored if row.status == "committed" or row.place not in dropped)
+
+
+def gone(row: Checkpoint, status: str, reason: str) -> Checkpoint:
+    """The row of a checkpoint that the store does not have any more, or not whole."""
+    tiers = tuple(tier for tier in row.tiers if tier != STORE)
+    return replace(row, status=status, reason=reason, tiers=tiers)
+
+
+def _on_nodes(row: Checkpoint, *, there: bool) -> Checkpoint:
+    if (NODES in row.tiers) == there:
+        return row
+    stored = tuple(tier for tier in row.tiers if tier != NODES)
+    return replace(row, tiers=(NODES, *stored) if there else stored)
 
 
 def _saved(rows: Rows, event: CheckpointSaved, at: datetime) -> Rows:
-    if any(_place(row) == (event.attempt, event.step) for row in rows):
+    if any(row.place == (event.attempt, event.step) for row in rows):
         return rows
-    size = event.world_size
-    row = Checkpoint(event.attempt, event.step, "saved", at, size, 0, 0.0, 0.0, on_nodes=True)
+    row = Checkpoint(
+        attempt=event.attempt,
+        step=event.step,
+        status="saved",
+        committed_at=at,
+        tiers=(NODES,),
+        world_size=event.world_size,
+        size_bytes=0,
+        write_s=0.0,
+        blocked_s=0.0,
+    )
     found = [*rows, row][-ROWS_KEPT:]
-    there = [index for index, old in enumerate(found) if old.on_nodes]
+    there = [index for index, old in enumerate(found) if NODES in old.tiers]
     for index in there[:-ON_NODES]:
-        found[index] = replace(found[index], on_nodes=False)
+        found[index] = _on_nodes(found[index], there=False)
     return tuple(found)
 
 
 def _committed(rows: Rows, event: CheckpointCommitted, at: datetime) -> Rows:
     ref = event.checkpoint
     place = (ref.attempt, ref.step)
+    on_nodes = any(NODES in old.tiers for old in rows if old.place == place)
     row = Checkpoint(
-        ref.attempt, ref.step, "committed", at, ref.world_size, event.size_bytes, event.write_s,
-        event.blocked_s, whole_bytes=event.whole_bytes, refers=event.refers,
-        verify_s=event.verify_s, metrics=event.metrics,
-        on_nodes=any(old.on_nodes for old in rows if _place(old) == place),
-    )  # fmt: skip
-    return (*_without(rows, place), row)[-ROWS_KEPT:]
+        attempt=ref.attempt,
+        step=ref.step,
+        status="committed",
+        committed_at=at,
+        tiers=(NODES, STORE) if on_nodes else (STORE,),
+        world_size=ref.world_size,
+        size_bytes=event.size_bytes,
+        write_s=event.write_s,
+        blocked_s=event.blocked_s,
+        whole_bytes=event.whole_bytes,
+        refers=event.refers,
+        verify_s=event.verify_s,
+        metrics=event.metrics,
+    )
+    return (*(old for old in rows if old.place != place), row)[-ROWS_KEPT:]
 
 
 def _deferred(rows: Rows, event: EffectDeferred) -> Rows:
     """A save that waits to be verified says what for; what is stored does not change by a wait."""
     place = (event.attempt, event.step) if event.effect == "verify" else None
     return tuple(
-        replace(row, reason=event.reason) if row.status == "saved" and _place(row) == place else row
+        replace(row, reason=event.reason) if row.status == "saved" and row.place == place else row
         for row in rows
     )
-
-
-def _without(rows: Iterable[Checkpoint], place: tuple[int, int]) -> Iterable[Checkpoint]:
-    return (row for row in rows if _place(row) != place)
-
-
-def _place(row: Checkpoint) -> tuple[int, int]:
-    return row.attempt, row.step

@@ -4,44 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from gangline_gateway.history import FinalMetric, RunRow
+from gangline_gateway.history import PastRun
+from gangline_schemas.api.runs import Comparison, Curve, Difference, Final
 
 _SAME_BY_NATURE = frozenset({"name", "version"})
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A field of the configuration; `values` are JSON texts by run, None where it is unset."""
-
-    field: str
-    values: dict[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Runs side by side. `metrics[name][run_id]` is the value at the last step."""
-
-    runs: list[RunRow]
-    differences: list[Difference]
-    metrics: dict[str, dict[str, FinalMetric]]
-
-
-def compare(runs: Sequence[RunRow], finals: Sequence[FinalMetric]) -> Comparison:
-    """The configuration's fields that are not the same in all runs, and the final metrics."""
-    configurations = {run.job_id: flatten(json.loads(run.spec)) for run in runs}
+def compare(
+    runs: Sequence[PastRun], metrics: dict[str, dict[str, Final]], curves: list[Curve]
+) -> Comparison:
+    """Runs side by side, with the fields of the configuration that are not the same in all."""
+    configurations = {run.run.run_id: flatten(json.loads(run.spec)) for run in runs}
     fields = sorted({field for flat in configurations.values() for field in flat})
     differences = []
     for field in fields:
-        values = {job: flat.get(field) for job, flat in configurations.items()}
-        if len(set(values.values())) > 1 and field not in _SAME_BY_NATURE:
-            differences.append(Difference(field, values))
-    metrics: dict[str, dict[str, FinalMetric]] = {}
-    for final in finals:
-        metrics.setdefault(final.name, {})[final.run_id] = final
-    return Comparison(list(runs), differences, metrics)
+        texts = {run_id: flat.get(field) for run_id, flat in configurations.items()}
+        if len(set(texts.values())) > 1 and field not in _SAME_BY_NATURE:
+            values = {
+                run_id: None if text is None else json.loads(text) for run_id, text in texts.items()
+            }
+            differences.append(Difference(field=field, values=values))
+    return Comparison(
+        runs=[run.run for run in runs], differences=differences, metrics=metrics, curves=curves
+    )
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, str]:

@@ -12,8 +12,8 @@ from fastapi import Query
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
-from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import invalid
+from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.envelope import team_of
 
 CursorText = Annotated[str | None, Query(max_length=200, description="As an earlier page gave it.")]
@@ -23,7 +23,7 @@ _PAGE_CURSOR = re.compile(r"^(\d{1,15})\.(\d{1,6})\.(\d{1,18})\.([a-z.]{1,60})$"
 
 def answer_of(
     record: Record, names: TopicNames, teams: Container[str] | None = None
-) -> EventAnswer | None:
+) -> BusEvent | None:
     """An event with its attributes; None when the record is no valid event.
 
     `teams`: of what names another team than these ("": none) nothing is given.
@@ -34,7 +34,7 @@ def answer_of(
         return None
     if teams is not None and team_of(envelope.data) not in teams:
         return None
-    return EventAnswer(
+    return BusEvent(
         topic=names.topic(record.topic).value,
         partition=record.partition,
         offset=record.offset,
@@ -47,7 +47,7 @@ def answer_of(
     )
 
 
-def page_cursor(event: EventAnswer) -> str:
+def page_cursor(event: BusEvent) -> str:
     """The place after this event."""
     ms = (event.time - _EPOCH) // timedelta(milliseconds=1)
     return f"{ms}.{event.partition}.{event.offset}.{event.topic}"

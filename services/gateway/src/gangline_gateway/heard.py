@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from gangline_gateway import models
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob, LiveNode
+from gangline_schemas.api.jobs import Rank, Ranks
 from gangline_schemas.events.workers import GangStatus, WorkerHeartbeat
 
 
@@ -18,7 +18,7 @@ class GangHeard(NamedTuple):
     """Nothing of it where nothing was heard."""
 
     gpu_utilization: float | None = None
-    ranks: models.RanksAnswer | None = None
+    ranks: Ranks | None = None
 
 
 def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
@@ -36,7 +36,7 @@ def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
     """How busy its GPUs are, and what its ranks say that they do. Cost: O(ranks)."""
     busy: list[float] = []
     doing: Counter[str] = Counter()
-    quiet: list[models.RankAnswer] = []
+    quiet: list[Rank] = []
     for placed in one.nodes:
         node = live.nodes.get(placed.node_id)
         beat = heartbeat(node) if node else None
@@ -55,13 +55,13 @@ def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
     ranks = None
     if doing:
         quietest = max(quiet, key=lambda rank: rank.quiet_s, default=None)
-        ranks = models.RanksAnswer(doing=dict(doing.most_common()), quietest=quietest)
+        ranks = Ranks(doing=dict(doing.most_common()), quietest=quietest)
     return GangHeard(sum(busy) / len(busy) if busy else None, ranks)
 
 
-def _quiet(status: GangStatus, node_id: str, since_s: float) -> list[models.RankAnswer]:
+def _quiet(status: GangStatus, node_id: str, since_s: float) -> list[Rank]:
     return [
-        models.RankAnswer(
+        Rank(
             rank=rank.rank,
             node_id=node_id,
             activity=rank.activity,

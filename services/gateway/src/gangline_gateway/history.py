@@ -1,4 +1,4 @@
-"""What happened, from ClickHouse: runs, curves, comparison, logs, checkpoints, node samples.
+"""What happened, from ClickHouse: runs, curves, comparison, logs, checkpoints.
 
 Queries go over the ClickHouse HTTP port with a service token and see every team's rows: whoever
 answers a user passes that user's teams as `teams` (None: all). A client belongs to one thread.
@@ -8,15 +8,19 @@ Errors of the client (clickhouse_connect.driver.exceptions) are not caught here.
 # ruff: noqa: S608 - the texts are built from constants; values are query parameters.
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from gangline_gateway.log_pages import LogFilter, LogPage, log_page
+from gangline_gateway.log_pages import LogFilter, log_page
 from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+from gangline_schemas.api.checkpoints import Checkpoint
+from gangline_schemas.api.logs import LogPage
+from gangline_schemas.api.runs import Curve, Final, Point, Run, RunPage
 
 MAX_PAGE = 1000
 MAX_POINTS = 5000
@@ -24,38 +28,11 @@ MAX_RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RunRow:
-    """One job as lists show it. `gpu_seconds` counts attempts that have ended."""
+class PastRun:
+    """A run, and the spec of its job as JSON without code_diff."""
 
-    job_id: str
-    team: str
-    project: str
-    name: str
-    user: str
-    state: str
-    reason: str
-    attempt: int
-    restarts: int
-    gpus: int
-    priority: int
-    submitted_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    gpu_seconds: float
-    strategy: str
-    code_ref: str
-    data_snapshot: str
-    hyperparameters: dict[str, str]
+    run: Run
     spec: str
-    """The spec as JSON, without code_diff."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunPage:
-    """Runs, newest first. `cursor` continues after the last one; None: there are no more."""
-
-    runs: list[RunRow]
-    cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,78 +48,9 @@ class RunFilter:
     submitted_before: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The steps `first_step .. step` of a curve: mean, lowest and highest value."""
-
-    first_step: int
-    step: int
-    time: datetime
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One metric of one run; of a step that was run again the newest attempt counts.
-
-    `last` is the value of the last step: that of the last point is the mean of all its steps.
-    """
-
-    run_id: str
-    name: str
-    points: list[Point]
-    last: float
-
-
-@dataclass(frozen=True, slots=True)
-class FinalMetric:
-    """The value at a metric's last step, and its extremes."""
-
-    run_id: str
-    name: str
-    step: int
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """One checkpoint in its newest status: committed, corrupted, deleted or abandoned."""
-
-    job_id: str
-    attempt: int
-    step: int
-    status: str
-    time: datetime
-    world_size: int
-    size_bytes: int
-    write_s: float
-    blocked_s: float
-    verify_s: float
-    commit_key: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSample:
-    """One GPU (None: the node has none to report) of one node at one time."""
-
-    node_id: str
-    time: datetime
-    cpu_percent: float | None
-    memory_used_gb: float | None
-    gpu: int | None
-    utilization: float | None
-    gpu_memory_gb: float | None
-    temperature_c: float | None
-
-
-_RUN_COLUMNS = ", ".join(RunRow.__dataclass_fields__)
-_CHECKPOINT_COLUMNS = ", ".join(CheckpointRow.__dataclass_fields__)
-_SAMPLE_COLUMNS = ", ".join(NodeSample.__dataclass_fields__)
+_RUN_COLUMNS = ", ".join(
+    "job_id AS run_id" if name == "run_id" else name for name in (*Run.model_fields, "spec")
+)
 
 
 class History:
@@ -181,20 +89,19 @@ class History:
             f"ORDER BY submitted_at DESC, job_id DESC LIMIT {size + 1}",
             where.parameters,
         )
-        runs = [RunRow(**row) for row in rows[:size]]
-        more = len(rows) > size
-        return RunPage(
-            runs, cursor_of(ms(runs[-1].submitted_at), runs[-1].job_id) if more else None
-        )
+        runs = [_past_run(row).run for row in rows[:size]]
+        last = runs[-1] if len(rows) > size else None
+        after = cursor_of(ms(last.submitted_at), last.run_id) if last is not None else None
+        return RunPage(runs=runs, cursor=after)
 
-    def run(self, job_id: str, teams: frozenset[str] | None = None) -> RunRow | None:
+    def run(self, job_id: str, teams: frozenset[str] | None = None) -> PastRun | None:
         """One run; None when there is none, or none of these teams."""
         found = self.some_runs([job_id], teams)
         return found[0] if found else None
 
     def some_runs(
         self, job_ids: Sequence[str], teams: frozenset[str] | None = None
-    ) -> list[RunRow]:
+    ) -> list[PastRun]:
         """These runs as far as they exist, in the order asked for."""
         where = Where()
         where.teams(teams)
@@ -202,7 +109,7 @@ class History:
         rows = self._rows(
             f"SELECT {_RUN_COLUMNS} FROM gangline.run_list {where.sql}", where.parameters
         )
-        found = {row["job_id"]: RunRow(**row) for row in rows}
+        found = {row["run_id"]: _past_run(row) for row in rows}
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
 
     def metric_names(self, runs: Mapping[str, str]) -> list[str]:
@@ -226,7 +133,8 @@ class History:
     ) -> list[Curve]:
         """Curves of at most about `points` points, all over the same widths of steps.
 
-        `runs`: a run's team by its id; other teams' rows do not count.
+        `runs`: a run's team by its id; other teams' rows do not count. Of a step that was run
+        again the newest attempt counts. Values that are not finite are left out.
         """
         where = Where()
         where.runs(runs)
@@ -254,21 +162,28 @@ class History:
         curves: dict[tuple[str, str], list[Point]] = {}
         last: dict[tuple[str, str], float] = {}
         for row in rows:
-            last[row["run_id"], row["name"]] = row["last"]
-            curves.setdefault((row["run_id"], row["name"]), []).append(
-                Point(
-                    first_step=row["first_step"],
-                    step=row["last_step"],
-                    time=row["last_time"],
-                    value=row["mean"],
-                    low=row["low"],
-                    high=row["high"],
+            key = (row["run_id"], row["name"])
+            points_of = curves.setdefault(key, [])
+            last[key] = row["last"]
+            if _finite(row["mean"], row["low"], row["high"]):
+                points_of.append(
+                    Point(
+                        first_step=row["first_step"],
+                        step=row["last_step"],
+                        time=row["last_time"],
+                        value=row["mean"],
+                        low=row["low"],
+                        high=row["high"],
+                    )
                 )
-            )
-        return [Curve(*key, found, last[key]) for key, found in curves.items()]
+        return [
+            Curve(run_id=run, name=name, points=found, last=end if _finite(end) else None)
+            for (run, name), found in curves.items()
+            for end in (last[run, name],)
+        ]
 
-    def final_metrics(self, runs: Mapping[str, str]) -> list[FinalMetric]:
-        """Each metric's value at its last step, by run and name; `runs`: their teams by id."""
+    def final_metrics(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
+        """Each finite metric at its last step, by name, then by run; `runs`: their teams by id."""
         where = Where()
         where.runs(runs)
         rows = self._rows(
@@ -277,7 +192,12 @@ class History:
             f"{where.sql} GROUP BY run_id, name ORDER BY run_id, name",
             where.parameters,
         )
-        return [FinalMetric(**row) for row in rows]
+        found: dict[str, dict[str, Final]] = {}
+        for row in rows:
+            by_run, run_id = found.setdefault(row.pop("name"), {}), row.pop("run_id")
+            if _finite(row["value"], row["low"], row["high"]):
+                by_run[run_id] = Final(**row)
+        return found
 
     def logs(
         self,
@@ -291,32 +211,28 @@ class History:
         size = max(1, min(limit, MAX_PAGE))
         return log_page(self._rows, wanted, size=size, cursor=cursor, tail=tail)
 
-    def checkpoints(self, job_id: str) -> list[CheckpointRow]:
+    def checkpoints(self, job_id: str) -> list[Checkpoint]:
         """A job's checkpoints, newest first."""
         rows = self._rows(
-            f"SELECT {_CHECKPOINT_COLUMNS} FROM gangline.checkpoint_list "
+            "SELECT attempt, step, status, time AS committed_at, world_size, size_bytes, write_s, "
+            "blocked_s, verify_s, reason FROM gangline.checkpoint_list "
             "WHERE job_id = {job:String} ORDER BY step DESC, attempt DESC",
             {"job": job_id},
         )
-        return [CheckpointRow(**row) for row in rows]
-
-    def node_samples(
-        self, since: datetime, until: datetime, node_ids: Iterable[str] = ()
-    ) -> list[NodeSample]:
-        """Samples of nodes (all, if none is named) in order of time; at most 100,000."""
-        where = Where()
-        where.add("time >= {since:DateTime64(3)}", since=since)
-        where.add("time < {until:DateTime64(3)}", until=until)
-        where.among("node_id", tuple(node_ids))
-        rows = self._rows(
-            f"SELECT {_SAMPLE_COLUMNS} FROM gangline.node_samples {where.sql} "
-            "ORDER BY time, node_id, gpu LIMIT 100000",
-            where.parameters,
-        )
-        return [NodeSample(**row) for row in rows]
+        return [Checkpoint(**row) for row in rows]
 
     def _rows(self, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         answer = self._client.query(sql, parameters=parameters)
         return [
             {name: aware(value) for name, value in row.items()} for row in answer.named_results()
         ]
+
+
+def _past_run(row: dict[str, Any]) -> PastRun:
+    spec = row.pop("spec")
+    return PastRun(Run(**row), spec)
+
+
+def _finite(*values: float) -> bool:
+    """JSON has no NaN and no infinity."""
+    return all(map(isfinite, values))

@@ -14,93 +14,12 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+from gangline_schemas.api.incidents import Incident, Notice, Share, Stacks, Totals
 from gangline_schemas.events.workers import WorkerStacks
 
 MAX_PAGE = 200
 MAX_SHARES = 20
 MAX_NOTICES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentRow:
-    """One failure; `outcome` is open until its job has recovered or ended. Times are UTC."""
-
-    team: str
-    job_id: str
-    attempt: int
-    outcome: str
-    failure_class: str
-    cause: str
-    action: str
-    message: str
-    first_rank: int | None
-    node_id: str
-    avoid_nodes: list[str]
-    review: bool
-    failures: int
-    world_size: int
-    last_step: int | None
-    committed_step: int | None
-    resume_step: int | None
-    failed_at: datetime
-    next_attempt: int | None
-    allocated_at: datetime | None
-    running_at: datetime | None
-    first_step_at: datetime | None
-    closed_at: datetime | None
-    recover_s: float | None
-    work_lost_s: float
-    down_s: float
-    lost_gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentPage:
-    """Incidents, newest first. `cursor` continues after the last one; None: there are no more."""
-
-    incidents: list[IncidentRow]
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The incidents of one class, node or job, or what was left out of one shard of data."""
-
-    name: str
-    incidents: int
-    lost_gpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """All incidents that a filter accepts; times to recover are of those that recovered.
-
-    `by_shard` counts blocks of data that jobs went on without, each once for a job.
-    """
-
-    incidents: int
-    recovered: int
-    recover_median_s: float | None
-    recover_p95_s: float | None
-    lost_gpu_s: float
-    by_class: list[Share]
-    by_node: list[Share]
-    by_job: list[Share]
-    by_shard: list[Share]
-
-
-@dataclass(frozen=True, slots=True)
-class NoticeRow:
-    """What was noticed of an attempt that went on: straggling, loss_spike or not_finite."""
-
-    team: str
-    job_id: str
-    attempt: int
-    kind: str
-    rank: int
-    node_id: str
-    message: str
-    noted_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +63,7 @@ class IncidentFilter:
             where.add("time >= {since:DateTime64(3)}", since=self.since)
 
 
-_COLUMNS = ", ".join(IncidentRow.__dataclass_fields__)
+_COLUMNS = ", ".join(Incident.model_fields)
 
 
 class Incidents:
@@ -155,8 +74,8 @@ class Incidents:
 
     def page(
         self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None
-    ) -> IncidentPage:
-        """A page of incidents, newest first. Raises CursorError."""
+    ) -> tuple[list[Incident], str | None]:
+        """A page, newest first, and the cursor after it (None: no more). Raises CursorError."""
         where = wanted.where()
         if cursor is not None:
             after_ms, after_job, after_attempt = read_cursor(cursor, 3)
@@ -173,11 +92,9 @@ class Incidents:
             f"ORDER BY failed_at DESC, job_id DESC, attempt DESC LIMIT {size + 1}",
             where.parameters,
         )
-        found = [IncidentRow(**row) for row in rows[:size]]
+        found = [Incident(**row) for row in rows[:size]]
         last = found[-1] if len(rows) > size else None
-        return IncidentPage(
-            found, cursor_of(ms(last.failed_at), last.job_id, last.attempt) if last else None
-        )
+        return found, cursor_of(ms(last.failed_at), last.job_id, last.attempt) if last else None
 
     def totals(self, wanted: IncidentFilter) -> Totals:
         """Of all incidents that the filter accepts; classes and nodes with the most first."""
@@ -202,16 +119,16 @@ class Incidents:
             by_shard=self._blocks(wanted),
         )
 
-    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> IncidentRow | None:
+    def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> Incident | None:
         """The failure of an attempt; None when there is none, or it is another team's."""
         where = IncidentFilter(teams=teams, job_id=job_id).where()
         where.add("attempt = {attempt:UInt32}", attempt=attempt)
         rows = self._rows(
             f"SELECT {_COLUMNS} FROM gangline.incident_list {where.sql}", where.parameters
         )
-        return IncidentRow(**rows[0]) if rows else None
+        return Incident(**rows[0]) if rows else None
 
-    def stacks(self, job_id: str, attempt: int) -> list[WorkerStacks]:
+    def stacks(self, job_id: str, attempt: int) -> list[Stacks]:
         """What the ranks of an attempt that hung were doing, by rank."""
         rows = self._rows(
             "SELECT data FROM gangline.events WHERE subject = {job:String} "
@@ -219,10 +136,13 @@ class Incidents:
             "AND JSONExtractUInt(data, 'attempt') = {attempt:UInt32}",
             {"job": job_id, "attempt": attempt},
         )
-        found = [WorkerStacks.decode(row["data"]) for row in rows]
+        found = [
+            Stacks.model_validate(WorkerStacks.decode(row["data"]), from_attributes=True)
+            for row in rows
+        ]
         return sorted(found, key=lambda one: one.rank)
 
-    def notices(self, wanted: IncidentFilter) -> list[NoticeRow]:
+    def notices(self, wanted: IncidentFilter) -> list[Notice]:
         """The newest that the filter accepts; none if it names classes."""
         if wanted.classes:
             return []
@@ -269,9 +189,9 @@ class Incidents:
         ]
 
 
-def _notice(row: dict[str, Any]) -> NoticeRow:
+def _notice(row: dict[str, Any]) -> Notice:
     event = json.loads(row["data"])
-    return NoticeRow(
+    return Notice(
         team=row["team"],
         job_id=row["subject"],
         attempt=event["attempt"],

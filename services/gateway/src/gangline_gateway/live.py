@@ -18,12 +18,7 @@ from typing import Generic, TypeVar
 from gangline_gateway import checkpoint_rows
 from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
-    REJECTED,
-    Advice,
     Approval,
-    Checkpoint,
-    Failure,
-    Flag,
     JobDetails,
     LiveFacts,
     LiveJob,
@@ -31,12 +26,12 @@ from gangline_gateway.live_model import (
     LiveTeam,
     Outcome,
     Progress,
-    Stopping,
-    Waiting,
 )
 from gangline_gateway.progress import advance
 from gangline_gateway.publish import SOURCE
 from gangline_schemas import gpu_time
+from gangline_schemas.api.checkpoints import Advice, Checkpoint
+from gangline_schemas.api.jobs import REJECTED, Failure, Flag, Stopping, Waiting
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.envelope import Envelope
@@ -352,7 +347,8 @@ class Live:
 
     @_on.register
     def _(self, event: JobWaiting, at: datetime) -> None:
-        self._change(event.job_id, waiting=Waiting(event.code, event.message, at))
+        waiting = Waiting(code=event.code, message=event.message, since=at)
+        self._change(event.job_id, waiting=waiting)
 
     @_on.register
     def _(self, event: JobReprioritized, at: datetime) -> None:
@@ -371,7 +367,8 @@ class Live:
 
     @_on.register
     def _(self, event: GangPreempting, at: datetime) -> None:
-        self._change(event.job_id, stopping=Stopping(event.reason.value, event.deadline))
+        stopping = Stopping(reason=event.reason.value, deadline=event.deadline)
+        self._change(event.job_id, stopping=stopping)
 
     @_on.register
     def _(self, event: GangReleased, at: datetime) -> None:
@@ -527,28 +524,12 @@ class Live:
 
     @_on.register
     def _(self, event: GangFailed, at: datetime) -> None:
-        self._failures.put(
-            event.job_id,
-            Failure(
-                attempt=event.attempt,
-                cause=event.cause.value,
-                action=event.action,
-                message=event.message,
-                first_rank=event.first_rank,
-                node_id=event.node_id,
-                exit_code=event.exit_code,
-                signal=event.signal,
-                restarts_used=event.restarts_used,
-                restarts_max=event.restarts_max,
-                failed_at=event.failed_at,
-            ),
-        )
+        self._failures.put(event.job_id, Failure.model_validate(event, from_attributes=True))
 
     @_on.register
     def _(self, event: JobFlagged, at: datetime) -> None:
-        facts = {name: value for name, value in event if name != "job_id"}
         known = self._flags.get(event.job_id, ())
-        flag = Flag(**facts)
+        flag = Flag.model_validate(event, from_attributes=True)
         if flag not in known:
             self._flags.put(event.job_id, (*known, flag))
 
@@ -565,14 +546,14 @@ class Live:
     @_on.register
     def _(self, event: CheckpointCorrupted, at: datetime) -> None:
         reason = f"{event.key}: {event.reason}"
-        self._change_row(event, lambda row: replace(row, status="corrupted", reason=reason))
+        self._change_row(event, lambda row: checkpoint_rows.gone(row, "corrupted", reason))
 
     @_on.register
     def _(self, event: CheckpointDeleted, at: datetime) -> None:
         def deleted(row: Checkpoint) -> Checkpoint:
             if row.status == "corrupted":  # that is what is to be known of it
                 return row
-            return replace(row, status="deleted", reason=event.reason)
+            return checkpoint_rows.gone(row, "deleted", event.reason)
 
         self._change_row(event, deleted)
 

@@ -6,116 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gangline_schemas.api.checkpoints import Advice, Checkpoint
+from gangline_schemas.api.jobs import ENDED, Failure, Flag, Stopping, Waiting
 from gangline_schemas.base import FieldError
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import NodeInfo
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
-
-REJECTED = "rejected"
-"""The state of a job that was refused admission; the scheduler never sees it."""
-ENDED = frozenset({state.value for state in JobState if state.terminal} | {REJECTED})
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why a pending job does not start, as the scheduler said last."""
-
-    code: str
-    message: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The gang was asked to stop."""
-
-    reason: str
-    deadline: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The newest verdict on a failed attempt; `first_rank` is the one that failed first."""
-
-    attempt: int
-    cause: str
-    action: str
-    message: str
-    first_rank: int | None
-    node_id: str | None
-    exit_code: int | None
-    signal: int | None
-    restarts_used: int
-    restarts_max: int
-    failed_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A block of data that a job goes on without: a person shall look at it."""
-
-    attempt: int
-    rank: int
-    node_id: str
-    snapshot: str
-    shard: str
-    block: int
-    reason: str
-    flagged_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """One checkpoint; `status` is saved (on its nodes alone), committed, corrupted or deleted.
-
-    `on_nodes`: the nodes of its gang have it on their disks; `committed_at`: since when it counts,
-    there or in the store.
-    `scrubbed_at` is when all its bytes were last read again and found right. `promotion` is
-    "asked", "promoted" or "refused" by the run `promotion_run`; "": none was to validate it.
-    """
-
-    attempt: int
-    step: int
-    status: str
-    committed_at: datetime
-    world_size: int
-    size_bytes: int
-    write_s: float
-    blocked_s: float
-    reason: str = ""
-    whole_bytes: int | None = None
-    refers: tuple[int, ...] = ()
-    verify_s: float = 0.0
-    scrubbed_at: datetime | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    promotion: str = ""
-    promotion_run: str = ""
-    promotion_reason: str = ""
-    pinned: bool = False
-    on_nodes: bool = False
-
-    @property
-    def promoted(self) -> bool:
-        """Whether it was validated."""
-        return self.promotion == "promoted"
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The newest advised interval between checkpoints; see `checkpoint.interval.advised`."""
-
-    attempt: int
-    interval_s: float
-    limited_by: str
-    cost_s: float
-    busy_s: float
-    mtbf_s: float
-    failures: float
-    lost_s: float
-    reason: str
-    risk: str
-    advised_at: datetime
+from gangline_schemas.job import JobSpec, TeamConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from gangline_gateway.sql_parts import Where, cursor_of, ms, number, read_cursor
+from gangline_schemas.api.logs import LogLine, LogPage
 from gangline_schemas.events.workers import WorkerLog
 
 Rows = Callable[[str, dict[str, Any]], list[dict[str, Any]]]
@@ -31,28 +31,7 @@ class LogFilter:
         return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
-    """One line of one rank."""
-
-    attempt: int
-    rank: int
-    line: int
-    node_id: str
-    time: datetime
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """Lines in order of time. `cursor` continues after the last one, also when none came yet."""
-
-    lines: list[LogRow]
-    cursor: str | None
-
-
-_COLUMNS = ", ".join(LogRow.__dataclass_fields__)
+_COLUMNS = ", ".join(LogLine.model_fields)
 
 
 def log_page(
@@ -61,7 +40,7 @@ def log_page(
     """`size` lines after `cursor`; with `tail` the last ones instead. Raises CursorError."""
     where = _where(wanted)
     after = None if cursor is None or tail else _read(cursor)
-    lines: dict[_Place, LogRow] = {}
+    lines: dict[_Place, LogLine] = {}
     while len(lines) < size:
         # Few come twice: an agent sends a line again when it does not know whether it arrived.
         rows = _rows(ask, where, after, size, tail=tail)
@@ -72,10 +51,10 @@ def log_page(
         after = _place(rows[-1])
     page = list(lines.values())[:size]
     if not page:
-        return LogPage([], cursor)
+        return LogPage(lines=[], cursor=cursor)
     if tail:
         page.reverse()
-    return LogPage(page, cursor_of(*_place(page[-1])))
+    return LogPage(lines=page, cursor=cursor_of(*_place(page[-1])))
 
 
 def _where(wanted: LogFilter) -> Where:
@@ -89,7 +68,7 @@ def _where(wanted: LogFilter) -> Where:
     return where
 
 
-def _rows(ask: Rows, where: Where, after: _Place | None, size: int, *, tail: bool) -> list[LogRow]:
+def _rows(ask: Rows, where: Where, after: _Place | None, size: int, *, tail: bool) -> list[LogLine]:
     """Rows after a place in the order of the table, `tail`: backwards."""
     sql, parameters = where.sql, where.parameters
     if after is not None:
@@ -109,10 +88,10 @@ def _rows(ask: Rows, where: Where, after: _Place | None, size: int, *, tail: boo
         f"ORDER BY attempt{order}, time{order}, rank{order}, line{order} LIMIT {size}",
         parameters,
     )
-    return [LogRow(**row) for row in rows]
+    return [LogLine(**row) for row in rows]
 
 
-def _place(row: LogRow) -> _Place:
+def _place(row: LogLine) -> _Place:
     return row.attempt, ms(row.time), row.rank, row.line
 
 

@@ -8,10 +8,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from gangline_gateway.models import WhatIf
 from gangline_gateway.problems import MEDIA_TYPE, Problem
+from gangline_schemas.api.questions import JobExplained, WhatIf
 from gangline_schemas.job import JobSpec, TeamConfig
-from gangline_schemas.questions import JobExplained
 
 _REF = "#/components/schemas/{model}"
 _SCHEME = {"type": "http", "scheme": "bearer", "description": "A token of this installation."}

@@ -21,11 +21,11 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.config import Settings
 from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
-from gangline_gateway.models import EventAnswer
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.sql_parts import CursorError
 from gangline_gateway.user_limits import UserSlots, asking
+from gangline_schemas.api.logs import BusEvent
 
 log = structlog.get_logger(__name__)
 AnswerT = TypeVar("AnswerT")
@@ -66,7 +66,7 @@ class Records:
 
     def events(
         self, subject: str, team: str, *, after: tuple[int, str, int, int] | None, limit: int
-    ) -> list[EventAnswer]:
+    ) -> list[BusEvent]:
         """Events about a team's job in order, after (milliseconds, topic, partition, offset).
 
         Those that name another team are not of it.
@@ -87,7 +87,7 @@ class Records:
             parameters=parameters,
         )
         return [
-            EventAnswer(**{**row, "time": _aware(row["time"]), "data": json.loads(row["data"])})
+            BusEvent(**{**row, "time": _aware(row["time"]), "data": json.loads(row["data"])})
             for row in answer.named_results()
         ]
 

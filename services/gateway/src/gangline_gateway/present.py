@@ -5,23 +5,25 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import cast
 
 from pydantic import ValidationError
 
-from gangline_gateway import models
 from gangline_gateway.heard import GangHeard, heartbeat
-from gangline_gateway.history import RunRow
+from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
-from gangline_gateway.live_model import Checkpoint, JobDetails, LiveJob, LiveNode, Waiting
+from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
 from gangline_schemas import gpu_time
+from gangline_schemas.api.checkpoints import Checkpoint
+from gangline_schemas.api.cluster import Node, NodeGpu, Queue, QueueEntry, Team
+from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
+from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
 from gangline_schemas.events.workers import GpuStatus
 from gangline_schemas.job import JobSpec, Retention
 from gangline_schemas.limits import INT53_MAX
-from gangline_schemas.questions import AheadJob, JobExplained, WhatIfAnswer
 from gangline_schemas.retention import reasons
 from gangline_schemas.team_usage import team_usage
 from gangline_schemas.teams import rolled_up
@@ -31,28 +33,24 @@ MAX_WAIT_BONUS = 20.0
 MINUTES_PER_POINT = 10.0
 
 
-def summary(found: JobDetails, now: datetime) -> models.JobSummary:
+def summary(found: JobDetails, now: datetime) -> JobSummary:
     """A job as lists show it."""
-    return models.JobSummary.model_validate(_summary(found, now))
+    return JobSummary.model_validate(_summary(found, now))
 
 
-def job(found: JobDetails, now: datetime, heard: GangHeard) -> models.Job:
+def job(found: JobDetails, now: datetime, heard: GangHeard) -> Job:
     """A job with everything."""
     one, progress = found.job, found.progress
-    stopping = one.stopping
-    return models.Job.model_validate(
+    return Job.model_validate(
         _summary(found, now)
         | {
             "metrics": finite(dict(progress.metrics)) if progress else {},
             "gpu_utilization": heard.gpu_utilization,
             "ranks": heard.ranks,
-            "nodes": [
-                {"node_id": n.node_id, "gpus": list(n.gpus), "first_rank": n.first_rank}
-                for n in one.nodes
-            ],
-            "stopping": asdict(stopping) if stopping else None,
-            "errors": list(one.errors),
-            "review": [asdict(flag) for flag in found.flags],
+            "nodes": [Placed.model_validate(part, from_attributes=True) for part in one.nodes],
+            "stopping": one.stopping,
+            "errors": one.errors,
+            "review": found.flags,
             "spec": one.spec,
         }
     )
@@ -84,7 +82,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "user": one.user,
         "state": one.state,
         "reason": one.reason,
-        "waiting": waiting(one.waiting),
+        "waiting": one.waiting,
         "priority": one.priority,
         "gpus": one.gpus,
         "gpus_held": one.held_gpus,
@@ -100,8 +98,8 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "loss": values.get("loss"),
         "lr": values.get("lr"),
         "mfu": values.get("mfu"),
-        "last_checkpoint": checkpoint(newest) if newest else None,
-        "failure": asdict(found.failure) if found.failure else None,
+        "last_checkpoint": newest,
+        "failure": found.failure,
         "gpu_seconds": one.gpu_seconds,
     }
 
@@ -117,23 +115,9 @@ def total_steps(found: JobDetails) -> int | None:
     return int(value)
 
 
-def waiting(reason: Waiting | None) -> models.WaitingAnswer | None:
-    """Why a job waits."""
-    return models.WaitingAnswer(**asdict(reason)) if reason else None
-
-
-def checkpoint(row: Checkpoint) -> models.CheckpointAnswer:
-    """One checkpoint."""
-    facts = asdict(row)
-    tiers = ["nodes"] if facts.pop("on_nodes") else []
-    if row.status == "committed":
-        tiers.append("store")
-    return models.CheckpointAnswer(**facts, tiers=tiers)
-
-
-def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:
+def checkpoints(found: JobDetails) -> list[Checkpoint]:
     """A job's checkpoints, newest first, and why each one that stands is kept."""
-    rows = sorted(found.checkpoints, key=lambda row: (row.attempt, row.step))
+    rows = sorted(found.checkpoints, key=lambda row: row.place)
     healthy = [row for row in rows if row.status == "committed"]
     keep = found.job.spec.checkpoint.keep if found.job.spec is not None else Retention()
     why = reasons(healthy, keep)
@@ -142,9 +126,8 @@ def checkpoints(found: JobDetails) -> list[models.CheckpointAnswer]:
     for row in sorted(rows, key=lambda row: (row.step, row.attempt), reverse=True):
         kept: Sequence[str] = ()
         if row.status == "committed":  # what no rule keeps, a later one or somebody needs
-            place = (row.attempt, row.step)
-            kept = why.get(place, ("needed",) if place in needed else ("in use",))
-        answers.append(checkpoint(row).model_copy(update={"kept": list(kept)}))
+            kept = why.get(row.place, ("needed",) if row.place in needed else ("in use",))
+        answers.append(replace(row, kept=tuple(kept)) if kept else row)
     return answers
 
 
@@ -155,26 +138,28 @@ def interval_s(job: LiveJob) -> float | None:
     return job.spec.checkpoint.interval_minutes * 60
 
 
-def past_job(row: RunRow) -> models.Job:
+def past_job(past: PastRun) -> Job:
     """A job that only history knows."""
+    run = past.run
     try:
-        spec = JobSpec.decode(row.spec)
+        spec = JobSpec.decode(past.spec)
     except ValidationError:
         spec = None
     ran = (
-        (row.ended_at - row.started_at).total_seconds() if row.started_at and row.ended_at else None
+        (run.ended_at - run.started_at).total_seconds() if run.started_at and run.ended_at else None
     )
-    return models.Job.model_validate(
+    return Job.model_validate(
         {
-            **{name: getattr(row, name) for name in (
-                "job_id", "name", "team", "user", "state", "reason", "priority", "gpus",
+            **{name: getattr(run, name) for name in (
+                "name", "team", "user", "state", "reason", "priority", "gpus",
                 "attempt", "restarts", "submitted_at", "started_at", "ended_at", "gpu_seconds",
             )},
             **dict.fromkeys((
                 "waiting", "estimated_remaining_s", "step", "total_steps", "loss", "lr", "mfu",
                 "last_checkpoint", "failure", "gpu_utilization", "ranks", "stopping",
             )),
-            "project": row.project or None,
+            "job_id": run.run_id,
+            "project": run.project or None,
             "elapsed_s": ran,
             "gpus_held": 0,
             "metrics": {},
@@ -185,19 +170,13 @@ def past_job(row: RunRow) -> models.Job:
     )  # fmt: skip
 
 
-def run(row: RunRow) -> models.Run:
-    """A run of history."""
-    names = set(models.Run.model_fields) - {"run_id"}
-    return models.Run(run_id=row.job_id, **{name: getattr(row, name) for name in names})
-
-
-def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> models.Node:
+def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> Node:
     """A node; jobs are named to those who may see their teams (None: all)."""
     beat = heartbeat(one)
     states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
     placed = live.placed().get(one.info.node_id, [])
     info = one.info
-    return models.Node(
+    return Node(
         node_id=info.node_id,
         status=one.status,
         why=one.why,
@@ -228,8 +207,8 @@ def _straggler(live: Live, one: LiveNode) -> str:
     return text if job is not None and job.nodes and job.attempt == attempt else ""
 
 
-def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> models.NodeGpu:
-    return models.NodeGpu(
+def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> NodeGpu:
+    return NodeGpu(
         index=index,
         model=model,
         memory_gb=memory_gb,
@@ -239,7 +218,7 @@ def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> m
     )
 
 
-def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[models.Team]:
+def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[Team]:
     """Teams in the order of their tree; each with what it and those below it hold and wait for."""
     month = gpu_time.month_of(now)
     configs = {name: team.config for name, team in live.teams.items()}
@@ -252,7 +231,7 @@ def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[mod
     running = rolled_up(configs, Counter(job.team for job in active if job.nodes))
     pending = rolled_up(configs, Counter(job.team for job in active if not job.nodes))
     return [
-        models.Team(
+        Team(
             **usage.config.model_dump(),
             depth=usage.depth,
             gpus_used=usage.held_gpus,
@@ -276,7 +255,7 @@ def queue(
     *,
     limit: int | None = None,
     after: int = 0,
-) -> models.Queue:
+) -> Queue:
     """Pending jobs by the scheduler's formula (docs/concepts/scheduling.md).
 
     Of those that are visible `limit` (None: all) behind the place `after`.
@@ -300,7 +279,7 @@ def queue(
     )
     page = list(islice(shown, None if limit is None else limit + 1))
     entries = [
-        models.QueueEntry(
+        QueueEntry(
             position=place,
             job_id=job.job_id,
             name=job.name,
@@ -311,11 +290,11 @@ def queue(
             score=round(score(job), 3),
             waiting_since=job.waiting_since,
             waited_s=_waited_s(job, now),
-            waiting=waiting(job.waiting),
+            waiting=job.waiting,
         )
         for place, job in page[:limit]
     ]
-    return models.Queue(
+    return Queue(
         queue=entries,
         cursor=entries[-1].position if limit is not None and len(page) > limit else None,
         pending_jobs=len(order),
@@ -335,7 +314,7 @@ def stands(state: str, reason: str) -> str:
     return reason or f"the job is {state}"
 
 
-def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
+def explain(live: Live, found: JobDetails, now: datetime) -> Explanation:
     """One dominant reason with its evidence."""
     one = found.job
     evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
@@ -366,10 +345,10 @@ def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
         since = one.ended_at
         if one.state == "failed" and found.failure is not None:
             message = found.failure.message
-    return models.Explanation.model_validate(
+    return Explanation.model_validate(
         {
             "job_id": one.job_id,
-            "state": cast("models.State", one.state),
+            "state": cast("State", one.state),
             "code": code,
             "message": message,
             "since": since,
@@ -379,8 +358,8 @@ def explain(live: Live, found: JobDetails, now: datetime) -> models.Explanation:
 
 
 def with_answer(
-    found: models.Explanation, answer: JobExplained, visible: frozenset[str] | None
-) -> models.Explanation:
+    found: Explanation, answer: JobExplained, visible: frozenset[str] | None
+) -> Explanation:
     """With what the scheduler says of a pending job; jobs of other teams are not named."""
     outlook = answer.outlook
     note = outlook.eta_reason
@@ -398,9 +377,7 @@ def with_answer(
     )
 
 
-def what_if(
-    answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] | None
-) -> models.WhatIf:
+def what_if(answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] | None) -> WhatIf:
     """What a job would do, as a caller may see it."""
     waiting = answer.waiting
     victims = tuple(
@@ -408,7 +385,7 @@ def what_if(
         else item.model_copy(update={"job_id": None, "team": None})
         for item in answer.preempts
     )  # fmt: skip
-    return models.WhatIf(
+    return WhatIf(
         **dict(answer)
         | {
             "notes": tuple(notes),

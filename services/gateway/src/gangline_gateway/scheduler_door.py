@@ -22,9 +22,9 @@ from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
 from gangline_gateway.problems import ProblemError
+from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.base import FieldError, Model
 from gangline_schemas.job import JobSpec
-from gangline_schemas.questions import JobExplained, WhatIfAnswer
 
 log = structlog.get_logger(__name__)
 ModelT = TypeVar("ModelT", bound=Model)

@@ -9,12 +9,12 @@ from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import heard, job_ids, present
 from gangline_gateway.gate import Gate, may_change
-from gangline_gateway.history import RunRow
+from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
-from gangline_gateway.live_model import REJECTED, JobDetails, LiveJob
-from gangline_gateway.models import DryRun, Job
+from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import ProblemError, conflict
 from gangline_schemas import trainer_batch
+from gangline_schemas.api.jobs import REJECTED, DryRun, Job
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import tightest
@@ -24,16 +24,16 @@ from gangline_service.tokens import Principal
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job, and whether this request made it. A `RunRow`: only history knows it."""
+    """The job, and whether this request made it. A `PastRun`: only history knows it."""
 
     job_id: str
-    found: JobDetails | RunRow
+    found: JobDetails | PastRun
     created: bool
 
     @property
     def state(self) -> str:
         """The job's state now."""
-        return self.found.job.state if isinstance(self.found, JobDetails) else self.found.state
+        return self.found.job.state if isinstance(self.found, JobDetails) else self.found.run.state
 
     def answer(self, gate: Gate) -> Job:
         """The job as routes give it."""
@@ -120,7 +120,7 @@ def _decided(live: Live, job_id: str) -> JobDetails | None:
     return found
 
 
-def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> RunRow | None:
+def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> PastRun | None:
     """The same job, which ended so long ago that only history has it; None: history has not."""
     try:
         row = gate.past.ask(lambda questions: questions.history.run(job_id, frozenset({spec.team})))

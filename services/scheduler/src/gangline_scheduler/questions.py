@@ -30,18 +30,7 @@ from gangline_scheduler.policy.reasons import Explainer, Reason
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Statement
 from gangline_scheduler.state import State, fork
-from gangline_schemas.base import Event
-from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.quota import JobAdmitted
-from gangline_schemas.events.scheduling import (
-    GangAllocated,
-    GangPreempting,
-    GpusHeld,
-    JobStateChanged,
-)
-from gangline_schemas.gpus import covered_by
-from gangline_schemas.job import JobSpec, JobState
-from gangline_schemas.questions import (
+from gangline_schemas.api.questions import (
     AheadJob,
     FreedFor,
     GpuNumbers,
@@ -55,6 +44,17 @@ from gangline_schemas.questions import (
     WaitMiss,
     WhatIfAnswer,
 )
+from gangline_schemas.base import Event
+from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.quota import JobAdmitted
+from gangline_schemas.events.scheduling import (
+    GangAllocated,
+    GangPreempting,
+    GpusHeld,
+    JobStateChanged,
+)
+from gangline_schemas.gpus import covered_by
+from gangline_schemas.job import JobSpec, JobState
 
 AHEAD_SHOWN = 5
 FEWEST_RUNS = 3

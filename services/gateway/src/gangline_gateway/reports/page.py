@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 
-from gangline_gateway.reports import models
+from gangline_schemas.api.reports import ClusterUse, UtilizationReport, Waits, Week, WeeklyReport
 
 NONE = "–"  # noqa: RUF001 - what people read as "no value"
 _STYLE = """
@@ -26,7 +26,7 @@ th:first-child, td:first-child { text-align: left }
 """
 
 
-def utilization_page(report: models.UtilizationReport) -> str:
+def utilization_page(report: UtilizationReport) -> str:
     """The report `utilization` as a page."""
     teams = [
         [
@@ -62,7 +62,7 @@ def utilization_page(report: models.UtilizationReport) -> str:
     )
 
 
-def weekly_page(report: models.WeeklyReport) -> str:
+def weekly_page(report: WeeklyReport) -> str:
     """The report `weekly` as a page."""
     this, before = report.this, report.before
     compared = [
@@ -104,7 +104,7 @@ def weekly_page(report: models.WeeklyReport) -> str:
     )
 
 
-def _cluster(use: models.ClusterUse) -> list[list[str]]:
+def _cluster(use: ClusterUse) -> list[list[str]]:
     return [
         ["GPUs now", str(use.gpus_total)],
         ["GPUs held now", str(use.gpus_allocated)],
@@ -117,7 +117,7 @@ def _cluster(use: models.ClusterUse) -> list[list[str]]:
     ]
 
 
-def _figures(week: models.Week) -> list[tuple[str, str]]:
+def _figures(week: Week) -> list[tuple[str, str]]:
     ended = f"{week.jobs_succeeded} / {week.jobs_failed} / {week.jobs_cancelled}"
     return [
         ("GPU-hours", _number(week.cluster.gpu_hours_total)),
@@ -138,7 +138,7 @@ def _figures(week: models.Week) -> list[tuple[str, str]]:
     ]
 
 
-def _waits(by: str, rows: Sequence[models.Waits], before: Sequence[models.Waits]) -> str:
+def _waits(by: str, rows: Sequence[Waits], before: Sequence[Waits]) -> str:
     head = (by, "Jobs", "P50", "P95", "P95 before", "Still waiting")
     cells = [
         [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gangline_gateway.reports import models
 from gangline_gateway.reports.arithmetic import (
     gpu_hours_held,
     gpu_hours_pending,
@@ -15,12 +14,13 @@ from gangline_gateway.reports.arithmetic import (
     ratio,
 )
 from gangline_gateway.reports.facts import HOUR_S, Facts
+from gangline_schemas.api.reports import ClusterUse, TeamUse, UtilizationReport
 
 
-def utilization(facts: Facts, teams: frozenset[str] | None) -> models.UtilizationReport:
+def utilization(facts: Facts, teams: frozenset[str] | None) -> UtilizationReport:
     """The report for a caller who sees these teams (None: all)."""
     cluster, seen = cluster_use(facts), facts.of(teams)
-    return models.UtilizationReport(
+    return UtilizationReport(
         since=facts.period.since,
         until=facts.period.until,
         cluster=cluster,
@@ -31,12 +31,12 @@ def utilization(facts: Facts, teams: frozenset[str] | None) -> models.Utilizatio
     )
 
 
-def cluster_use(facts: Facts) -> models.ClusterUse:
+def cluster_use(facts: Facts) -> ClusterUse:
     """All nodes and all teams' gangs: `facts` must not be cut to some teams."""
     hours = facts.period.length_s / HOUR_S
     total = gpu_hours_up(facts.nodes, facts.period)
     held = gpu_hours_held(facts.jobs, facts.period)
-    return models.ClusterUse(
+    return ClusterUse(
         gpus_total=gpus_up(facts.nodes),
         gpus_allocated=gpus_held(facts.jobs),
         gpus_total_mean=total / hours,
@@ -48,7 +48,7 @@ def cluster_use(facts: Facts) -> models.ClusterUse:
     )
 
 
-def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUse:
+def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
     """One team's row, of what is its own and of the teams below it."""
     quota = own.quotas[0] if own.quotas else None
     hours = own.period.length_s / HOUR_S
@@ -56,7 +56,7 @@ def team_use(team: str, own: Facts, cluster: models.ClusterUse) -> models.TeamUs
     share = 0.0
     if quota is not None:
         share = float(quota.gpu_guarantee) or min(quota.gpu_limit, cluster.gpus_total_mean)
-    return models.TeamUse(
+    return TeamUse(
         team=team,
         parent=quota.parent if quota else None,
         gpu_limit=quota.gpu_limit if quota else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gangline_gateway.reports import models
 from gangline_gateway.reports.arithmetic import (
     first_wait_s,
     gpu_hours_held,
@@ -17,6 +16,7 @@ from gangline_gateway.reports.arithmetic import (
 )
 from gangline_gateway.reports.facts import HOUR_S, Facts, Job, Period
 from gangline_gateway.reports.utilization import cluster_use
+from gangline_schemas.api.reports import LowMfu, UnusedQuota, Waits, Week, WeeklyReport
 
 SIZES = ((1, 1), (2, 8), (9, 32), (33, 128), (129, None))
 """Classes by the GPUs that a job asks for: from and to, None without end."""
@@ -28,19 +28,19 @@ MAX_LOW_MFU = 100
 
 def weekly(
     this: Facts, before: Facts, teams: frozenset[str] | None, week: str | None = None
-) -> models.WeeklyReport:
+) -> WeeklyReport:
     """The report for a caller who sees these teams (None: all)."""
-    return models.WeeklyReport(week=week, this=figures(this, teams), before=figures(before, teams))
+    return WeeklyReport(week=week, this=figures(this, teams), before=figures(before, teams))
 
 
-def figures(facts: Facts, teams: frozenset[str] | None) -> models.Week:
+def figures(facts: Facts, teams: frozenset[str] | None) -> Week:
     """One week's figures."""
     seen, period = facts.of(teams), facts.period
     jobs = seen.jobs
     ended = [job.state for job in jobs if period.holds(job.ended_at)]
     repairs = [repair for job in jobs for repair in repairs_s(job, period)]
     costs = [cost for job in jobs for cost in preemption_gpu_hours(job, period)]
-    return models.Week(
+    return Week(
         since=period.since,
         until=period.until,
         cluster=cluster_use(facts),
@@ -81,7 +81,7 @@ def _name(low: int, high: int | None) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def _waits(name: str, jobs: Iterable[Job], period: Period) -> models.Waits:
+def _waits(name: str, jobs: Iterable[Job], period: Period) -> Waits:
     found: list[float] = []
     waiting = 0
     for job in jobs:
@@ -89,7 +89,7 @@ def _waits(name: str, jobs: Iterable[Job], period: Period) -> models.Waits:
         if wait_s is not None:
             found.append(wait_s)
         waiting += not job.gangs and job.ended_at is None
-    return models.Waits(
+    return Waits(
         name=name,
         jobs=len(found),
         p50_s=quantile(found, 0.5),
@@ -98,26 +98,24 @@ def _waits(name: str, jobs: Iterable[Job], period: Period) -> models.Waits:
     )
 
 
-def _unused(facts: Facts) -> list[models.UnusedQuota]:
+def _unused(facts: Facts) -> list[UnusedQuota]:
     hours = facts.period.length_s / HOUR_S
-    found: list[models.UnusedQuota] = []
+    found: list[UnusedQuota] = []
     for team, own in facts.by_team().items():
         guarantee = own.quotas[0].gpu_guarantee if own.quotas else 0
         mean = gpu_hours_held(own.jobs, own.period) / hours
         used = ratio(mean, guarantee)
         if used is not None and used < UNUSED_BELOW:
             found.append(
-                models.UnusedQuota(
-                    team=team, gpu_guarantee=guarantee, gpus_allocated_mean=mean, used=used
-                )
+                UnusedQuota(team=team, gpu_guarantee=guarantee, gpus_allocated_mean=mean, used=used)
             )
     return sorted(found, key=lambda item: (item.used, item.team))
 
 
-def _low_mfu(facts: Facts) -> Sequence[models.LowMfu]:
+def _low_mfu(facts: Facts) -> Sequence[LowMfu]:
     jobs = {job.job_id: job for job in facts.jobs}
     found = [
-        models.LowMfu(
+        LowMfu(
             job_id=run.job_id,
             team=run.team,
             name=jobs[run.job_id].name,

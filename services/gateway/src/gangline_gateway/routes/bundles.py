@@ -11,7 +11,6 @@ from typing import IO, Annotated
 
 from fastapi import Query, Request, Response
 
-from gangline_gateway import models
 from gangline_gateway.doors import BUNDLES_PATH
 from gangline_gateway.gate import (
     ID_PATTERN,
@@ -25,6 +24,7 @@ from gangline_gateway.gate import (
     router,
 )
 from gangline_gateway.problems import ProblemError, invalid, unavailable
+from gangline_schemas.api.jobs import BundleStored
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.errors import AlreadyExists, StoreError
 from gangline_storage.port import ObjectStore
@@ -39,9 +39,9 @@ _IN_MEMORY_BYTES = 4 << 20
     operation_id="uploadCodeBundle",
     summary="Upload a working directory",
     status_code=201,
-    response_model=models.BundleStored,
+    response_model=BundleStored,
     responses={
-        200: {"model": models.BundleStored, "description": "It was there already."},
+        200: {"model": BundleStored, "description": "It was there already."},
         **answers(413, 415),
     },
     openapi_extra={
@@ -57,7 +57,7 @@ async def upload_bundle(
     gate: TheGate,
     caller: Caller,
     team: Annotated[str, Query(pattern=ID_PATTERN, description="The team whose jobs use it.")],
-) -> models.BundleStored:
+) -> BundleStored:
     """A tar.gz of at most 64 MiB. Its sha256 goes into a job as `code_bundle`."""
     may_change(caller, team)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -70,7 +70,7 @@ async def upload_bundle(
             digest, size, created = await _store(request, gate.store, team)
     if not created:
         response.status_code = 200
-    return models.BundleStored(digest=digest, size_bytes=size)
+    return BundleStored(digest=digest, size_bytes=size)
 
 
 @asynccontextmanager

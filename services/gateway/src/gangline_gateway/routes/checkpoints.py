@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from gangline_gateway import models, present
 from gangline_gateway.gate import Caller, JobId, TheGate, answers, job_to_change, router
 from gangline_gateway.live import Live
-from gangline_gateway.live_model import Checkpoint, JobDetails
+from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import conflict, not_found
 from gangline_gateway.routes.jobs import IdempotencyKey
 from gangline_gateway.submit import submit
+from gangline_schemas.api.checkpoints import Checkpoint, PinBody
+from gangline_schemas.api.jobs import Job
 from gangline_schemas.events.requests import CheckpointPinRequested
 from gangline_schemas.validation import validation_of
 
@@ -25,17 +26,17 @@ Step = Annotated[int, Path(ge=0, le=2**53, description="The step of a committed 
     "/v1/training-jobs/{job_id}/checkpoints/{step}/pin",
     operation_id="pinCheckpoint",
     summary="Keep a checkpoint, or no longer",
-    response_model=models.CheckpointAnswer,
+    response_model=Checkpoint,
     responses=answers(404, 409),
 )
 async def pin(
-    job_id: JobId, step: Step, body: models.PinBody, gate: TheGate, caller: Caller
-) -> models.CheckpointAnswer:
+    job_id: JobId, step: Step, body: PinBody, gate: TheGate, caller: Caller
+) -> Checkpoint:
     """A pinned one is not deleted, whatever `checkpoint.keep` says; unpinned it may go at once."""
     pinned = body.pinned
     row = _standing(job_to_change(gate, caller, job_id), step, pinned_first=not pinned)
     if row.pinned == pinned:
-        return present.checkpoint(row)
+        return row
     event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
     request_id = await gate.publisher.publish(job_id, event)
 
@@ -54,7 +55,7 @@ async def pin(
     answer: Checkpoint | str | None = await gate.tail.until(decided, gate.answer_wait_s)
     if isinstance(answer, str):
         raise conflict("refused", answer)
-    return present.checkpoint(answer or row)
+    return answer or row
 
 
 @checkpoints.post(
@@ -62,9 +63,9 @@ async def pin(
     operation_id="promoteCheckpoint",
     summary="Have a checkpoint validated",
     status_code=201,
-    response_model=models.Job,
+    response_model=Job,
     responses={
-        200: {"model": models.Job, "description": "The same key was used before."},
+        200: {"model": Job, "description": "The same key was used before."},
         **answers(404, 409),
     },
 )
@@ -75,7 +76,7 @@ async def promote(
     gate: TheGate,
     caller: Caller,
     key: IdempotencyKey = None,
-) -> models.Job:
+) -> Job:
     """Gives the run that loads it in fresh processes; if that succeeds, it is promoted.
 
     409 when the job's `checkpoint.promote` is off: nothing was recorded to compare with.

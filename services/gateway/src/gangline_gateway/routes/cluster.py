@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import ValidationError
 
-from gangline_gateway import models, present
+from gangline_gateway import present
 from gangline_gateway.gate import (
     ID_PATTERN,
     Admin,
@@ -21,6 +21,17 @@ from gangline_gateway.gate import (
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
+from gangline_schemas.api.cluster import (
+    DrainBody,
+    Drained,
+    NodeList,
+    Queue,
+    Team,
+    TeamBody,
+    TeamList,
+    Version,
+    Whoami,
+)
 from gangline_schemas.base import field_errors
 from gangline_schemas.events.requests import NodeDrainRequested, TeamConfigureRequested
 
@@ -33,28 +44,28 @@ _API = "v1"
     "/v1/teams",
     operation_id="listTeams",
     summary="Teams, their limits and use",
-    response_model=models.TeamList,
+    response_model=TeamList,
     responses=answers(),
 )
-def list_teams(gate: TheGate, caller: Caller) -> models.TeamList:
+def list_teams(gate: TheGate, caller: Caller) -> TeamList:
     """Those that the caller sees."""
     visible, now = visible_teams(caller), gate.clock()
-    return models.TeamList(teams=gate.tail.ask(lambda live: present.teams(live, now, visible)))
+    return TeamList(teams=gate.tail.ask(lambda live: present.teams(live, now, visible)))
 
 
 @cluster.put(
     "/v1/teams/{team}",
     operation_id="configureTeam",
     summary="Create or change a team",
-    response_model=models.Team,
+    response_model=Team,
     responses=answers(409),
 )
 async def put_team(
     team: Annotated[str, Path(pattern=ID_PATTERN)],
-    body: models.TeamBody,
+    body: TeamBody,
     gate: TheGate,
     caller: Admin,
-) -> models.Team:
+) -> Team:
     """Needs an admin. 409 when it would break the tree of teams.
 
     503 when quota did not answer in time: the request is on the bus then.
@@ -63,10 +74,10 @@ async def put_team(
         config = body.config(team)
     except ValidationError as error:
         found = field_errors(error)[0]
-        field = found.field if found.field in models.TeamBody.model_fields else "gpu_guarantee"
+        field = found.field if found.field in TeamBody.model_fields else "gpu_guarantee"
         raise invalid(field, found.message) from None
 
-    def configured(live: Live) -> models.Team | None:
+    def configured(live: Live) -> Team | None:
         known = live.teams.get(team)
         if known is None or known.config != config:
             return None
@@ -94,7 +105,7 @@ async def put_team(
     "/v1/nodes",
     operation_id="listNodes",
     summary="Nodes and what they do",
-    response_model=models.NodeList,
+    response_model=NodeList,
     responses=answers(),
 )
 def list_nodes(
@@ -104,12 +115,12 @@ def list_nodes(
     cursor: Annotated[
         str | None, Query(max_length=63, description="As an earlier page gave it.")
     ] = None,
-) -> models.NodeList:
+) -> NodeList:
     """By id; jobs of other teams are counted but not named."""
     visible, view = visible_teams(caller), gate.tail.view()
     names = sorted(name for name in view.nodes if cursor is None or name > cursor)
     page = names[:limit]
-    return models.NodeList(
+    return NodeList(
         nodes=[present.node(view, view.nodes[name], visible) for name in page],
         cursor=page[-1] if len(names) > limit else None,
     )
@@ -120,15 +131,15 @@ def list_nodes(
     operation_id="drainNode",
     summary="Keep gangs off a node, or let them back",
     status_code=202,
-    response_model=models.Drained,
+    response_model=Drained,
     responses=answers(404, 409),
 )
 async def drain_node(
     node_id: Annotated[str, Path(pattern=ID_PATTERN)],
-    body: models.DrainBody,
+    body: DrainBody,
     gate: TheGate,
     caller: Admin,
-) -> models.Drained:
+) -> Drained:
     """Needs an admin. Gangs there go on elsewhere after their next checkpoint, or run on."""
     if gate.tail.ask(lambda live: live.nodes.get(node_id)) is None:
         raise not_found("node")
@@ -148,14 +159,14 @@ async def drain_node(
 
     status = await gate.tail.until(settled, gate.answer_wait_s)
     now = status or gate.tail.ask(lambda live: live.nodes[node_id].status)
-    return models.Drained(node_id=node_id, status=now)
+    return Drained(node_id=node_id, status=now)
 
 
 @cluster.get(
     "/v1/queue",
     operation_id="getQueue",
     summary="Who waits, in fair-share order",
-    response_model=models.Queue,
+    response_model=Queue,
     responses=answers(),
 )
 def get_queue(
@@ -163,7 +174,7 @@ def get_queue(
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: Annotated[int, Query(ge=0, le=2**53, description="As an earlier page gave it.")] = 0,
-) -> models.Queue:
+) -> Queue:
     """The jobs that the caller sees, at their places among all."""
     visible, now = visible_teams(caller), gate.clock()
     return present.queue(gate.tail.view(), now, visible, limit=limit, after=cursor)
@@ -173,21 +184,21 @@ def get_queue(
     "/v1/whoami",
     operation_id="whoami",
     summary="Whose token this is",
-    response_model=models.Whoami,
+    response_model=Whoami,
     responses=answers(),
 )
-async def whoami(caller: Caller) -> models.Whoami:
+async def whoami(caller: Caller) -> Whoami:
     """Its name, role and teams."""
-    return models.Whoami(name=caller.name, role=caller.role.value, teams=sorted(caller.teams))
+    return Whoami(name=caller.name, role=caller.role.value, teams=sorted(caller.teams))
 
 
 @who.get(
     "/v1/version",
     operation_id="getVersion",
     summary="What answers",
-    response_model=models.Version,
+    response_model=Version,
     responses=answers(),
 )
-async def get_version(caller: Caller) -> models.Version:  # noqa: ARG001 - documents the token
+async def get_version(caller: Caller) -> Version:  # noqa: ARG001 - documents the token
     """The gateway's version and that of its API."""
-    return models.Version(version=version("gangline-gateway"), api=_API)
+    return Version(version=version("gangline-gateway"), api=_API)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import islice
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
 
-from gangline_gateway import models, present
+from gangline_gateway import present
 from gangline_gateway.gate import (
     Caller,
     Gate,
@@ -20,12 +19,15 @@ from gangline_gateway.gate import (
     router,
     visible_teams,
 )
-from gangline_gateway.history import RunRow
+from gangline_gateway.history import PastRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_gateway.scheduler_door import AwayError
 from gangline_gateway.submit import dry_run, full, quota_notes, submit
+from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
+from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, PriorityBody
+from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.base import Event
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
@@ -59,9 +61,9 @@ IdempotencyKey = Annotated[
     operation_id="submitJob",
     summary="Submit a job",
     status_code=201,
-    response_model=models.Job | models.DryRun,
+    response_model=Job | DryRun,
     responses={
-        200: {"model": models.Job | models.DryRun, "description": "It existed, or a dry run."},
+        200: {"model": Job | DryRun, "description": "It existed, or a dry run."},
         **answers(409),
     },
 )
@@ -72,7 +74,7 @@ async def submit_job(
     caller: Caller,
     key: IdempotencyKey = None,
     dry: Annotated[bool, Query(alias="dry_run", description="Validate only.")] = False,  # noqa: FBT002
-) -> models.Job | models.DryRun:
+) -> Job | DryRun:
     """Run this job: it is queued when its team's quota admits it. 422 when it can never run."""
     if dry:
         response.status_code = 200
@@ -88,20 +90,20 @@ async def submit_job(
     "/v1/training-jobs",
     operation_id="listJobs",
     summary="List jobs",
-    response_model=models.JobPage,
+    response_model=JobPage,
     responses=answers(),
 )
 def list_jobs(
     gate: TheGate,
     caller: Caller,
     *,
-    state: Annotated[list[models.State] | None, Query(max_length=10)] = None,
+    state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
     team: Annotated[str | None, Query(max_length=63)] = None,
     user: Annotated[str | None, Query(max_length=256)] = None,
     name: Annotated[str | None, Query(max_length=63, description="How the name begins.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=100)] = None,
-) -> models.JobPage:
+) -> JobPage:
     """Jobs that have not ended and the last 10,000 that have, newest first; /v1/runs has all."""
     after = _read_cursor(cursor)
     states = set(state or ())
@@ -120,7 +122,7 @@ def list_jobs(
     more = len(page) > limit
     last = place_of(page[limit - 1]) if more else None
     found = [view.details(job.job_id) for job in page[:limit]]
-    return models.JobPage(
+    return JobPage(
         jobs=[present.summary(item, now) for item in found if item is not None],
         cursor=f"{last[0]}.{last[1]}" if last else None,
     )
@@ -130,10 +132,10 @@ def list_jobs(
     "/v1/training-jobs/{job_id}",
     operation_id="getJob",
     summary="Look at a job",
-    response_model=models.Job,
+    response_model=Job,
     responses=answers(404),
 )
-def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
+def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     """Its state as the scheduler has it, its newest step, its checkpoints, why it waits."""
     found = gate.details(job_id, caller)
     if found is not None:
@@ -146,10 +148,10 @@ def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
     operation_id="cancelJob",
     summary="Cancel a job",
     status_code=202,
-    response_model=models.Job,
+    response_model=Job,
     responses=answers(404, 409),
 )
-async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job:
+async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     """Its gang saves a checkpoint and stops; then the job is cancelled. 409 when it has ended."""
     found = _active(gate, caller, job_id)
     if not found.job.cancelled:
@@ -162,12 +164,10 @@ async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Job
     operation_id="setJobPriority",
     summary="Change a job's priority",
     status_code=202,
-    response_model=models.Job,
+    response_model=Job,
     responses=answers(404, 409),
 )
-async def set_priority(
-    job_id: JobId, body: models.PriorityBody, gate: TheGate, caller: Caller
-) -> models.Job:
+async def set_priority(job_id: JobId, body: PriorityBody, gate: TheGate, caller: Caller) -> Job:
     """It counts from the scheduler's next pass on. 409 when the job has ended."""
     found = _active(gate, caller, job_id)
     if found.job.priority != body.priority:
@@ -184,7 +184,7 @@ async def set_priority(
     "/v1/training-jobs/{job_id}/checkpoints",
     operation_id="listCheckpoints",
     summary="List a job's checkpoints",
-    response_model=models.CheckpointList,
+    response_model=CheckpointList,
     responses=answers(404),
 )
 def list_checkpoints(
@@ -193,7 +193,7 @@ def list_checkpoints(
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=40)] = None,
-) -> models.CheckpointList:
+) -> CheckpointList:
     """Newest first; also those that fell out of retention or are broken.
 
     With the interval between them that is advised, and why, once enough was measured.
@@ -203,12 +203,11 @@ def list_checkpoints(
     rows = present.checkpoints(found) if found is not None else _past(gate, caller, job_id)
     rows = [row for row in rows if after is None or (row.step, row.attempt) < after]
     last = rows[limit - 1] if len(rows) > limit else None
-    advice = found.advice if found is not None else None
-    return models.CheckpointList(
+    return CheckpointList(
         checkpoints=rows[:limit],
         cursor=f"{last.step}.{last.attempt}" if last is not None else None,
         interval_s=present.interval_s(found.job) if found is not None else None,
-        advice=models.AdviceAnswer(**asdict(advice)) if advice is not None else None,
+        advice=found.advice if found is not None else None,
     )
 
 
@@ -216,10 +215,10 @@ def list_checkpoints(
     "/v1/training-jobs/{job_id}/explain",
     operation_id="explainJob",
     summary="Why a job is where it is",
-    response_model=models.Explanation,
+    response_model=Explanation,
     responses=answers(404),
 )
-def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanation:
+def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
     """One dominant reason with its evidence and the next step; of one that waits, until when.
 
     While the scheduler does not answer, `eta_note` says so and the rest is what it said last.
@@ -230,8 +229,8 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanat
         told = gate.tail.ask(lambda live: present.explain(live, found, now))
         waits = found.job.queued and not found.job.nodes and not found.job.ended
         return _asked(gate, caller, told) if waits else told
-    row = past_run(gate, caller, job_id)
-    return models.Explanation.model_validate(
+    row = past_run(gate, caller, job_id).run
+    return Explanation.model_validate(
         {
             "job_id": job_id,
             "state": row.state,
@@ -247,10 +246,10 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> models.Explanat
     "/v1/what-if",
     operation_id="whatIf",
     summary="What a job would do now",
-    response_model=models.WhatIf,
+    response_model=WhatIf,
     responses=answers(),
 )
-def what_if(spec: Spec, gate: TheGate, caller: Caller) -> models.WhatIf:
+def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
     """When and where this job would start, whom it would preempt and at what cost.
 
     Nothing changes by asking. 503 while the scheduler does not answer.
@@ -259,7 +258,7 @@ def what_if(spec: Spec, gate: TheGate, caller: Caller) -> models.WhatIf:
     notes, rejected = quota_notes(gate, spec)
     if rejected:
         gpus = spec.resources.gpus
-        return models.WhatIf(starts="never", gpus=gpus, message=notes[0], notes=tuple(notes))
+        return WhatIf(starts="never", gpus=gpus, message=notes[0], notes=tuple(notes))
     try:
         answer = gate.scheduler.what_if(spec)
     except AwayError as error:
@@ -267,7 +266,7 @@ def what_if(spec: Spec, gate: TheGate, caller: Caller) -> models.WhatIf:
     return present.what_if(answer, notes, visible_teams(caller))
 
 
-def _asked(gate: Gate, caller: Principal, told: models.Explanation) -> models.Explanation:
+def _asked(gate: Gate, caller: Principal, told: Explanation) -> Explanation:
     try:
         answer = gate.scheduler.explain(told.job_id)
     except AwayError as error:
@@ -278,10 +277,10 @@ def _asked(gate: Gate, caller: Principal, told: models.Explanation) -> models.Ex
 def team_of_job(gate: Gate, caller: Principal, job_id: str) -> str:
     """The team of a job that the caller may see. Raises a 404 or 503 problem."""
     found = gate.details(job_id, caller)
-    return past_run(gate, caller, job_id).team if found is None else found.job.team
+    return past_run(gate, caller, job_id).run.team if found is None else found.job.team
 
 
-def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
+def past_run(gate: Gate, caller: Principal, job_id: str) -> PastRun:
     """A run that only history knows. Raises a 404 or 503 problem."""
     row = gate.past.ask(lambda questions: questions.history.run(job_id, visible_teams(caller)))
     if row is None:
@@ -289,17 +288,9 @@ def past_run(gate: Gate, caller: Principal, job_id: str) -> RunRow:
     return row
 
 
-def _past(gate: Gate, caller: Principal, job_id: str) -> list[models.CheckpointAnswer]:
+def _past(gate: Gate, caller: Principal, job_id: str) -> list[Checkpoint]:
     past_run(gate, caller, job_id)
-    old = gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
-    return [
-        models.CheckpointAnswer(
-            attempt=row.attempt, step=row.step, status=row.status, committed_at=row.time,
-            world_size=row.world_size, size_bytes=row.size_bytes, write_s=row.write_s,
-            blocked_s=row.blocked_s, verify_s=row.verify_s, reason=row.reason,
-        )
-        for row in old
-    ]  # fmt: skip
+    return gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
 
 
 def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:

@@ -14,14 +14,15 @@ from starlette.responses import StreamingResponse
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import Record, TopicPartition
-from gangline_gateway import models, sse
+from gangline_gateway import sse
 from gangline_gateway.events import CursorText, answer_of, page_cursor, read_page_cursor
 from gangline_gateway.gate import Caller, Gate, JobId, TheGate, answers, router
-from gangline_gateway.log_pages import LogFilter, LogRow
+from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.routes.streams import has_subject, live_part, resumed, start_of_history
+from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.workers import WorkerLog
 
@@ -43,7 +44,7 @@ _PAGE = 1000
     "/v1/training-jobs/{job_id}/logs",
     operation_id="getLogs",
     summary="What the ranks wrote",
-    response_model=models.LogPageAnswer,
+    response_model=LogPage,
     responses={200: STREAM, **answers(404)},
 )
 async def get_logs(
@@ -58,7 +59,7 @@ async def get_logs(
     cursor: CursorText = None,
     follow: Follow = False,
     last_event_id: LastEventId = None,
-) -> models.LogPageAnswer | StreamingResponse:
+) -> LogPage | StreamingResponse:
     """Lines of all ranks in order of time. Events of a stream: `log` for each line, then `end`."""
     team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     wanted = LogFilter(job_id, team, rank, attempt)
@@ -67,18 +68,12 @@ async def get_logs(
         at = resumed(gate, last_event_id, places)
         return gate.streams.response(_log_stream(gate, wanted, tail, at), caller.name)
     if tail == 0:
-        return models.LogPageAnswer(lines=[], cursor=None)
+        return LogPage(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
-    page = await asyncio.to_thread(
+    return await asyncio.to_thread(
         gate.past.ask,
         lambda questions: questions.history.logs(wanted, limit=size, cursor=cursor, tail=last),
     )
-    return models.LogPageAnswer(lines=[_line(row) for row in page.lines], cursor=page.cursor)
-
-
-def _line(row: LogRow) -> models.LogLineAnswer:
-    names = models.LogLineAnswer.model_fields
-    return models.LogLineAnswer(**{name: getattr(row, name) for name in names})
 
 
 async def _log_stream(
@@ -94,7 +89,7 @@ async def _log_stream(
         at = start_of_history(gate, known, gate.tail.places(Topic.LOGS))
         for row in rows:
             sent[row.attempt, row.rank] = max(row.line, sent.get((row.attempt, row.rank), -1))
-            yield sse.event("log", _line(row).model_dump(mode="json"))
+            yield sse.event("log", row.model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
         event = _event_of(record)
@@ -104,7 +99,7 @@ async def _log_stream(
         for line, text in enumerate(event.lines, event.first_line):
             if line > before:
                 sent[event.attempt, event.rank] = line
-                answer = models.LogLineAnswer(
+                answer = LogLine(
                     attempt=event.attempt, rank=event.rank, line=line, node_id=event.node_id,
                     time=datetime.fromtimestamp(text.time_ms / 1000, tz=UTC), stream=text.stream,
                     text=text.text,
@@ -121,7 +116,7 @@ async def _log_stream(
 
 def _old_lines(
     gate: Gate, wanted: LogFilter, tail: int | None
-) -> tuple[dict[TopicPartition, int], list[LogRow]]:
+) -> tuple[dict[TopicPartition, int], list[LogLine]]:
     """The last `tail` lines (None: 200) from history and up to where it goes.
 
     Nothing while ClickHouse is away.
@@ -143,7 +138,7 @@ def _old_lines(
     "/v1/training-jobs/{job_id}/events",
     operation_id="getJobEvents",
     summary="Everything that was decided about a job",
-    response_model=models.EventPage,
+    response_model=EventPage,
     responses={200: STREAM, **answers(404)},
 )
 async def get_events(
@@ -154,7 +149,7 @@ async def get_events(
     cursor: CursorText = None,
     follow: Follow = False,  # noqa: FBT002
     last_event_id: LastEventId = None,
-) -> models.EventPage | StreamingResponse:
+) -> EventPage | StreamingResponse:
     """In order of time. Events of a stream are named by their type; the last is `end`."""
     team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     if follow:
@@ -167,7 +162,7 @@ async def get_events(
         lambda questions: questions.records.events(job_id, team, after=after, limit=limit),
     )
     last = page_cursor(found[-1]) if found else cursor
-    return models.EventPage(events=found, cursor=last)
+    return EventPage(events=found, cursor=last)
 
 
 async def _event_stream(
@@ -202,9 +197,9 @@ async def _event_stream(
 
 def _old_events(
     gate: Gate, job: tuple[str, str]
-) -> tuple[dict[TopicPartition, int], list[models.EventAnswer]]:
+) -> tuple[dict[TopicPartition, int], list[BusEvent]]:
     """All events from history and up to where it goes; nothing while ClickHouse is away."""
-    found: list[models.EventAnswer] = []
+    found: list[BusEvent] = []
     try:
         known = gate.past.ask(lambda questions: questions.records.event_positions())
         after: tuple[int, str, int, int] | None = None
@@ -220,7 +215,7 @@ def _old_events(
 
 def _page(
     job: tuple[str, str], after: tuple[int, str, int, int] | None, questions: Questions
-) -> list[models.EventAnswer]:
+) -> list[BusEvent]:
     return questions.records.events(*job, after=after, limit=_PAGE)
 
 

@@ -13,11 +13,12 @@ from starlette.responses import HTMLResponse, Response
 from gangline_gateway.gate import Caller, TheGate, answers, router, visible_teams
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import invalid
-from gangline_gateway.reports import models, page
+from gangline_gateway.reports import page
 from gangline_gateway.reports.period import WEEK, WEEK_PATTERN, PeriodError, span, week_of
 from gangline_gateway.reports.source import TooMuchError
 from gangline_gateway.reports.utilization import utilization
 from gangline_gateway.reports.weekly import weekly
+from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
 
 reports = router("Reports")
 
@@ -38,7 +39,7 @@ ReportT = TypeVar("ReportT", bound=BaseModel)
     "/v1/reports/utilization",
     operation_id="reportUtilization",
     summary="Who held the GPUs and who waited",
-    response_model=models.UtilizationReport,
+    response_model=UtilizationReport,
     responses={200: _PAGE, **answers()},
 )
 def report_utilization(
@@ -53,7 +54,7 @@ def report_utilization(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
 
-    def ask(questions: Questions) -> models.UtilizationReport:
+    def ask(questions: Questions) -> UtilizationReport:
         period = span(since, until, gate.clock())
         return utilization(questions.reports.facts(period), visible_teams(caller))
 
@@ -64,7 +65,7 @@ def report_utilization(
     "/v1/reports/weekly",
     operation_id="reportWeekly",
     summary="How a week went, and the one before",
-    response_model=models.WeeklyReport,
+    response_model=WeeklyReport,
     responses={200: _PAGE, **answers()},
 )
 def report_weekly(
@@ -79,7 +80,7 @@ def report_weekly(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. A week that goes on is compared up to now."""
 
-    def ask(questions: Questions) -> models.WeeklyReport:
+    def ask(questions: Questions) -> WeeklyReport:
         period = week_of(week, gate.clock())
         this = questions.reports.facts(period)
         before = questions.reports.facts(period.earlier(WEEK))

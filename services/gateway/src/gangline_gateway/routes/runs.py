@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -16,7 +14,7 @@ from starlette.responses import StreamingResponse
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.murmur import partition_of
 from gangline_bus.ports import Record, TopicPartition
-from gangline_gateway import models, present, sse
+from gangline_gateway import sse
 from gangline_gateway.comparison import compare
 from gangline_gateway.gate import (
     Caller,
@@ -28,7 +26,7 @@ from gangline_gateway.gate import (
     router,
     visible_teams,
 )
-from gangline_gateway.history import Curve, RunFilter
+from gangline_gateway.history import RunFilter
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
@@ -36,6 +34,16 @@ from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed, start_of_history
 from gangline_gateway.submit import submit
+from gangline_schemas.api.jobs import KnownState
+from gangline_schemas.api.runs import (
+    Comparison,
+    Curve,
+    Curves,
+    Restored,
+    RunCreated,
+    RunPage,
+    StepMetrics,
+)
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobRestoreRequested
 from gangline_schemas.events.workers import WorkerStep
@@ -58,28 +66,28 @@ Points = Annotated[int, Query(ge=2, le=5000, description="At most about so many 
     operation_id="createRun",
     summary="Submit a job as a run",
     status_code=201,
-    response_model=models.RunCreated,
+    response_model=RunCreated,
     responses={
-        200: {"model": models.RunCreated, "description": "It existed."},
+        200: {"model": RunCreated, "description": "It existed."},
         **answers(409),
     },
 )
 async def create_run(
     spec: Spec, response: Response, gate: TheGate, caller: Caller, key: IdempotencyKey = None
-) -> models.RunCreated:
+) -> RunCreated:
     """The same body as POST /v1/training-jobs; the run's id is its job's id."""
     done = await submit(gate, caller, spec, key)
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
         response.status_code = 200
-    return models.RunCreated.model_validate({"run_id": done.job_id, "state": done.state})
+    return RunCreated.model_validate({"run_id": done.job_id, "state": done.state})
 
 
 @runs.get(
     "/training-runs/{run_id}/metrics",
     operation_id="getRunMetrics",
     summary="A run's metrics, live",
-    response_model=models.Curves,
+    response_model=Curves,
     responses={200: STREAM, **answers(404)},
 )
 async def get_metrics(
@@ -90,7 +98,7 @@ async def get_metrics(
     points: Points = HISTORY_POINTS,
     accept: Annotated[str | None, Header(include_in_schema=False)] = None,
     last_event_id: LastEventId = None,
-) -> models.Curves | StreamingResponse:
+) -> Curves | StreamingResponse:
     """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
 
     With `Accept: application/json` the curves alone. A step may come twice around the border
@@ -102,7 +110,7 @@ async def get_metrics(
         found = await asyncio.to_thread(
             gate.past.ask, lambda q: _curves(q, {run_id: team}, names, points)
         )
-        return models.Curves(curves=found)
+        return Curves(curves=found)
     topic = gate.tail.names.name(Topic.STEPS)
     count = len(gate.tail.places(Topic.STEPS))
     place = TopicPartition(topic, partition_of(run_id.encode(), count))
@@ -113,22 +121,9 @@ async def get_metrics(
 
 def _curves(
     questions: Questions, runs: Mapping[str, str], names: Sequence[str], points: int
-) -> list[models.CurveAnswer]:
+) -> list[Curve]:
     wanted = list(names) or questions.history.metric_names(runs)[:MAX_CURVES]
-    found = questions.history.curves(runs, wanted, points=points) if wanted else []
-    return [_curve(curve) for curve in found]
-
-
-def _curve(curve: Curve) -> models.CurveAnswer:
-    rows = [asdict(point) for point in curve.points]
-    finite = [row for row in rows if len(present.finite({k: row[k] for k in _VALUES})) == 3]
-    last = present.finite({"last": curve.last})
-    return models.CurveAnswer.model_validate(
-        {"run_id": curve.run_id, "name": curve.name, "points": finite} | last
-    )
-
-
-_VALUES = ("value", "low", "high")
+    return questions.history.curves(runs, wanted, points=points) if wanted else []
 
 
 async def _metric_stream(
@@ -142,7 +137,7 @@ async def _metric_stream(
     run_id, team = run
     if at is None:
 
-        def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[models.CurveAnswer]]:
+        def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[Curve]]:
             known = questions.records.positions("steps", place.topic)
             return known, _curves(questions, {run_id: team}, names, points)
 
@@ -151,7 +146,7 @@ async def _metric_stream(
         except ProblemError:
             known, curves = {}, []
         at = start_of_history(gate, known, [place])
-        yield sse.event("history", models.Curves(curves=curves).model_dump(mode="json"))
+        yield sse.event("history", Curves(curves=curves).model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
         event = _step_of(record)
@@ -164,16 +159,14 @@ async def _metric_stream(
                 if column[index] is not None and (not names or key in names)
             }
             if values:
-                yield (
-                    "step",
-                    {
-                        "step": step,
-                        "attempt": event.attempt,
-                        "rank": event.rank,
-                        "time_ms": event.time_ms[index],
-                        "metrics": values,
-                    },
+                found = StepMetrics(
+                    step=step,
+                    time_ms=event.time_ms[index],
+                    metrics=values,
+                    attempt=event.attempt,
+                    rank=event.rank,
                 )
+                yield "step", found.model_dump(mode="json")
 
     key = run_id.encode()
     async with aclosing(
@@ -196,9 +189,9 @@ def _step_of(record: Record) -> WorkerStep | None:
     operation_id="restoreRun",
     summary="Go on from a checkpoint",
     status_code=202,
-    response_model=models.Restored,
+    response_model=Restored,
     responses={
-        201: {"model": models.Restored, "description": "The run had ended: a new one goes on."},
+        201: {"model": Restored, "description": "The run had ended: a new one goes on."},
         **answers(404, 409),
     },
 )
@@ -209,7 +202,7 @@ async def restore_run(
     gate: TheGate,
     caller: Caller,
     key: IdempotencyKey = None,
-) -> models.Restored:
+) -> Restored:
     """An active run stops and starts anew from that step; of an ended one a new run goes on."""
     found = job_to_change(gate, caller, run_id)
     steps = {row.step for row in found.checkpoints if row.status == "committed"}
@@ -230,7 +223,7 @@ async def restore_run(
 
 async def _continue_ended(
     gate: Gate, caller: Principal, found: JobDetails, step: int, response: Response, key: str | None
-) -> models.Restored:
+) -> Restored:
     spec, old = found.job.spec, found.job.job_id
     if spec is None:
         raise conflict("no-spec", "the run's spec could not be read; submit a new job")
@@ -242,8 +235,8 @@ async def _continue_ended(
     return _restored(done.job_id, step, old, done.state)
 
 
-def _restored(run_id: str, step: int, from_run: str, state: str) -> models.Restored:
-    return models.Restored.model_validate(
+def _restored(run_id: str, step: int, from_run: str, state: str) -> Restored:
+    return Restored.model_validate(
         {"run_id": run_id, "step": step, "from_run": from_run, "state": state}
     )
 
@@ -252,14 +245,14 @@ def _restored(run_id: str, step: int, from_run: str, state: str) -> models.Resto
     "/v1/runs",
     operation_id="listRuns",
     summary="The history of runs",
-    response_model=models.RunPageAnswer,
+    response_model=RunPage,
     responses=answers(),
 )
 def list_runs(
     gate: TheGate,
     caller: Caller,
     *,
-    state: Annotated[list[models.State] | None, Query(max_length=10)] = None,
+    state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
     team: Annotated[list[str] | None, Query(max_length=50)] = None,
     user: Annotated[list[str] | None, Query(max_length=50)] = None,
     project: Annotated[list[str] | None, Query(max_length=50)] = None,
@@ -268,7 +261,7 @@ def list_runs(
     submitted_before: Annotated[datetime | None, Query()] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=100)] = None,
-) -> models.RunPageAnswer:
+) -> RunPage:
     """All runs ever, newest first."""
     teams = visible_teams(caller)
     if team:
@@ -282,8 +275,7 @@ def list_runs(
         submitted_from=moment("submitted_from", submitted_from),
         submitted_before=moment("submitted_before", submitted_before),
     )
-    page = gate.past.ask(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
-    return models.RunPageAnswer(runs=[present.run(row) for row in page.runs], cursor=page.cursor)
+    return gate.past.ask(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
 
 
 def moment(field: str, value: datetime | None) -> datetime | None:
@@ -301,7 +293,7 @@ def moment(field: str, value: datetime | None) -> datetime | None:
     "/v1/runs/compare",
     operation_id="compareRuns",
     summary="Runs side by side",
-    response_model=models.ComparisonAnswer,
+    response_model=Comparison,
     responses=answers(404),
 )
 def compare_runs(
@@ -310,48 +302,23 @@ def compare_runs(
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
     name: MetricNames = None,
     points: Points = 200,
-) -> models.ComparisonAnswer:
+) -> Comparison:
     """What differs in the configuration, overlaid curves, final metrics, GPU-seconds, restarts."""
     run_ids = list(dict.fromkeys(run))
     teams = visible_teams(caller)
     rows = gate.past.ask(lambda q: q.history.some_runs(run_ids, teams))
     if len(rows) != len(run_ids):
         raise not_found("run")
-    owners = {row.job_id: row.team for row in rows}
+    owners = {row.run.run_id: row.run.team for row in rows}
     finals = gate.past.ask(lambda q: q.history.final_metrics(owners))
-    found = compare(rows, finals)
-    curves = gate.past.ask(lambda q: _curves(q, owners, name or (), points))
-    return models.ComparisonAnswer.model_validate(
-        {
-            "runs": [present.run(row) for row in found.runs],
-            "differences": [
-                {
-                    "field": item.field,
-                    "values": {
-                        job: None if text is None else json.loads(text)
-                        for job, text in item.values.items()
-                    },
-                }
-                for item in found.differences
-            ],
-            "metrics": {
-                metric: {
-                    run_id: {"step": f.step, "value": f.value, "low": f.low, "high": f.high}
-                    for run_id, f in by_run.items()
-                    if len(present.finite({"a": f.value, "b": f.low, "c": f.high})) == 3
-                }
-                for metric, by_run in found.metrics.items()
-            },
-            "curves": curves,
-        }
-    )
+    return compare(rows, finals, gate.past.ask(lambda q: _curves(q, owners, name or (), points)))
 
 
 @runs.get(
     "/v1/runs/{run_id}/curves",
     operation_id="getCurves",
     summary="A run's curves",
-    response_model=models.Curves,
+    response_model=Curves,
     responses=answers(404),
 )
 def get_curves(
@@ -360,7 +327,7 @@ def get_curves(
     caller: Caller,
     name: MetricNames = None,
     points: Points = 500,
-) -> models.Curves:
+) -> Curves:
     """Means, lowest and highest values over equal widths of steps."""
     runs = {run_id: team_of_job(gate, caller, run_id)}
-    return models.Curves(curves=gate.past.ask(lambda q: _curves(q, runs, name or (), points)))
+    return Curves(curves=gate.past.ask(lambda q: _curves(q, runs, name or (), points)))

@@ -11,11 +11,11 @@ from fastapi import Query
 from starlette.responses import StreamingResponse
 
 from gangline_bus.ports import Record
-from gangline_gateway import models
 from gangline_gateway.events import answer_of
 from gangline_gateway.gate import Admin, Gate, TheGate, answers, router
 from gangline_gateway.routes.logs import STREAM, Follow, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed
+from gangline_schemas.api.logs import BusEvent, EventPage
 from gangline_schemas.catalog import Topic
 
 topics = router("Logs and events")
@@ -44,7 +44,7 @@ class TopicName(StrEnum):
     "/v1/events",
     operation_id="getEvents",
     summary="The events of topics",
-    response_model=models.EventPage,
+    response_model=EventPage,
     responses={200: STREAM, **answers()},
 )
 async def get_events(
@@ -57,13 +57,13 @@ async def get_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     follow: Follow = False,  # noqa: FBT002
     last_event_id: LastEventId = None,
-) -> models.EventPage | StreamingResponse:
+) -> EventPage | StreamingResponse:
     """Needs an admin. The newest events; with `follow` those that come, from either end."""
     every = [name for name in TopicName if name is not TopicName.HEARTBEATS]
     wanted = [name.topic for name in dict.fromkeys(topic or every)]
     places = [place for one in wanted for place in gate.tail.places(one)]
     if not follow:
-        return models.EventPage(events=_newest(gate, wanted, limit), cursor=None)
+        return EventPage(events=_newest(gate, wanted, limit), cursor=None)
     at = resumed(gate, last_event_id, places)
     if at is None:
         at = dict.fromkeys(places, 0) if start == "start" else gate.tail.ends(places)
@@ -81,8 +81,8 @@ async def get_events(
     return gate.streams.response(parts(), caller.name)
 
 
-def _newest(gate: Gate, wanted: list[Topic], limit: int) -> list[models.EventAnswer]:
-    found: list[models.EventAnswer] = []
+def _newest(gate: Gate, wanted: list[Topic], limit: int) -> list[BusEvent]:
+    found: list[BusEvent] = []
     for topic in wanted:
         for place in gate.tail.places(topic):
             position = gate.tail.newest(place, limit)

@@ -1,4 +1,4 @@
-"""The answers of reports: their models are the OpenAPI document. Shares are 0 to 1."""
+"""Reports over a period. Shares are 0 to 1; null: there was nothing to measure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from gangline_gateway.models import Answer
+from gangline_schemas.api.base import Answer
 
 
 class ClusterUse(Answer):

@@ -5,10 +5,13 @@ Answers are values of one moment; nothing changes by asking. Durations are secon
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import datetime
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from gangline_schemas.api.base import OPEN_WORD, Answer
+from gangline_schemas.api.jobs import State
 from gangline_schemas.base import Identifier, Model, NodeIds, Timestamp
 from gangline_schemas.limits import (
     GPUS_PER_NODE,
@@ -92,7 +95,7 @@ class Outlook(Model):
     """
 
     eta: Timestamp | None = None
-    eta_is: Literal["estimate", "at_least"] = "estimate"
+    eta_is: Annotated[Literal["estimate", "at_least"], OPEN_WORD] = "estimate"
     eta_reason: Message = ""
     nodes: NodeIds = ()
     level: Label | None = None
@@ -145,7 +148,7 @@ class WhatIfAnswer(Model):
     `never` as things stand. Costs are GPU-seconds.
     """
 
-    starts: Literal["now", "after_preemption", "later", "never"]
+    starts: Annotated[Literal["now", "after_preemption", "later", "never"], OPEN_WORD]
     gpus: Gpus
     start: Timestamp | None = None
     nodes: tuple[StartsOn, ...] = Field(default=(), max_length=MAX_NODES)
@@ -155,3 +158,25 @@ class WhatIfAnswer(Model):
     value_gpu_seconds: Amount = 0.0
     waiting: JobExplained | None = None
     message: Message = ""
+
+
+class Explanation(Answer):
+    """Why the job is where it is: one reason, its evidence, the next step."""
+
+    job_id: str
+    state: State
+    code: str
+    message: str
+    since: datetime | None
+    evidence: dict[str, JsonValue]
+    eta: datetime | None = Field(default=None, description="When a job that waits will start.")
+    eta_note: str = Field(default="", description="What the ETA is, or why there is none.")
+    waits_for: JobExplained | None = Field(
+        default=None, description="What a pending job waits for; null when it does not wait."
+    )
+
+
+class WhatIf(WhatIfAnswer):
+    """What would happen to this job if it were submitted now; nothing was changed."""
+
+    notes: tuple[str, ...] = Field(default=(), description="What its team's quota says to it.")

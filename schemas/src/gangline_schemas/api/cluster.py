@@ -1,0 +1,171 @@
+"""Teams, nodes, the queue, and who asks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gangline_schemas.api.base import OPEN_WORD, Answer
+from gangline_schemas.api.jobs import Waiting
+from gangline_schemas.base import Identifier
+from gangline_schemas.isolation import Isolation
+from gangline_schemas.job import GpuTypeLimit, Surplus, TeamConfig
+
+
+class Team(Answer):
+    """A team's limits, and its use together with that of all teams below it."""
+
+    team: str
+    parent: str | None
+    depth: int = Field(description="0 at a root of the tree.")
+    gpu_limit: int
+    gpu_guarantee: int
+    borrow_limit: int
+    weight: float
+    surplus: Annotated[Surplus, OPEN_WORD] | None = Field(description="None: as its parent's.")
+    gpu_types: list[GpuTypeLimit] = Field(description="Empty: what its parent may use.")
+    gpu_hours_per_month: float | None
+    job_limit: int = Field(description="Jobs that have not ended, at once.")
+    gpus_used: int
+    gpus_borrowed: int = Field(description="Above its limit.")
+    jobs_running: int
+    jobs_pending: int
+    gpu_seconds: float = Field(description="Of all gangs that gave their GPUs back.")
+    month: str = Field(description="The UTC month, like 2026-11.")
+    gpu_hours_this_month: float = Field(description="Live gangs count up to now.")
+    out_of_budget: bool = Field(description="No new gang starts before the next month.")
+
+
+class TeamList(Answer):
+    """Teams that the caller sees."""
+
+    teams: list[Team]
+
+
+class TeamBody(BaseModel):
+    """A team's limits, all of them: what is left out is as at its default."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"gpu_limit": 64, "gpu_guarantee": 32, "borrow_limit": 16}]
+        },
+    )
+    gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs the team may hold at once.")
+    gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
+    borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
+    parent: Identifier | None = Field(default=None, description="The team above it.")
+    weight: float = Field(default=1.0, ge=0, le=1e6)
+    surplus: Surplus | None = None
+    gpu_types: list[GpuTypeLimit] = Field(default=[], max_length=64)
+    gpu_hours_per_month: float | None = Field(default=None, gt=0, le=1e9)
+    job_limit: int = Field(default=10_000, ge=1, le=1_000_000)
+
+    def config(self, team: str) -> TeamConfig:
+        """As the bus has it. Raises ValidationError."""
+        return TeamConfig(team=team, **self.model_dump())
+
+
+class NodeGpu(Answer):
+    """One GPU; what it does as of the last heartbeat."""
+
+    index: int
+    model: str
+    memory_gb: float
+    utilization: float | None
+    memory_used_gb: float | None
+    temperature_c: float | None
+
+
+class Node(Answer):
+    """One node."""
+
+    node_id: str
+    status: str = Field(
+        description="ready, suspected, failed, draining, cordoned, leaving, superseded or unfit"
+    )
+    why: str = Field(default="", description="Why it is cordoned or unfit, where that is known.")
+    straggler: str = Field(
+        default="", description="What was said of a slow rank there, while its gang runs."
+    )
+    incarnation: str
+    hostname: str
+    rack: str
+    block: str
+    isolation: Annotated[Isolation, OPEN_WORD] = Field(
+        default=Isolation.NONE, description="How well its agent keeps teams apart."
+    )
+    cpus: float
+    memory_gb: float
+    gpus: list[NodeGpu]
+    gpus_used: int
+    jobs: list[str] = Field(description="Jobs of the caller's teams that run there.")
+    last_heartbeat: datetime | None
+    cpu_percent: float | None
+    memory_used_gb: float | None
+
+
+class NodeList(Answer):
+    """Nodes, by id."""
+
+    nodes: list[Node]
+    cursor: str | None = Field(default=None, description="Continues after the last one.")
+
+
+class DrainBody(BaseModel):
+    """Whether gangs shall be kept off the node, and whether those there shall go elsewhere."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"drain": True}]})
+    drain: bool
+    move_jobs: bool = Field(
+        default=True, description="Gangs there go on elsewhere; else they run on (a cordon)."
+    )
+
+
+class Drained(Answer):
+    """The node's status after the request."""
+
+    node_id: str
+    status: str
+
+
+class QueueEntry(Answer):
+    """One pending job. `score` is the fair-share formula's, lowest first."""
+
+    position: int
+    job_id: str
+    name: str
+    team: str
+    user: str
+    priority: int
+    gpus: int
+    score: float
+    waiting_since: datetime | None
+    waited_s: float
+    waiting: Waiting | None
+
+
+class Queue(Answer):
+    """Pending jobs in fair-share order; positions count other teams' jobs too."""
+
+    queue: list[QueueEntry]
+    cursor: int | None = Field(default=None, description="Continues after the last one.")
+    pending_jobs: int
+    pending_gpus: int
+
+
+class Whoami(Answer):
+    """Whose token it is."""
+
+    name: str
+    role: str
+    teams: list[str]
+
+
+class Version(Answer):
+    """What answers."""
+
+    version: str
+    api: str

@@ -1,0 +1,178 @@
+"""Jobs: what is submitted, how it stands, why it waits."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer
+from gangline_schemas.api.checkpoints import Checkpoint
+from gangline_schemas.base import FieldError
+from gangline_schemas.job import JobSpec, JobState
+
+KnownState = Literal[
+    "pending", "scheduled", "initializing", "running", "checkpointing", "preempted",
+    "succeeded", "failed", "cancelled", "rejected",
+]  # fmt: skip
+"""A job's state; `rejected` was never admitted."""
+State = Annotated[KnownState, OPEN_WORD]
+REJECTED = "rejected"
+"""The state of a job that was refused admission; the scheduler never sees it."""
+ENDED = frozenset({state.value for state in JobState if state.terminal} | {REJECTED})
+
+
+class Waiting(Answer):
+    """Why a pending job does not start."""
+
+    code: str = Field(description="capacity, quota, order, shape, topology or gpu_type.")
+    message: str
+    since: datetime
+
+
+class Failure(Answer):
+    """The newest failure of an attempt."""
+
+    attempt: int
+    cause: str
+    action: str = Field(description="restart or fail")
+    message: str
+    first_rank: int | None = Field(description="The rank that failed first.")
+    node_id: str | None
+    exit_code: int | None
+    signal: int | None
+    restarts_used: int
+    restarts_max: int
+    failed_at: datetime
+
+
+class Flag(Answer):
+    """A block of data that the job goes on without, as it stayed damaged."""
+
+    attempt: int
+    rank: int = Field(description="Who met it first.")
+    node_id: str
+    snapshot: str
+    shard: str
+    block: int = Field(description="Counted from 0 in the shard.")
+    reason: str
+    flagged_at: datetime
+
+
+class Stopping(Answer):
+    """The gang was asked to stop and saves a checkpoint first."""
+
+    reason: str
+    deadline: datetime
+
+
+class JobSummary(Answer):
+    """One job as lists show it."""
+
+    job_id: str
+    name: str
+    team: str
+    project: str | None
+    user: str
+    state: State
+    reason: str
+    waiting: Waiting | None
+    priority: int
+    gpus: int = Field(description="That it asks for; an elastic gang may have fewer.")
+    gpus_held: int = Field(description="That its gang holds now; 0 while it has none.")
+    attempt: int
+    restarts: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    elapsed_s: float | None = Field(description="Since the first rank group ran.")
+    estimated_remaining_s: float | None
+    step: int | None
+    total_steps: int | None
+    loss: float | None
+    lr: float | None
+    mfu: float | None
+    last_checkpoint: Checkpoint | None
+    failure: Failure | None
+    gpu_seconds: float = Field(description="Of attempts that have ended.")
+
+    @property
+    def ended(self) -> bool:
+        """Whether its state will not change any more."""
+        return self.state in ENDED
+
+
+class Placed(Answer):
+    """The job's ranks on one node."""
+
+    node_id: str
+    gpus: list[int]
+    first_rank: int
+
+
+class Rank(Answer):
+    """One rank, as its agent said last."""
+
+    rank: int
+    node_id: str
+    activity: str | None = Field(description="What it says that it does; null: it does not say.")
+    step: int | None
+    quiet_s: float = Field(description="Since it last ended a step or said what it does.")
+
+
+class Ranks(Answer):
+    """What the ranks of a gang do."""
+
+    doing: dict[str, int] = Field(
+        description="How many say that they are starting, training, checkpointing, compiling, "
+        "evaluating or waiting (for data); `running`: they do not say."
+    )
+    quietest: Rank | None = Field(description="Who got on the longest ago.")
+
+
+class Job(JobSummary):
+    """One job with everything that is known of it."""
+
+    metrics: dict[str, float] = Field(description="The newest value of each metric.")
+    gpu_utilization: float | None = Field(description="Percent, mean over the gang's GPUs.")
+    ranks: Ranks | None = Field(description="Of those that were heard; null: none was.")
+    nodes: list[Placed]
+    stopping: Stopping | None
+    errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")
+    review: list[Flag] = Field(
+        default_factory=list, description="What a person shall look at: damaged data left out."
+    )
+    spec: Annotated[JobSpec | None, OR_NONE] = Field(description="As submitted, without code_diff.")
+
+
+class JobPage(Answer):
+    """Jobs, newest first."""
+
+    jobs: list[JobSummary]
+    cursor: str | None = Field(description="Give it to get the next page; null: no more.")
+
+
+class DryRun(Answer):
+    """What a submission would have been."""
+
+    valid: Literal[True] = True
+    job_id: str
+    gpus: int
+    notes: list[str] = Field(description="What would make the job wait or be rejected now.")
+    rejected: bool = Field(default=False, description="Whether it would be rejected now.")
+    spec: JobSpec
+
+
+class PriorityBody(BaseModel):
+    """A new priority."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": 20}]})
+    priority: int = Field(ge=0, le=100, description="0 is the highest.")
+
+
+class BundleStored(Answer):
+    """A code bundle; give the digest as `code_bundle` in the job."""
+
+    digest: str
+    size_bytes: int

@@ -1,0 +1,118 @@
+"""Runs: their curves, history and comparison."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import Field, JsonValue
+
+from gangline_schemas.api.base import Answer
+from gangline_schemas.api.jobs import State
+
+
+class RunCreated(Answer):
+    """The run that a submission started."""
+
+    run_id: str
+    state: State
+
+
+class Restored(Answer):
+    """Which run goes on from the checkpoint: the same one, or a new one for an ended run."""
+
+    run_id: str
+    step: int
+    from_run: str
+    state: State
+
+
+class Point(Answer):
+    """The steps first_step..step of a curve."""
+
+    first_step: int
+    step: int
+    time: datetime
+    value: float
+    low: float
+    high: float
+
+
+class Curve(Answer):
+    """One metric of one run; `last` is the value of its last step, where points are means."""
+
+    run_id: str
+    name: str
+    points: list[Point]
+    last: float | None = None
+
+
+class Curves(Answer):
+    """Curves over the same widths of steps."""
+
+    curves: list[Curve]
+
+
+class StepMetrics(Answer):
+    """What a rank reported of one step; of history the attempt and the rank are not known."""
+
+    step: int
+    time_ms: int
+    metrics: dict[str, float]
+    attempt: int | None = None
+    rank: int | None = None
+
+
+class Run(Answer):
+    """One run from history."""
+
+    run_id: str
+    team: str
+    project: str
+    name: str
+    user: str
+    state: str
+    reason: str
+    attempt: int
+    restarts: int
+    gpus: int
+    priority: int
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    gpu_seconds: float
+    strategy: str
+    code_ref: str
+    data_snapshot: str
+    hyperparameters: dict[str, str]
+
+
+class RunPage(Answer):
+    """Runs, newest first."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+class Difference(Answer):
+    """A field of the configuration that is not the same in all runs."""
+
+    field: str
+    values: dict[str, JsonValue] = Field(description="By run; null where it is unset.")
+
+
+class Final(Answer):
+    """A metric at its last step."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+
+
+class Comparison(Answer):
+    """Runs side by side."""
+
+    runs: list[Run]
+    differences: list[Difference]
+    metrics: dict[str, dict[str, Final]] = Field(description="By name, then by run.")
+    curves: list[Curve]
