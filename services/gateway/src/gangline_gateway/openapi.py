@@ -8,7 +8,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from gangline_gateway.problems import MEDIA_TYPE, Problem
+from gangline_gateway.problems import MEDIA_TYPE
+from gangline_schemas.api.problem import Problem
 from gangline_schemas.api.questions import JobExplained, WhatIf
 from gangline_schemas.job import JobSpec, TeamConfig
 

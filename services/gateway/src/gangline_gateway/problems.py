@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Annotated
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import trace
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
+from gangline_schemas.api.problem import Problem
 from gangline_schemas.base import FieldError, in_words, wrong_parts
 from gangline_schemas.secrets import redact
 
@@ -23,37 +22,6 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
 _MAX_ERRORS = 50
 _MAX_NAME = 128
-
-
-class Problem(BaseModel):
-    """What went wrong, and the way out."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "urn:gangline:problem:invalid",
-                    "title": "Unprocessable Content",
-                    "status": 422,
-                    "detail": "resources.gpus: Input should be greater than or equal to 1",
-                    "instance": "urn:gangline:request:4bf92f3577b34da6a3ce929d0e0e4736",
-                    "errors": [
-                        {
-                            "field": "resources.gpus",
-                            "message": "Input should be greater than or equal to 1",
-                        }
-                    ],
-                }
-            ]
-        }
-    )
-
-    type: str = Field(description="urn:gangline:problem: and a code that does not change.")
-    title: str
-    status: Annotated[int, Field(ge=400, le=599)]
-    detail: str
-    instance: str = Field(description="urn:gangline:request: and the request's trace id.")
-    errors: tuple[FieldError, ...] = ()
 
 
 class ProblemError(Exception):
