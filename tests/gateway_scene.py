@@ -43,7 +43,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.job import TeamConfig
 from gangline_service.asking import Asked

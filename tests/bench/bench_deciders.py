@@ -27,7 +27,8 @@ from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import JobSubmitted, TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
+from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.job import JobSpec, TeamConfig
 from log_watch import job_spec
@@ -83,7 +84,7 @@ def measure(folder: Path, jobs: int) -> tuple[Took, Took]:
         publish(bus, [(TeamConfigureRequested(config=config), config.team) for config in configs])
         publish(bus, [(NodeJoined(node=node(f"node-{n}")), f"node-{n}") for n in range(NODES)])
         quota, scheduler = start(bus, Quota()), start(bus, Scheduler())
-        drain(bus, quota, Topic.REQUESTS)
+        drain(bus, quota, Topic.ADMIN, Topic.REQUESTS)
         drain(bus, scheduler, Topic.QUOTA, Topic.WORKERS)
         specs = [job_spec("bench", team=team, resources={"gpus": 1}) for team in TEAMS]
         publish(bus, [(submitted(n, specs[n % len(specs)]), f"job-{n}") for n in range(jobs)])

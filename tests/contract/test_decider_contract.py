@@ -32,8 +32,8 @@ from gangline_bus.state_json import Facts
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
+from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.events.requests import TeamConfigureRequested
 from gangline_schemas.job import TeamConfig
 
 _clients = itertools.count()
@@ -56,7 +56,7 @@ class Teams:
 
     name = "teams"
     log = Topic.QUOTA
-    inputs: tuple[Topic, ...] = (Topic.REQUESTS,)
+    inputs: tuple[Topic, ...] = (Topic.ADMIN,)
     signals: tuple[Topic, ...] = ()
 
     def initial(self) -> Seen:
@@ -176,12 +176,12 @@ class World:
         for team, limit in teams:
             event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
             envelope = Envelope(derived_id(team, limit), "/test", START, team, event)
-            writer.send(encode(envelope, topic=self.names.name(Topic.REQUESTS)))
+            writer.send(encode(envelope, topic=self.names.name(Topic.ADMIN)))
         assert writer.flush(10) == 0
 
     def send_raw(self, value: bytes, *headers: tuple[str, bytes]) -> None:
         writer = self.connect(None).writer()
-        writer.send(OutRecord(self.names.name(Topic.REQUESTS), b"k", value, headers))
+        writer.send(OutRecord(self.names.name(Topic.ADMIN), b"k", value, headers))
         assert writer.flush(10) == 0
 
     def settle(self) -> Bus:
@@ -215,7 +215,7 @@ class World:
         else:
             admin = AdminClient({"bootstrap.servers": bus.base["bootstrap.servers"]})  # type: ignore[attr-defined]
             admin.delete_consumer_groups([group])[group].result(10)
-        places = self.names.places(bus, Topic.REQUESTS)
+        places = self.names.places(bus, Topic.ADMIN)
         assert set(bus.committed(group, places).values()) == {None}
 
     def fold(self) -> Seen:
@@ -260,7 +260,7 @@ def run_until(loop: DeciderLoop[Seen], done: Callable[[Seen], bool], rounds: int
 
 def run_to_the_end(world: World, loop: DeciderLoop[Seen]) -> None:
     """Cycle until the offsets behind all requests are committed."""
-    places = world.names.places(world.connect(None), Topic.REQUESTS)
+    places = world.names.places(world.connect(None), Topic.ADMIN)
     group = f"{world.names.prefix}gangline.teams.0.inputs"
     for _ in range(150):
         loop.cycle(0.1)
@@ -357,11 +357,11 @@ def test_what_cannot_be_read_goes_to_the_dlq_with_its_reason(world: World) -> No
         if written:
             break
     loop.close()
-    (refused,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    (refused,) = world.read(world.names.dlq(world.names.name(Topic.ADMIN)))
     headers = dict(refused.headers)
     assert refused.value == b"{nonsense"
     assert b"ce_specversion is missing" in headers["gangline_dlq_error"]
-    assert headers["gangline_dlq_topic"].endswith(b"gangline.requests")
+    assert headers["gangline_dlq_topic"].endswith(b"gangline.admin")
     assert headers["gangline_dlq_offset"] == b"0"
 
 
@@ -378,7 +378,7 @@ def test_an_invalid_request_with_a_subject_can_be_answered_instead(world: World)
     loop.take_over()
     run_until(loop, lambda state: state.refused == 1)
     loop.close()
-    assert world.read(world.names.dlq(world.names.name(Topic.REQUESTS))) == []
+    assert world.read(world.names.dlq(world.names.name(Topic.ADMIN))) == []
 
 
 def test_inputs_are_not_decided_again_when_their_offsets_are_forgotten(world: World) -> None:
@@ -408,7 +408,7 @@ def test_too_many_refusals_are_counted_and_others_are_served(world: World) -> No
     run_to_the_end(world, loop)
     loop.close()
     assert loop.state.limits == {"late": 5}
-    assert len(world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))) == 3
+    assert len(world.read(world.names.dlq(world.names.name(Topic.ADMIN)))) == 3
 
 
 class Buggy(Teams):
@@ -455,7 +455,7 @@ def test_an_input_that_ends_its_decider_is_passed_over(
     assert ended >= DEATHS
     assert loop.state.limits == dict(TEAMS)
     assert world.fold() == loop.state
-    (record,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.ADMIN)))
     headers = dict(record.headers)
     assert headers["ce_subject"] == team.encode()
     assert headers["gangline_dlq_error"] == b"its decision ended the teams 2 times"
@@ -508,7 +508,7 @@ def test_an_input_that_hangs_is_noted_from_the_watchdogs_thread(world: World) ->
     run_to_the_end(world, loop)
     loop.close()
     assert loop.state.limits == dict(TEAMS)
-    (record,) = world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.ADMIN)))
     assert dict(record.headers)["gangline_dlq_trace"].startswith(b"hangs at ")
 
 
@@ -517,7 +517,7 @@ def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
     loop, _ = lives(world, most=20)
     loop.close()
     assert loop.state.limits == dict(TEAMS)
-    assert len(world.read(world.names.dlq(world.names.name(Topic.REQUESTS)))) == 3
+    assert len(world.read(world.names.dlq(world.names.name(Topic.ADMIN)))) == 3
 
 
 def test_whoever_waits_for_a_deadly_input_is_answered(world: World) -> None:

@@ -190,7 +190,7 @@ def _after(
     """The reports and requests that followed; heartbeats say what is known already."""
     found = []
     for at, received in records:
-        if received.topic in {Topic.WORKERS.value, Topic.REQUESTS.value}:
+        if received.topic in {Topic.WORKERS.value, Topic.REQUESTS.value, Topic.ADMIN.value}:
             passed_s = (at - now).total_seconds()
             found.append((passed_s, received.envelope.data, received.envelope.subject))
             if len(found) == MOST_AFTER:

@@ -109,7 +109,7 @@ def check(world: World) -> None:
     if wrong:
         raise Violation(wrong[0])
     forgot = any(fault.kind == "forget" for fault in world.plan.faults)
-    for topic in (Topic.REQUESTS, Topic.WORKERS, *LOGS):
+    for topic in (Topic.REQUESTS, Topic.ADMIN, Topic.WORKERS, *LOGS):
         name = world.names.name(topic)
         readers = sum(topic in loop.decider.inputs for loop in world.live_loops.values())
         wanted = world.users.spoiled.get(name, 0) * readers

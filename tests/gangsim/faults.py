@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 from gangline_schemas.events.requests import (
     JobCancelRequested,
     JobPriorityRequested,
     JobRestoreRequested,
-    NodeDrainRequested,
-    TeamConfigureRequested,
 )
 from gangline_schemas.job import TeamConfig
 from gangsim.bus import SimCrash, SimPause

@@ -97,7 +97,7 @@ class Users:
             return
         self.waiting -= 1
         self._world.engine.note("request", envelope.subject, envelope.type)
-        topic = self._world.names.name(Topic.REQUESTS)
+        topic = self._world.names.name(topic_of(envelope.type))
         self._bus.writer().send(encode(envelope, topic=topic))
 
 

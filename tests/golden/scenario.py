@@ -19,8 +19,9 @@ from gangline_bus.decision import Decider, Tick
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import Topic
+from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import FailureCause, GangFailed, NodeFailed
 from gangline_schemas.events.requests import (
@@ -28,8 +29,6 @@ from gangline_schemas.events.requests import (
     JobPriorityRequested,
     JobRestoreRequested,
     JobSubmitted,
-    NodeDrainRequested,
-    TeamConfigureRequested,
 )
 from gangline_schemas.events.workers import (
     ExitReason,
@@ -257,7 +256,7 @@ class Scenario:
             name, event = waiting.popleft()
             self._inputs += 1
             envelope = Envelope(f"in-{self._inputs}", "/golden", self.now, "golden", event)
-            received = Received(envelope, Topic.REQUESTS, 0, self._inputs)
+            received = Received(envelope, topic_of(event.type), 0, self._inputs)
             waiting += self._decide(name, received)
 
     def _decide(self, name: str, item: Received | Tick) -> list[tuple[str, Event]]:

@@ -150,7 +150,7 @@ def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
     page = http_client.get("/v1/events", params={"topic": "quota"}, headers=ADMIN).json()
     admitted = [item for item in page["events"] if item["subject"] == job_id]
     assert [item["type"] for item in admitted] == ["job.admitted"]
-    params = {"topic": ["quota", "requests"], "from": "start", "follow": True}
+    params = {"topic": ["quota", "admin"], "from": "start", "follow": True}
     seen: list[str] = []
     with http_client.stream("GET", "/v1/events", params=params, headers=ADMIN) as answer:
         for cursor, kind, data in events(answer.iter_lines()):

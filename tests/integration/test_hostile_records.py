@@ -22,10 +22,11 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.decide import Quota
 from gangline_quota.state import State
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import Topic
+from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import JobRejected
-from gangline_schemas.events.requests import JobSubmitted, TeamConfigureRequested
+from gangline_schemas.events.requests import JobSubmitted
 
 KEY = b"all in one partition"
 _ARGUMENTS = {"topic": 1, "partition": 3, "value": 4, "key": 5, "flags": 7, "header": 9}
@@ -88,7 +89,8 @@ class Place:
         """A good request behind all that is bad."""
         envelope = Envelope(uuid.uuid4().hex, "/users", datetime.now(UTC), subject, event)
         writer = self.bus.writer()
-        writer.send(encode(envelope, topic=self.topic, key=KEY.decode()))
+        topic = self.names.name(topic_of(event.type))
+        writer.send(encode(envelope, topic=topic, key=KEY.decode()))
         assert writer.flush(10) == 0
         writer.close()
 

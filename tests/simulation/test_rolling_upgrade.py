@@ -31,7 +31,8 @@ from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, event_types, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import JobSubmitted, TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
+from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobWaiting
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.features import Feature
@@ -128,7 +129,7 @@ class World:
         self.loops: dict[str, tuple[DeciderLoop[Any], str]] = {}
         self.jobs: list[str] = []
         self._node = Scenario(0)
-        self._say(Topic.REQUESTS, "nlp", TeamConfigureRequested(config=team("nlp", limit=64)))
+        self._say(Topic.ADMIN, "nlp", TeamConfigureRequested(config=team("nlp", limit=64)))
         for part in MAKE:
             self.start(part, THIS)
         self._cycle()

@@ -29,9 +29,10 @@ from gangline_gateway.live import Live
 from gangline_gateway.tail import Tail
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Scheduler
-from gangline_schemas.catalog import Topic, catalog
+from gangline_schemas.catalog import Topic, catalog, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import JobSubmitted, TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
+from gangline_schemas.events.requests import JobSubmitted
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Group, Pipeline
 from gangline_tracker.runs import Run
@@ -126,7 +127,7 @@ def test_a_decider_outlives_what_another_s_log_says(make: Callable[[], Decider[A
 
 
 def test_others_are_served_among_garbage() -> None:
-    broker = broker_with([Topic.REQUESTS])
+    broker = broker_with([Topic.ADMIN, Topic.REQUESTS])
     writer = broker.connect("users").writer()
     wanted = (
         ("red", TeamConfigureRequested(config=team("red"), user="ada")),
@@ -135,7 +136,7 @@ def test_others_are_served_among_garbage() -> None:
     lives = Lives(broker, Quota)
     for subject, event in wanted:
         envelope = Envelope(f"good-{subject}", "/users", START, subject, event)
-        writer.send(encode(envelope, topic=NAMES.name(Topic.REQUESTS)))
+        writer.send(encode(envelope, topic=NAMES.name(topic_of(event.type))))
         loop = lives.live(most=0)
     assert "good" in loop.state.active
 

@@ -18,6 +18,7 @@ class Topic(StrEnum):
     """Names of the topics, without the prefix of the settings."""
 
     REQUESTS = "gangline.requests"
+    ADMIN = "gangline.admin"
     QUOTA = "gangline.quota"
     SCHEDULING = "gangline.scheduling"
     FAULTS = "gangline.faults"

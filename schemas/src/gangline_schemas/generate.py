@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from gangline_schemas.base import Model
-from gangline_schemas.catalog import catalog, event_types
+from gangline_schemas.catalog import Topic, catalog, event_types
 from gangline_schemas.checkpoint import CommitRecord, RankManifest
 from gangline_schemas.compatibility import breaking_changes
 from gangline_schemas.job import JobSpec
@@ -24,6 +24,8 @@ from gangline_schemas.job import JobSpec
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
 PUBLISHED = ROOT / "published"
+_ASKED = {Topic.REQUESTS, Topic.ADMIN}
+"""Where others write and services read."""
 _DOCUMENTS: dict[str, type[Model]] = {
     "job-spec": JobSpec,
     "rank-manifest": RankManifest,
@@ -49,7 +51,7 @@ def async_api() -> dict[str, Any]:
             "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in entry.types},
             "bindings": {"kafka": {"partitions": entry.partitions}},
         }
-        action = "receive" if topic.value == "gangline.requests" else "send"
+        action = "receive" if topic in _ASKED else "send"
         operations[f"{action}-{channel}"] = {
             "action": action,
             "channel": {"$ref": f"#/channels/{channel}"},

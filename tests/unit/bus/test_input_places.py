@@ -21,8 +21,8 @@ from gangline_bus.state_json import DataclassCodec
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.requests import TeamConfigureRequested
 from gangline_schemas.events.workers import NodeLeaving
 
 NAMES = TopicNames("here.")
@@ -44,7 +44,7 @@ class Echo:
     signals: tuple[Topic, ...] = ()
 
     def __init__(self, *inputs: Topic) -> None:
-        self.inputs = inputs or (Topic.REQUESTS,)
+        self.inputs = inputs or (Topic.ADMIN,)
 
     def initial(self) -> Order:
         return Order()
@@ -96,7 +96,7 @@ class World:
         for limit in limits:
             request = TeamConfigureRequested(config=team(key, limit=limit))
             envelope = Envelope(f"{key}{limit}", "/t", self.now, key, request)
-            topic = NAMES.name(Topic.REQUESTS)
+            topic = NAMES.name(Topic.ADMIN)
             self.broker.connect("user").writer().send(encode(envelope, topic=topic))
 
     def lead(self, *inputs: Topic, snapshots: bool = False) -> DeciderLoop[Order]:
@@ -117,7 +117,7 @@ class World:
 
     def committed(self) -> set[int | None]:
         bus = self.broker.connect("look")
-        places = NAMES.places(bus, Topic.REQUESTS)
+        places = NAMES.places(bus, Topic.ADMIN)
         return set(bus.committed(f"{NAMES.prefix}gangline.echo.0.inputs", places).values())
 
 
@@ -164,7 +164,7 @@ def test_an_input_that_is_added_later_is_read_from_its_start(world: World) -> No
     left = Envelope("l", "/t", world.now, "n", leaving)
     topic = NAMES.name(Topic.WORKERS)
     world.broker.connect("agent").writer().send(encode(left, topic=topic))
-    assert world.lead(Topic.REQUESTS, Topic.WORKERS).state.limits == [2, 9]
+    assert world.lead(Topic.ADMIN, Topic.WORKERS).state.limits == [2, 9]
 
 
 def test_a_log_that_names_no_inputs_does_not_begin_them_again(world: World) -> None:

@@ -25,7 +25,7 @@ from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
 
 NAMES = TopicNames()
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -106,8 +106,7 @@ def test_another_services_log_of_a_later_version_ends_nobody(
     decider: Any, world: World, counted: Any
 ) -> None:
     """A type, a value of an enum and a field that this version does not know."""
-    wrote = [topic for topic in decider().inputs if topic is not Topic.REQUESTS]
-    logs = [topic for topic in wrote if topic in {Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS}]
+    logs = [t for t in decider().inputs if t in {Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS}]
     for topic in logs:
         world.write(topic, "thing.happened", {"job_id": "a"})
     known = Topic.SCHEDULING in logs
@@ -131,7 +130,7 @@ def test_what_comes_after_is_decided(world: World) -> None:
     world.write(Topic.WORKERS, "thing.happened", {"job_id": "a"})
     request = TeamConfigureRequested(config=team("nlp"))
     envelope = Envelope("r", "/t", NOW, "nlp", request)
-    world.bus.writer().send(encode(envelope, topic=Topic.REQUESTS))
+    world.bus.writer().send(encode(envelope, topic=Topic.ADMIN))
     assert "nlp" in world.lead(Quota()).state.teams
 
 

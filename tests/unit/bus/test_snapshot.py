@@ -23,7 +23,7 @@ from gangline_quota.snapshot import codec, fingerprint
 from gangline_quota.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
 
 NAMES = TopicNames()
 EVERY = 3
@@ -121,7 +121,7 @@ class World:
             config = team(f"t{self._asked % 5}", limit=self._asked)
             request = TeamConfigureRequested(config=config)
             envelope = Envelope(f"r{self._asked}", "/t", self.now, config.team, request)
-            writer.send(encode(envelope, topic=NAMES.name(Topic.REQUESTS)))
+            writer.send(encode(envelope, topic=NAMES.name(Topic.ADMIN)))
             assert loop.cycle(0.0) == 1
 
     def print_of_the_log(self) -> str:

@@ -18,8 +18,8 @@ from gangline_tracker.ingest import GROUPS
 
 PAGE = Path(__file__).parents[3] / "deploy" / "kafka" / "README.md"
 DECIDERS: tuple[Any, ...] = (Quota(), Scheduler(), FaultDecider(Timing()), CheckpointDecider())
-SETS_UP_TEAMS = {"quota": {Topic.REQUESTS.value}}
-"""quota publishes its file of teams as requests."""
+SETS_UP_TEAMS = {"quota": {Topic.ADMIN.value}}
+"""quota publishes its file of teams as a request."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,15 @@ def test_the_tracker_and_the_gateway_read_everything() -> None:
     assert tracker.read == gateway.read == {topic.value for topic in topics} == {*Topic}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
     assert tracker.write == dead_letters(refusing)
-    assert gateway.write == {Topic.REQUESTS.value}
+    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value}
+
+
+def test_a_submitter_asks_of_jobs_alone() -> None:
+    rights = table()
+    assert rights["submitter"].write == {Topic.REQUESTS.value}
+    assert rights["administrator"].write == {Topic.REQUESTS.value, Topic.ADMIN.value}
+    fields = [model.model_fields for model in catalog()[Topic.REQUESTS].events.values()]
+    assert all("job_id" in names for names in fields)
 
 
 def test_agents_write_what_the_catalog_says_is_theirs() -> None:

@@ -14,6 +14,7 @@ from gangline_quota.decide import Quota
 from gangline_quota.state import REJECTED_KEPT, State
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -33,8 +34,6 @@ from gangline_schemas.events.requests import (
     JobPriorityRequested,
     JobRestoreRequested,
     JobSubmitted,
-    NodeDrainRequested,
-    TeamConfigureRequested,
 )
 from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.job import JobState

@@ -9,8 +9,9 @@ import pytest
 from builders_deciding import Drive, only, spec
 from gangline_quota.decide import Quota
 from gangline_quota.state import State
+from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, JobRejected
-from gangline_schemas.events.requests import JobSubmitted, TeamsConfigureRequested
+from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
 from gangline_schemas.job import TeamConfig
 

@@ -11,12 +11,9 @@ from gangline_quota.decide import Quota
 from gangline_quota.snapshot import fingerprint
 from gangline_quota.state import State
 from gangline_schemas.base import Event
+from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import TeamBudgetChanged
-from gangline_schemas.events.requests import (
-    JobSubmitted,
-    TeamConfigureRequested,
-    TeamsConfigureRequested,
-)
+from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,

@@ -7,8 +7,8 @@ import pytest
 from builders_deciding import Drive, every, only
 from gangline_quota.decide import Quota
 from gangline_quota.state import TEAMS_FILE_USER, State
+from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.events.requests import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.job import TeamConfig
 
 LAB = TeamConfig(team="lab", gpu_limit=64, gpu_guarantee=32)

@@ -13,17 +13,14 @@ from gangline_quota.snapshot import codec
 from gangline_quota.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
+from gangline_schemas.events.admin import SnapshotApprovalRequested, TeamConfigureRequested
 from gangline_schemas.events.quota import (
     JobAdmitted,
     JobRejected,
     SnapshotApproved,
     SnapshotWithdrawn,
 )
-from gangline_schemas.events.requests import (
-    JobSubmitted,
-    SnapshotApprovalRequested,
-    TeamConfigureRequested,
-)
+from gangline_schemas.events.requests import JobSubmitted
 
 SNAPSHOT = "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"
 OTHER = f"corpus@sha256-{'0' * 64}"

@@ -14,14 +14,9 @@ from gangline_quota.invariants import ledger_broken
 from gangline_quota.snapshot import fingerprint
 from gangline_quota.state import State
 from gangline_schemas.base import Event
+from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, UsageCharged
-from gangline_schemas.events.requests import (
-    JobCancelRequested,
-    JobPriorityRequested,
-    JobSubmitted,
-    TeamConfigureRequested,
-    TeamsConfigureRequested,
-)
+from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested, JobSubmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,

@@ -24,6 +24,12 @@ from gangline_scheduler.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.admin import (
+    NodeDrainRequested,
+    SnapshotApprovalRequested,
+    TeamConfigureRequested,
+    TeamsConfigureRequested,
+)
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     JobAdmitted,
@@ -199,6 +205,30 @@ def test_who_submits_decides_nothing_for_the_scheduler() -> None:
     town.settle()
     assert list(town.quota.state.active) == ["a"]
     assert len(town.broker.dump(NAMES.dlq(NAMES.name(Topic.REQUESTS)))) == len(forged)
+
+
+ADMINISTRATION = (
+    TeamConfigureRequested(config=team("evil", limit=10_000), user="root"),
+    TeamsConfigureRequested(teams=(team("evil", limit=10_000),), user="root"),
+    SnapshotApprovalRequested(
+        snapshot=f"mix@sha256-{'0' * 64}", project="evil", purpose="all", user="root"
+    ),
+    NodeDrainRequested(node_id="node-0", user="root"),
+)
+
+
+@pytest.mark.parametrize("asked", ADMINISTRATION, ids=lambda event: event.type)
+def test_who_submits_administers_nothing(asked: Event) -> None:
+    town = Town()
+    town.publish("evil", asked, topic=Topic.REQUESTS)
+    town.settle()
+    assert town.log(Topic.QUOTA) == []
+    (refused,) = town.broker.dump(NAMES.dlq(NAMES.name(Topic.REQUESTS)))
+    assert b"belongs to gangline.admin" in dict(refused.headers)["gangline_dlq_error"]
+
+    town.publish("evil", asked, topic=Topic.ADMIN)
+    town.settle()
+    assert len(town.log(Topic.QUOTA)) == 1
 
 
 def test_two_systems_may_give_their_requests_the_same_id() -> None:

@@ -24,7 +24,7 @@ from gangline_quota.snapshot import codec
 from gangline_quota.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.requests import TeamConfigureRequested
+from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.job import TeamConfig
 from gangline_service import deciding
 from gangline_service.health import Health
@@ -63,7 +63,7 @@ class Process:
         for index in range(TEAMS):
             event = TeamConfigureRequested(config=TeamConfig(team=f"t{index}", gpu_limit=1))
             envelope = Envelope(f"e{index}", "/test", NOW, f"t{index}", event)
-            bus.writer().send(encode(envelope, topic=Topic.REQUESTS))
+            bus.writer().send(encode(envelope, topic=Topic.ADMIN))
         earlier = DeciderLoop(bus, Quota(), lambda: NOW)
         earlier.take_over()
         while earlier.next_seq < TEAMS:

@@ -1,15 +1,12 @@
-"""gangline.requests: what users and other systems ask for. Anyone allowed may write here."""
+"""gangline.requests: what users and other systems ask of jobs. Submitters write here."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
 from gangline_schemas.base import Event, Identifier
-from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.job import JobSpec, TeamConfig
-from gangline_schemas.limits import Priority, ShortText, Step, User
+from gangline_schemas.job import JobSpec
+from gangline_schemas.limits import Priority, Step, User
 
 
 class JobSubmitted(Event):
@@ -54,44 +51,4 @@ class CheckpointPinRequested(Event):
     job_id: Identifier
     step: Step
     pinned: bool = True
-    user: User = "unknown"
-
-
-class TeamConfigureRequested(Event):
-    """Create or change a team; refused if it would break the tree of teams."""
-
-    type: ClassVar[str] = "team.configure.requested"
-    config: TeamConfig
-    user: User = "unknown"
-
-
-class TeamsConfigureRequested(Event):
-    """Create or change many teams at once: all of them, or none if the tree would be broken."""
-
-    type: ClassVar[str] = "teams.configure.requested"
-    teams: tuple[TeamConfig, ...] = Field(min_length=1, max_length=10_000)
-    user: User = "unknown"
-
-
-class SnapshotApprovalRequested(Event):
-    """Let the jobs of a project use this data for a purpose, or no longer (`approve` is false)."""
-
-    type: ClassVar[str] = "snapshot.approval.requested"
-    snapshot: SnapshotName
-    project: Identifier
-    purpose: ShortText
-    approve: bool = True
-    user: User = "unknown"
-
-
-class NodeDrainRequested(Event):
-    """Stop placing gangs on a node (`drain`), or place them there again."""
-
-    type: ClassVar[str] = "node.drain.requested"
-    node_id: Identifier
-    drain: bool = True
-    move_jobs: bool = Field(
-        default=True,
-        description="Gangs there go on elsewhere after their next checkpoint; else they run on.",
-    )
     user: User = "unknown"

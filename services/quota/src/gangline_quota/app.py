@@ -11,8 +11,8 @@ from gangline_bus.topics import TopicNames
 from gangline_quota.state import TEAMS_FILE_USER
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
+from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.events.requests import TeamsConfigureRequested
 from gangline_schemas.job import TeamConfig
 
 PUBLISH_TIMEOUT_S = 30.0
@@ -39,7 +39,7 @@ def publish_teams(bus: Bus, names: TopicNames, teams: tuple[TeamConfig, ...], at
         return
     lost: list[BusError] = []
     writer = bus.writer()
-    record = encode(teams_request(teams, at), topic=names.name(Topic.REQUESTS))
+    record = encode(teams_request(teams, at), topic=names.name(Topic.ADMIN))
     writer.send(record, lambda error: lost.append(error) if error is not None else None)
     waiting = writer.flush(PUBLISH_TIMEOUT_S)
     writer.close()

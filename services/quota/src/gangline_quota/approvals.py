@@ -5,8 +5,8 @@ from __future__ import annotations
 from gangline_bus.decision import Decision
 from gangline_quota.state import RequestRef, State
 from gangline_schemas.data_use import DataUse
+from gangline_schemas.events.admin import SnapshotApprovalRequested
 from gangline_schemas.events.quota import SnapshotApproved, SnapshotWithdrawn
-from gangline_schemas.events.requests import SnapshotApprovalRequested
 
 
 def decided(state: State, request: SnapshotApprovalRequested, ref: RequestRef) -> list[Decision]:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from gangline_bus.decision import Decision
 from gangline_quota.state import TEAMS_FILE_USER, RequestRef, State
+from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.events.requests import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.job import TeamConfig
 from gangline_schemas.teams import problems, walk
 

@@ -1,12 +1,13 @@
 """Quota's decisions: who may run what, and what it used.
 
 1. requests: a job is admitted or rejected in one sentence with numbers (admission.py); what is
-   asked of a job is forwarded in order after its admission, or refused with the reason; teams are
-   configured if the tree stays sound (configure.py); uses of data are approved (approvals.py).
-2. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one.
-3. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
+   asked of a job is forwarded in order after its admission, or refused with the reason.
+2. admin: teams are configured if the tree stays sound (configure.py); uses of data are approved
+   (approvals.py); drains are forwarded.
+3. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one.
+4. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
-4. ticks: a budget that is spent, or open again, is told once (budgets.py).
+5. ticks: a budget that is spent, or open again, is told once (budgets.py).
 
 Cost per input: constant whatever the number of jobs; of a submission the teams that hold GPUs; of
 a tick with budgets the teams and the live gangs.
@@ -28,6 +29,12 @@ from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
 from gangline_schemas.clocks import believed
 from gangline_schemas.data_use import ApprovalRule
+from gangline_schemas.events.admin import (
+    NodeDrainRequested,
+    SnapshotApprovalRequested,
+    TeamConfigureRequested,
+    TeamsConfigureRequested,
+)
 from gangline_schemas.events.checkpoints import PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -45,10 +52,6 @@ from gangline_schemas.events.requests import (
     JobPriorityRequested,
     JobRestoreRequested,
     JobSubmitted,
-    NodeDrainRequested,
-    SnapshotApprovalRequested,
-    TeamConfigureRequested,
-    TeamsConfigureRequested,
 )
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobStateChanged
 from gangline_schemas.secrets import redact
@@ -67,7 +70,9 @@ class Quota:
 
     name = "quota"
     log = Topic.QUOTA
-    inputs: tuple[Topic, ...] = (Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS)
+    inputs: tuple[Topic, ...] = (
+        Topic.ADMIN, Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS,
+    )  # fmt: skip
     signals: tuple[Topic, ...] = ()
 
     def __init__(self, data_approvals: ApprovalRule = ApprovalRule.OFF) -> None:

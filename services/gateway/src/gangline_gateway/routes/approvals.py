@@ -11,7 +11,7 @@ from gangline_gateway.live import Live
 from gangline_gateway.problems import unavailable
 from gangline_schemas.api.data import Approval, ApprovalBody, ApprovalList, DataUseStatus
 from gangline_schemas.data_use import DataUse
-from gangline_schemas.events.requests import SnapshotApprovalRequested
+from gangline_schemas.events.admin import SnapshotApprovalRequested
 
 approvals = router("Data")
 

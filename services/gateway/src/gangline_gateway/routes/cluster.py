@@ -33,7 +33,7 @@ from gangline_schemas.api.cluster import (
     Whoami,
 )
 from gangline_schemas.base import field_errors
-from gangline_schemas.events.requests import NodeDrainRequested, TeamConfigureRequested
+from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 
 cluster = router("Cluster")
 who = router("About")

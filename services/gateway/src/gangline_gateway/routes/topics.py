@@ -25,6 +25,7 @@ class TopicName(StrEnum):
     """Topics by their short names."""
 
     REQUESTS = "requests"
+    ADMIN = "admin"
     QUOTA = "quota"
     SCHEDULING = "scheduling"
     FAULTS = "faults"
@@ -51,7 +52,7 @@ async def get_events(
     gate: TheGate,
     caller: Admin,
     topic: Annotated[
-        list[TopicName] | None, Query(max_length=9, description="All but heartbeats if none.")
+        list[TopicName] | None, Query(max_length=10, description="All but heartbeats if none.")
     ] = None,
     start: Annotated[Literal["start", "end"], Query(alias="from")] = "end",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
