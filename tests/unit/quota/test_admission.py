@@ -15,12 +15,13 @@ from gangline_quota.state import REJECTED_KEPT, State
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
-from gangline_schemas.events.checkpoints import PromotionRequested
+from gangline_schemas.events.checkpoints import CheckpointCommitted, PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
     JobAdmitted,
     JobClosed,
+    JobIdTaken,
     JobRejected,
     PinAdmitted,
     PriorityAdmitted,
@@ -35,7 +36,7 @@ from gangline_schemas.events.requests import (
     JobRestoreRequested,
     JobSubmitted,
 )
-from gangline_schemas.events.scheduling import JobStateChanged
+from gangline_schemas.events.scheduling import CheckpointRef, JobStateChanged
 from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED, REMEMBERED
 
@@ -148,6 +149,41 @@ def test_an_id_is_free_again_only_when_every_other_service_has_forgotten_it(
         end(quota, f"other-{days}")
         answer = quota.give(JobSubmitted(job_id="a", spec=spec(gpus=2)))
         assert [type(event) for event in answer] == [RequestRefused if taken else JobAdmitted]
+
+
+def committed(job_id: str, step: int = 10) -> CheckpointCommitted:
+    point = CheckpointRef(job_id=job_id, attempt=1, step=step, world_size=1, commit_key="c")
+    return CheckpointCommitted(job_id=job_id, checkpoint=point, size_bytes=1, objects=1)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it ran", "after its end"])
+def test_the_id_of_a_job_of_which_checkpoints_are_kept_is_never_free_again(
+    quota: Drive[State], *, late: bool
+) -> None:
+    """Its objects would be overwritten, and its checkpoints would seem to be the new job's."""
+    quota.give(JobSubmitted(job_id="a", spec=spec()))
+    for number in range(2):
+        if late:
+            end(quota, "a")
+        events = quota.give(committed("a", number))
+        assert [type(event) for event in events] == ([JobIdTaken] if number == 0 else [])
+    end(quota, "a")
+    quota.now = START + timedelta(days=400)
+    quota.give(JobSubmitted(job_id="other", spec=spec()))
+    end(quota, "other")
+    assert list(quota.state.ended) == ["other"]
+
+    again = JobSubmitted(job_id="a", spec=spec())
+    refused = only(quota.give(again, ce_id="r1"), RequestRefused)
+    assert refused.reason == (
+        "job id 'a' is taken: checkpoints of a job that ended are kept under it; choose another id"
+    )
+    assert quota.give(again, ce_id="r1") == []
+    only(quota.give(CheckpointPinRequested(job_id="a", step=1), ce_id="r2"), PinAdmitted)
+    cancelled = only(quota.give(JobCancelRequested(job_id="a"), ce_id="r3"), RequestRefused)
+    assert cancelled.reason.startswith("job 'a' has already ended: checkpoints")
+    unreadable = quota.refuse("a")
+    assert only(unreadable, RequestRefused).target == "a"
 
 
 def test_rejected_jobs_never_push_an_ended_one_out_of_memory(quota: Drive[State]) -> None:

@@ -61,6 +61,13 @@ class JobRejected(Event):
     )
 
 
+class JobIdTaken(Event):
+    """A checkpoint of the job is committed, and so one is kept: no other job ever gets its id."""
+
+    type: ClassVar[str] = "job.id.taken"
+    job_id: Identifier
+
+
 class TeamConfigured(Event):
     """A team now has these limits."""
 

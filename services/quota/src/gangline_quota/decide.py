@@ -4,7 +4,8 @@
    asked of a job is forwarded in order after its admission, or refused with the reason.
 2. admin: teams are configured if the tree stays sound (configure.py); uses of data are approved
    (approvals.py); drains are forwarded.
-3. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one.
+3. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one; the id of
+   a job of which a checkpoint is committed is never given to another one.
 4. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
 5. ticks: a budget that is spent, or open again, is told once (budgets.py).
@@ -35,11 +36,12 @@ from gangline_schemas.events.admin import (
     TeamConfigureRequested,
     TeamsConfigureRequested,
 )
-from gangline_schemas.events.checkpoints import PromotionRequested
+from gangline_schemas.events.checkpoints import CheckpointCommitted, PromotionRequested
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
     JobAdmitted,
+    JobIdTaken,
     JobRejected,
     PinAdmitted,
     PriorityAdmitted,
@@ -61,6 +63,7 @@ _MAX_ERRORS = 20
 _UNNAMED = RequestRef("", "")
 PROMOTION = "promotion"
 """The user of runs that validate checkpoints, as their jobs asked for."""
+_KEPT = "checkpoints of a job that ended are kept under it"
 
 AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
 
@@ -107,6 +110,8 @@ class Quota:
                 return approvals.decided(state, request, ref)
             case CheckpointPinRequested() | NodeDrainRequested() as request:
                 return _forwarded(state, request, ref)
+            case CheckpointCommitted(job_id=job_id):
+                return _taken(state, job_id)
             case GangAllocated() as allocated:
                 return ledger.metered(state, allocated, envelope.time)
             case GangReleased() as released:
@@ -146,6 +151,11 @@ def _submitted(
     known = state.known(job_id)
     if known is not None:
         return _repeated(state, known, submitted, digest, ref)
+    if job_id in state.taken:
+        if ref.key in state.requests:
+            return []
+        reason = f"job id '{job_id}' is taken: {_KEPT}; choose another id"
+        return [_refused(JobSubmitted.type, job_id, reason, submitted.user, ref)]
     reason = admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
@@ -190,6 +200,14 @@ def _repeated(
     return [_refused(JobSubmitted.type, job_id, reason, submitted.user, ref)]
 
 
+def _taken(state: State, job_id: str) -> list[Decision]:
+    """Retention always keeps the newest checkpoint, so one that is committed says it for good."""
+    job = state.active.get(job_id) or state.ended.get(job_id)
+    if job is None or job.saved:
+        return []
+    return [Decision(job_id, JobIdTaken(job_id=job_id))]
+
+
 def _unreadable(state: State, refused: Refused) -> list[Decision]:
     """A submission that cannot be read is answered under its subject, if that can be a job id."""
     if refused.event_type != JobSubmitted.type or not _is_identifier(refused.subject):
@@ -199,7 +217,7 @@ def _unreadable(state: State, refused: Refused) -> list[Decision]:
     reason = redact(f"the job spec is not valid: {problems or error.reason}")
     if job_id in state.rejected:
         return []
-    if state.known(job_id) is not None:
+    if state.known(job_id) is not None or job_id in state.taken:
         return [_refused(JobSubmitted.type, job_id, reason)]
     errors = tuple(
         item.model_copy(update={"message": redact(item.message)})
@@ -235,6 +253,8 @@ def _about_job(state: State, request: AboutJob, ref: RequestRef) -> list[Decisio
 
 def _not_active(state: State, job_id: str) -> str:
     ended = state.over(job_id)
+    if job_id in state.taken:
+        return f"job '{job_id}' has already ended: {_KEPT}"
     if ended is None:
         return f"job '{job_id}' is not known"
     return f"job '{job_id}' has already ended: {ended.outcome}"
@@ -256,7 +276,7 @@ def _forwarded(
         )
         return [Decision(request.node_id, drain)]
     job_id = request.job_id
-    if state.known(job_id) is None:
+    if state.known(job_id) is None and job_id not in state.taken:
         reason = _not_active(state, job_id)
         return [_refused(request.type, job_id, reason, request.user, ref)]
     pin = PinAdmitted(

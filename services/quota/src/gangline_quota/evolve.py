@@ -27,6 +27,7 @@ from gangline_schemas.events.quota import (
     GangMetered,
     JobAdmitted,
     JobClosed,
+    JobIdTaken,
     JobRejected,
     PinAdmitted,
     PriorityAdmitted,
@@ -90,6 +91,17 @@ def _(event: JobAdmitted, state: State) -> None:
         team, event.spec.digest(), _key(event), event.spec.priority
     )
     state.unfinished[team] = state.unfinished.get(team, 0) + 1
+
+
+@_apply.register
+def _(event: JobIdTaken, state: State) -> None:
+    active, ended = state.active.get(event.job_id), state.ended.get(event.job_id)
+    if active is not None:
+        state.active[event.job_id] = replace(active, saved=True)
+    elif ended is not None:
+        state.ended[event.job_id] = replace(ended, saved=True)
+    else:
+        state.taken[event.job_id] = None
 
 
 @_apply.register
@@ -164,10 +176,12 @@ def _close(state: State, event: JobClosed, at: datetime) -> None:
     if not state.unfinished[job.team]:
         del state.unfinished[job.team]
     state.ended[event.job_id] = EndedJob(
-        job.team, job.digest, job.request, event.state.value, at, job.gpu_us
+        job.team, job.digest, job.request, event.state.value, at, job.gpu_us, job.saved
     )
-    for _, old in forget_old(state.ended, lambda ended: ended.ended_at, at, IDS_REMEMBERED):
+    for job_id, old in forget_old(state.ended, lambda ended: ended.ended_at, at, IDS_REMEMBERED):
         _add_total(state, "forgotten", old.gpu_us)
+        if old.saved:
+            state.taken[job_id] = None
 
 
 def _reject(state: State, event: JobRejected, at: datetime) -> None:

@@ -1,8 +1,9 @@
 """What quota knows: the fold of gangline.quota and of nothing else.
 
 Everything here is a dict of frozen values. A job that ended leaves its id, digest and GPU time
-behind for `IDS_REMEMBERED`; of rejected jobs the newest `REJECTED_KEPT` are remembered. GPU time
-is in whole GPU-microseconds (`_us`), so that sums over jobs, over teams and over months are equal
+behind for `IDS_REMEMBERED`; of rejected jobs the newest `REJECTED_KEPT` are remembered. If a job
+saved a checkpoint, objects lie under its id, so this id stays taken for ever. GPU time is in whole
+GPU-microseconds (`_us`), so that sums over jobs, over teams and over months are equal
 (gangline_schemas.gpu_time).
 """
 
@@ -40,7 +41,8 @@ class RequestRef(NamedTuple):
 class ActiveJob:
     """An admitted job that has not ended.
 
-    `request` is the key of its submission, `metered` its newest attempt with a meter.
+    `request` is the key of its submission, `metered` its newest attempt with a meter. `saved`: a
+    checkpoint of it is committed.
     """
 
     team: str
@@ -50,6 +52,7 @@ class ActiveJob:
     cancelled: bool = False
     metered: int = 0
     gpu_us: int = 0
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class EndedJob:
     outcome: str
     ended_at: datetime
     gpu_us: int = 0
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class State:
     by team, `spent_us` the charged GPU time by team and UTC month, each without the teams below.
     `totals_us` has what was "charged" in all, and of that to jobs that are "forgotten" since.
     `approvals` are the uses of data that hold, with who gave each. `unfinished` is the number of
-    `active` jobs by team.
+    `active` jobs by team. `taken` are the ids of forgotten jobs of which checkpoints are kept.
     """
 
     teams: dict[str, TeamConfig] = field(default_factory=dict)
@@ -107,6 +111,7 @@ class State:
     meters: dict[tuple[str, int], Meter] = field(default_factory=dict)
     requests: dict[str, None] = field(default_factory=dict)
     approvals: dict[DataUse, str] = field(default_factory=dict)
+    taken: dict[str, None] = field(default_factory=dict)
 
     def known(self, job_id: str) -> ActiveJob | EndedJob | None:
         """The job that has this id; None: the id is free."""
