@@ -149,13 +149,8 @@ def _submitted(
     job_id = submitted.job_id
     digest = submitted.spec.digest()
     known = state.known(job_id)
-    if known is not None:
+    if known is not None or job_id in state.taken:
         return _repeated(state, known, submitted, digest, ref)
-    if job_id in state.taken:
-        if ref.key in state.requests:
-            return []
-        reason = f"job id '{job_id}' is taken: {_KEPT}; choose another id"
-        return [_refused(JobSubmitted.type, job_id, reason, submitted.user, ref)]
     reason = admission.never_runs(state, job_id, submitted.spec, rule)
     if reason is None:
         admitted = JobAdmitted(
@@ -182,16 +177,18 @@ def _submitted(
 
 def _repeated(
     state: State,
-    known: ActiveJob | EndedJob,
+    known: ActiveJob | EndedJob | None,
     submitted: JobSubmitted,
     digest: str,
     ref: RequestRef,
 ) -> list[Decision]:
     """The same record again, or the same spec while the job lives, leads to nothing."""
     job_id = submitted.job_id
-    if ref.key == known.request or ref.key in state.requests:
+    if ref.key in state.requests or (known is not None and ref.key == known.request):
         return []
-    if known.digest != digest:
+    if known is None:
+        reason = f"job id '{job_id}' is taken: {_KEPT}; choose another id"
+    elif known.digest != digest:
         reason = f"job id '{job_id}' is taken by a job with another spec; choose another id"
     elif isinstance(known, EndedJob):
         reason = f"job '{job_id}' was submitted before and has ended: {known.outcome}"
