@@ -74,13 +74,13 @@ class Bench:
 
     def slowest(self, value: float) -> float:
         """The largest of all ranks' values."""
-        found = self.torch.tensor([value], dtype=self.torch.float64)
-        self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX, group=self.world.control)
+        found = self.torch.tensor([value], dtype=self.torch.float64, device=self.world.device)
+        self.dist.all_reduce(found, op=self.dist.ReduceOp.MAX)
         return float(found.item())
 
     def timed(self, work: Callable[[], object]) -> float:
         """Seconds of the slower rank, begun together."""
-        self.dist.barrier(group=self.world.control)
+        self.dist.barrier()
         started = time.perf_counter()
         work()
         return self.slowest(time.perf_counter() - started)
@@ -131,7 +131,7 @@ class Bench:
         figures["save_s"].append(found["checkpoint_write_s"])
         figures["save_ratio"].append(found["checkpoint_write_s"] / limit_s)
         figures["step_ratio"].append(step_s / quiet_s)
-        self.dist.barrier(group=self.world.control)
+        self.dist.barrier()
         self.trainer.step += 1  # another name for the checkpoint; nothing is computed
         self.begin()
         self.trainer.checkpointer.before_update()
@@ -169,10 +169,10 @@ class Bench:
             self.remove(path)
 
     def remove(self, path: Path) -> None:
-        self.dist.barrier(group=self.world.control)
+        self.dist.barrier()
         if self.world.rank == 0:
             shutil.rmtree(path)
-        self.dist.barrier(group=self.world.control)
+        self.dist.barrier()
 
     def fresh(self) -> dict[str, Any]:
         """Tensors of the same kind, their memory touched: what first touching costs is no read."""
@@ -273,7 +273,7 @@ def rank_main(folder: Path, rounds: int) -> None:
     figures = bench.run(rounds)
     if bench.world.rank == 0:
         (folder / "figures.json").write_text(json.dumps(figures))
-    bench.dist.barrier(group=bench.world.control)
+    bench.dist.barrier()
 
 
 def measure(rounds: int) -> Figures:

@@ -322,23 +322,19 @@ def test_launches_without_an_agent_count_their_attempts(
     assert identity(tmp_path).attempt == 4
 
 
-def test_attempts_are_not_agreed_on_among_the_collectives_of_training(
+def test_attempts_are_agreed_on_without_a_group_of_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    groups: list[dist.ProcessGroup | None] = []
-
-    def broadcast(_: torch.Tensor, src: int, group: dist.ProcessGroup | None = None) -> None:
-        assert src == 0
-        groups.append(group)
-
     monkeypatch.delenv("GANGLINE_ATTEMPT", raising=False)
-    monkeypatch.setattr(dist, "broadcast", broadcast)
+    (tmp_path / "attempt-0009").mkdir()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
-        assert identity(tmp_path).attempt == 1
-        [own] = groups
-        assert own not in {None, dist.group.WORLD}
-        assert dist.get_backend(own) == "gloo"
+        used = dist.group.WORLD._get_sequence_number_for_group()
+        assert identity(tmp_path).attempt == 10
+        assert len(dist.distributed_c10d._world.pg_map) == 1
+        assert dist.group.WORLD._get_sequence_number_for_group() == used, (
+            "another thread may train with it"
+        )
     finally:
         dist.destroy_process_group()
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from gangline_worker.checkpoint.local import holdings, own_prefix
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten, in_place, rebuild, tensor_names
 from gangline_worker.columns import figure, is_metric_name
+from gangline_worker.gang_store import rank_0_says
 from gangline_worker.reporting import doing, flush, reporter
 
 DIRECTORY_ENV = "GANGLINE_CHECKPOINT_DIR"
@@ -67,11 +68,7 @@ def _free_attempt(directory: Path) -> int:
     used = [int(path.name[8:]) for path in directory.glob("attempt-[0-9]*")]
     attempt = max(used, default=0) + 1
     if dist.is_available() and dist.is_initialized():
-        agreed = torch.tensor([attempt])
-        # Training's own may be in use by another thread.
-        own = cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
-        dist.broadcast(agreed, src=0, group=own)
-        attempt = int(agreed.item())
+        return rank_0_says(attempt)  # training's groups may be in use by another thread
     return attempt
 
 

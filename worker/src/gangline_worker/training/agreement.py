@@ -84,19 +84,25 @@ def all_agree(group: dist.ProcessGroup, *, ok: bool) -> bool:
     return bool(found)
 
 
+def all_same(group: dist.ProcessGroup, value: float) -> bool:
+    """Whether every rank gives this value."""
+    (found,) = _joined([value], lambda rows: [float(all(row == rows[0] for row in rows))], 1, group)
+    return bool(found)
+
+
 def _joined(
     mine: list[float], join: Callable[[Rows], list[float]], size: int, group: dist.ProcessGroup
 ) -> list[float]:
     """What rank 0 makes of the rows of all, by rank: so many numbers, the same on each of them."""
     row = torch.tensor(mine, dtype=torch.float64)
-    if dist.get_rank(group) == 0:
-        rows = [torch.empty_like(row) for _ in range(dist.get_world_size(group))]
-        dist.gather(row, rows, group=group, group_dst=0)
+    if group.rank() == 0:
+        rows = [torch.empty_like(row) for _ in range(group.size())]
+        group.gather([rows], [row]).wait()
         found = torch.tensor(join([one.tolist() for one in rows]), dtype=torch.float64)
     else:
-        dist.gather(row, group=group, group_dst=0)
+        group.gather([], [row]).wait()
         found = torch.empty(size, dtype=torch.float64)
-    dist.broadcast(found, group=group, group_src=0)
+    group.broadcast([found]).wait()
     return list(found.tolist())
 
 

@@ -6,17 +6,18 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 import torch
 import torch.distributed as dist
 
+from gangline_worker.gang_store import gang_store
 from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.control import open_control
 
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place. `control` is a gloo group apart, for agreements between steps."""
+    """This rank's place. `control` carries agreements between steps."""
 
     rank: int
     size: int
@@ -41,8 +42,9 @@ def join_world(timeout_s: float) -> World:
     else:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         dist.init_process_group("gloo", timeout=timeout)
-    control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
-    return World(dist.get_rank(), dist.get_world_size(), device, control)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    control = open_control(gang_store("control"), rank, size, timeout_s)
+    return World(rank, size, device, control)
 
 
 def own_device() -> torch.device:
