@@ -79,6 +79,7 @@ format: $(STAMP) ## let the formatter write
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
+	@GANGLINE_AGREEING_RANKS=1024 $(PYTEST) -q -n 0 tests/unit/worker/test_training_control.py
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
 load: $(STAMP) ## 10,000 requests of no good will and 1,000 slow connections to each server

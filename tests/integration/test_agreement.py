@@ -9,6 +9,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from agreeing_ranks import EXIT_LOST, Ranks, store_process
+from gang_fixture import Gang
+from gangline_worker.checkpoint.commit import committed
 from node_scene import until
 
 RANKS = 6
@@ -36,6 +38,21 @@ def test_ranks_that_met_agree_without_the_store() -> None:
         store.join()
         ranks.go()
         assert ranks.codes() == [0] * RANKS
+
+
+def test_training_ends_well_without_the_store(tmp_path: Path) -> None:
+    with store_process() as (store, port):
+        env = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        gang = Gang(tmp_path, 2, ["steps=60", "checkpoint_every_steps=30"], extra_env=env)
+        try:
+            gang.wait_for(r"step 1/")
+            store.kill()
+            store.join()
+            run = gang.wait()
+        finally:
+            gang.kill()
+    assert run.codes == (0, 0), run.text
+    assert [folder.name for folder in committed(tmp_path / "checkpoints")][-1].endswith("60")
 
 
 def test_a_store_that_dies_while_ranks_meet_ends_them() -> None:
