@@ -30,7 +30,6 @@ def open_control(store: Store, rank: int, world_size: int, timeout_s: float) -> 
     """
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
     options._devices = [_device()]  # noqa: SLF001 -- the stubs call it `devices`, torch does not
-    options._threads = 1  # noqa: SLF001 -- agreements come one after the other
     options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
     gloo = dist.ProcessGroupGloo(store, rank, world_size, options)
     group = cast("dist.ProcessGroup", gloo)  # the stubs give a backend no collectives
