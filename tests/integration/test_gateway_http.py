@@ -235,7 +235,7 @@ def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayScen
         "/v1/training-jobs", params={"dry_run": True}, json=job(gpus=100), headers=NLP
     )
     assert answer.status_code == 200
-    assert "100 GPUs" in answer.json()["notes"][0]
+    assert "would exceed quota: 100/" in answer.json()["notes"][0]
     unshared = job(
         gpus=4,
         command=["python", "-m", "gangline_worker.training"],

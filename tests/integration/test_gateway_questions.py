@@ -71,7 +71,7 @@ def test_a_waiting_job_is_told_its_place_and_start(
 
 def test_what_quota_would_reject_never_starts(client: httpx.Client) -> None:
     found = client.post(WHAT_IF, json=job("nlp", 99), headers=NLP).json()
-    assert (found["starts"], "above the 8" in found["message"]) == ("never", True)
+    assert (found["starts"], "99/8 GPUs" in found["message"]) == ("never", True)
 
 
 def test_only_the_team_itself_may_ask(client: httpx.Client) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from gangline_gateway.user_limits import RequestLimits
+from gangline_schemas.data_use import ApprovalRule
 from gangline_service.connections import ConnectionLimits
 from gangline_service.loopback import is_loopback
 from gangline_service.settings import ServiceSettings
@@ -47,6 +48,8 @@ class Settings(ServiceSettings):
     """Where code bundles are put, and snapshots of the live model; see gangline_storage.open."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
     """A snapshot is written after so many decisions."""
+    data_approvals: ApprovalRule = ApprovalRule.OFF
+    """As the quota service has it: dry runs say what that service would decide."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits to see what was decided about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

@@ -21,6 +21,7 @@ from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import UserSlots
+from gangline_schemas.data_use import ApprovalRule
 from gangline_service.tokens import Principal, Role
 from gangline_storage.port import ObjectStore
 
@@ -64,6 +65,7 @@ class Gate:
     store: ObjectStore | None = None
     scheduler: SchedulerDoor = field(default_factory=lambda: SchedulerDoor([], ""))
     answer_wait_s: float = 2.0
+    data_approvals: ApprovalRule = ApprovalRule.OFF
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     submitting: KeyLocks = field(default_factory=KeyLocks)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))

@@ -16,6 +16,7 @@ from gangline_gateway.heard import GangHeard, heartbeat
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
+from gangline_gateway.usage import usage
 from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.cluster import Node, NodeGpu, Queue, QueueEntry, Team
@@ -25,7 +26,6 @@ from gangline_schemas.events.workers import GpuStatus
 from gangline_schemas.job import JobSpec, Retention
 from gangline_schemas.limits import INT53_MAX
 from gangline_schemas.retention import reasons
-from gangline_schemas.team_usage import team_usage
 from gangline_schemas.teams import rolled_up
 
 SHARE_WEIGHT = 50.0
@@ -220,31 +220,25 @@ def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> N
 
 def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[Team]:
     """Teams in the order of their tree; each with what it and those below it hold and wait for."""
-    month = gpu_time.month_of(now)
+    month, active = gpu_time.month_of(now), live.active()
     configs = {name: team.config for name, team in live.teams.items()}
-    spent = {name: team.month_us if team.month == month else 0 for name, team in live.teams.items()}
-    active = live.active()
-    for job in active:
-        if job.nodes and job.allocated_at is not None and job.team in spent:
-            spent[job.team] += gpu_time.in_month(job.held_gpus, job.allocated_at, now)
-    total = {name: team.gpu_us for name, team in live.teams.items()}
     running = rolled_up(configs, Counter(job.team for job in active if job.nodes))
     pending = rolled_up(configs, Counter(job.team for job in active if not job.nodes))
     return [
         Team(
-            **usage.config.model_dump(),
-            depth=usage.depth,
-            gpus_used=usage.held_gpus,
-            gpus_borrowed=usage.borrowed_gpus,
-            jobs_running=running[usage.config.team],
-            jobs_pending=pending[usage.config.team],
-            gpu_seconds=gpu_time.seconds(usage.total_us),
+            **team.config.model_dump(),
+            depth=team.depth,
+            gpus_used=team.held_gpus,
+            gpus_borrowed=team.borrowed_gpus,
+            jobs_running=running[team.config.team],
+            jobs_pending=pending[team.config.team],
+            gpu_seconds=gpu_time.seconds(team.total_us),
             month=month,
-            gpu_hours_this_month=gpu_time.hours(usage.month_us),
-            out_of_budget=usage.out_of_budget,
+            gpu_hours_this_month=gpu_time.hours(team.month_us),
+            out_of_budget=team.out_of_budget,
         )
-        for usage in team_usage(configs, live.used_gpus(), spent, total)
-        if visible is None or usage.config.team in visible
+        for team in usage(live, now)
+        if visible is None or team.config.team in visible
     ]
 
 

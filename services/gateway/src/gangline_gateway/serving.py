@@ -48,6 +48,7 @@ def main(context: Context[Settings]) -> int:
         store=open_store(settings.store_url) if settings.store_url else None,
         scheduler=_door(settings),
         answer_wait_s=settings.answer_wait_s,
+        data_approvals=settings.data_approvals,
     )
     server = _bind(settings)
     known = Names.of(server.port, settings.allowed_hosts, settings.scheme)

@@ -8,17 +8,15 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import heard, job_ids, present
+from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
 from gangline_gateway.gate import Gate, may_change
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import ProblemError, conflict
-from gangline_schemas import trainer_batch
 from gangline_schemas.api.jobs import REJECTED, DryRun, Job
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.job import JobSpec
-from gangline_schemas.teams import tightest
-from gangline_schemas.unsupported import cannot_do
 from gangline_service.tokens import Principal
 
 
@@ -77,37 +75,16 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
 
 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
-    """What the gateway can say of a job without submitting it. Raises a 403 problem."""
+    """What quota would say to a job, without submitting it. Raises 403 and 503 problems."""
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
     return DryRun(
-        job_id=job_ids.job_id(spec.name, "0" * job_ids.SUFFIX_CHARS),
+        job_id=job_ids.job_id(spec.name, DRY_RUN_SUFFIX),
         gpus=spec.resources.gpus,
         notes=notes,
         rejected=rejected,
         spec=spec,
     )
-
-
-def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
-    """What quota says to the job, and whether it would be rejected."""
-    teams = gate.tail.ask(lambda live: {name: team.config for name, team in live.teams.items()})
-    team = teams.get(spec.team)
-    gpus = spec.resources.gpus
-    if team is None:
-        return [f"team {spec.team} is not configured: the job would be rejected"], True
-    top = tightest(teams, spec.team)
-    if (spec.resources.min_gpus or gpus) > top.ceiling:
-        note = f"{gpus} GPUs are above the {top.ceiling} that team {top.team} can ever hold"
-        return [f"{note}: the job would be rejected"], True
-    never = cannot_do(spec) or trainer_batch.cannot_share(spec)
-    if never is not None:
-        return [f"the job would be rejected: {never}"], True
-    used = gate.tail.ask(lambda live: live.used_gpus().get(spec.team, 0))
-    if used + gpus <= team.gpu_limit:
-        return [], False
-    note = f"team {spec.team} holds {used} of {team.gpu_limit} GPUs now"
-    return [f"{note}: the job would wait, or borrow"], False
 
 
 def _decided(live: Live, job_id: str) -> JobDetails | None:

@@ -6,8 +6,10 @@ from itertools import islice
 from typing import Annotated
 
 from fastapi import Body, Header, Query, Response
+from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import present
+from gangline_gateway.admission import quota_notes
 from gangline_gateway.gate import (
     Caller,
     Gate,
@@ -24,7 +26,7 @@ from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
 from gangline_gateway.scheduler_door import AwayError
-from gangline_gateway.submit import dry_run, full, quota_notes, submit
+from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, PriorityBody
 from gangline_schemas.api.questions import Explanation, WhatIf
@@ -78,7 +80,7 @@ async def submit_job(
     """Run this job: it is queued when its team's quota admits it. 422 when it can never run."""
     if dry:
         response.status_code = 200
-        return dry_run(gate, caller, spec)
+        return await run_in_threadpool(dry_run, gate, caller, spec)
     done = await submit(gate, caller, spec, key)
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
