@@ -27,6 +27,7 @@ from gangline_bus.kafka_client import (
 from gangline_bus.kafka_readers import KafkaMember, KafkaReader
 from gangline_bus.kafka_writers import KafkaTransactionalWriter, KafkaWriter
 from gangline_bus.ports import BusError, BusUnavailable, TopicPartition, TopicSettings
+from gangline_bus.topics import STREAM_COMPRESSION
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +81,7 @@ class KafkaBus:
                             "retention.ms": str(topic.retention_ms),
                             "min.insync.replicas": "2" if replicas == 3 else "1",
                             "max.message.bytes": "4194304",
+                            "compression.type": topic.compression,
                         },
                     )
                     for topic in missing
@@ -138,8 +140,8 @@ class KafkaBus:
         return str(answer[0].metadata or "")
 
     def writer(self) -> KafkaWriter:
-        """An idempotent writer with a bounded queue."""
-        return KafkaWriter({**self.base, **PRODUCER})
+        """An idempotent writer with a bounded queue; it compresses as streams are kept."""
+        return KafkaWriter({**self.base, **PRODUCER, "compression.type": STREAM_COMPRESSION})
 
     def transactional_writer(self, transactional_id: str) -> KafkaTransactionalWriter:
         """Fence earlier writers of the id."""

@@ -198,8 +198,12 @@ class Bus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How to create a topic. `retention_ms` -1: for ever."""
+    """How to create a topic. `retention_ms` -1: for ever.
+
+    `compression`: the broker compresses all batches so; `producer`: they stay as they were sent.
+    """
 
     name: str
     partitions: int
     retention_ms: int
+    compression: str = "producer"

@@ -8,6 +8,11 @@ from gangline_bus.ports import Bus, TopicPartition, TopicSettings
 from gangline_schemas.catalog import Topic, catalog
 
 _DLQ_RETENTION_MS = 30 * 86_400_000
+STREAM_COMPRESSION = "zstd"
+"""Of topics that others write: the one codec for which the client limits what a batch unpacks to.
+
+A broker unpacks batches of other codecs and packs them so, or refuses them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,8 @@ class TopicNames:
         found = []
         for topic, entry in catalog().items():
             name = self.name(topic)
-            found.append(TopicSettings(name, entry.partitions, entry.retention_ms))
+            compression = STREAM_COMPRESSION if entry.kind == "stream" else "producer"
+            found.append(TopicSettings(name, entry.partitions, entry.retention_ms, compression))
             found.append(TopicSettings(self.dlq(name), 1, _DLQ_RETENTION_MS))
         return found
 
