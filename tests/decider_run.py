@@ -41,7 +41,9 @@ class DeciderRun(Generic[StateT]):
     def tick(self, after_s: float = 0.0) -> list[Event]:
         """Let time pass, then a Tick; the own events that followed."""
         self.now += timedelta(seconds=after_s)
-        return self._decide(Tick())
+        tick = Tick()
+        self.decider.observe(self.state, tick, self.now)
+        return self._decide(tick)
 
     def done(self, key: str, result: object) -> list[Event]:
         """An effect was performed; the own events that followed."""

@@ -83,6 +83,7 @@ class Cluster:
         began_s = time.thread_time()
         for record in records:
             self._decider.observe(self._state, receive(record), self._now)
+        self._decider.observe(self._state, Tick(), self._now)
         assert list(self._decider.decide(self._state, Tick(), self._now)) == []
         return time.thread_time() - began_s
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import START, Scene, settle, spec
 
-from gangline_scheduler.evolve import apply
+from gangline_scheduler.evolve import fold
 from gangline_scheduler.simulator.cluster import one_pool
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -66,15 +66,15 @@ def run_on(scene: Scene, small: JobSpec, node_id: str, gpu: int) -> None:
         rendezvous=Rendezvous(address=node_id, port=1),
         spec=small,
     )
-    apply(scene.state, allocated, START)
+    fold(scene.state, allocated, START)
     started = GangMemberChanged(job_id=job_id, attempt=1, rank=0, status="started")
     for before, after in (
         (JobState.PENDING, JobState.SCHEDULED),
         (JobState.SCHEDULED, JobState.RUNNING),
     ):
         changed = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)
-        apply(scene.state, changed, START)
-    apply(scene.state, started, START)
+        fold(scene.state, changed, START)
+    fold(scene.state, started, START)
 
 
 def reclaim(scene: Scene) -> tuple[float, int]:

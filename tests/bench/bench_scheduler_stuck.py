@@ -11,7 +11,7 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import Scene, busy_cluster, quantile, settle
 
-from gangline_scheduler.evolve import apply
+from gangline_scheduler.evolve import fold
 from gangline_schemas.events.scheduling import TeamNoted
 from gangline_schemas.job import JobSpec, TeamConfig
 
@@ -22,7 +22,7 @@ LARGEST_TO_END = 8
 def stuck(shapes: int) -> Scene:
     """A settled cluster, and a tick that has looked at each shape."""
     scene = busy_cluster(1, running=500, pending=10_000)
-    apply(scene.state, TeamNoted(config=TeamConfig(team="extra", gpu_limit=1_000_000)), scene.now)
+    fold(scene.state, TeamNoted(config=TeamConfig(team="extra", gpu_limit=1_000_000)), scene.now)
     for number in range(shapes):
         job = {
             "name": "stuck",

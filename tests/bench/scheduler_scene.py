@@ -19,7 +19,7 @@ from pathlib import Path
 from gangline_bus.codec import Received
 from gangline_bus.decision import Input, Tick
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.evolve import apply
+from gangline_scheduler.evolve import fold
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.simulator.cluster import read_cluster
 from gangline_schemas.base import Event
@@ -161,15 +161,15 @@ class Scene:
         self.allocated: list[GangAllocated] = []
         self._number = 0
         for config in teams:
-            apply(self.state, TeamNoted(config=config), self.now)
+            fold(self.state, TeamNoted(config=config), self.now)
         for node in nodes:
-            apply(self.state, NodeAdmitted(node=node), self.now)
+            fold(self.state, NodeAdmitted(node=node), self.now)
 
     def fold_waiting(self, job: JobSpec, *, since: datetime) -> str:
         """A job that waits since then, as the log would have told it."""
         job_id = self._new_id()
         queued = JobQueued(job_id=job_id, spec=job, user="ann", submitted_at=since)
-        apply(self.state, queued, since)
+        fold(self.state, queued, since)
         waits = JobStateChanged(
             job_id=job_id,
             attempt=0,
@@ -177,7 +177,7 @@ class Scene:
             state=JobState.PENDING,
             reason="queued",
         )
-        apply(self.state, waits, since)
+        fold(self.state, waits, since)
         return job_id
 
     def submit(self, job: JobSpec) -> str:

@@ -127,6 +127,8 @@ class Services:
                 for key, effect in decider.effects(self.states[name]).items()
             ]
             for item in (*items, Tick()):
+                if isinstance(item, Tick):
+                    decider.observe(self.states[name], item, self.now)
                 for received in self._take(name, item):
                     self._deliver(received)
 

@@ -15,6 +15,7 @@ from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
 from gangline_bus.poison import Guard
 from gangline_bus.ports import BusError, Fenced, Note, OutRecord, Record, TopicPartition
+from gangline_checkpoints import decide as checkpoints_decide
 from gangline_checkpoints import evolve as checkpoints_evolve
 from gangline_checkpoints import perform as checkpoints_perform
 from gangline_checkpoints import references
@@ -24,6 +25,7 @@ from gangline_checkpoints.reports import Reported
 from gangline_faults.policy import silence
 from gangline_quota import decide as quota_decide
 from gangline_quota.state import State as QuotaState
+from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_worker.agent.core import AgentCore, AgentLimits
@@ -164,16 +166,17 @@ class _AnyAttempt(int):
     __hash__ = int.__hash__
 
 
-def _note_any_attempt(state: checkpoints_state.CheckpointState, event: AttemptNoted) -> None:
-    _note_attempt(state, event)
-    state.jobs[event.job_id].attempt = _AnyAttempt(event.attempt)
+def _note_any_attempt(state: checkpoints_state.CheckpointState, event: Event, at: datetime) -> None:
+    _apply(state, event, at)
+    if isinstance(event, AttemptNoted):
+        state.jobs[event.job_id].attempt = _AnyAttempt(event.attempt)
 
 
 def _submitted_anew(state: QuotaState, submitted: JobSubmitted, at: datetime) -> list[Decision]:
     return _submitted(replace(state, active={}, ended={}), submitted, at)
 
 
-_note_attempt = checkpoints_evolve._note_attempt
+_apply = checkpoints_evolve.apply
 _submitted = quota_decide._submitted
 
 
@@ -239,7 +242,7 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "attempt-check": Ablation(
         "an older attempt commits no checkpoint",
-        _patched((checkpoints_evolve, "_note_attempt", _note_any_attempt)),
+        _patched((checkpoints_decide, "apply", _note_any_attempt)),
         ("late", "agent.crash"),
     ),
     "all-ranks": Ablation(

@@ -143,5 +143,7 @@ def _places(
 def _ticks(decider: Decider[Any], state: Any) -> list[Decision]:
     found: list[Decision] = []
     for minutes in (0, 1, 60):
-        found += decider.decide(state, Tick(), START + timedelta(days=400, minutes=minutes))
+        now = START + timedelta(days=400, minutes=minutes)
+        decider.observe(state, Tick(), now)
+        found += decider.decide(state, Tick(), now)
     return found

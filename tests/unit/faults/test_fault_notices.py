@@ -10,9 +10,9 @@ from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, joined
 from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
+from gangline_faults.model import MOST_SCORE
 from gangline_faults.notices import TROUBLES_LIMIT
 from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.policy.stragglers import MOST_SCORE
 from gangline_faults.policy.timing import Timing
 from gangline_faults.snapshot import fingerprint
 from gangline_faults.state import FaultState

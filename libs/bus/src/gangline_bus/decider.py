@@ -273,7 +273,9 @@ class DeciderLoop(Generic[StateT]):
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
-            self._decide(Tick(), now, out, traceparent=None)
+            tick = Tick()
+            self.decider.observe(self.state, tick, now)
+            self._decide(tick, now, out, traceparent=None)
         try:
             self._check(out)
         except InvariantViolated:

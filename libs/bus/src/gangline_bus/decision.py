@@ -6,16 +6,18 @@ writes as an event: its state is the fold of its own log and of nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from gangline_bus.codec import Received, UndecodableError
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import Topic
+from gangline_schemas.catalog import Topic, catalog
 
 StateT = TypeVar("StateT")
+EventT = TypeVar("EventT", bound=Event)
 StateT_contra = TypeVar("StateT_contra", contravariant=True)
 
 
@@ -50,6 +52,7 @@ class EffectDone:
 
 
 Input = Received | Tick | Refused | EffectDone
+Heard = Received | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,11 @@ class Decider(Protocol[StateT]):
     def evolve(self, state: StateT, decision: Decision, at: datetime) -> StateT:
         """The state after an event of the own log that was decided `at` this time."""
 
-    def observe(self, state: StateT, signal: Received, now: datetime) -> None:
-        """Note a signal in the state's soft part; decisions from it are made at the next Tick."""
+    def observe(self, state: StateT, heard: Heard, now: datetime) -> None:
+        """Note a signal, or that a Tick comes, in the state's soft part.
+
+        A signal's decisions are made at the next Tick, which is observed before it is decided.
+        """
 
     def effects(self, state: StateT) -> Mapping[str, object]:
         """Work in the outside world that the state asks for, by key; {} for most services.
@@ -98,6 +104,88 @@ class Decider(Protocol[StateT]):
 
     def check(self, state: StateT) -> list[str]:
         """Invariants that do not hold, as sentences; [] when all is well. Called each cycle."""
+
+
+class UnfoldedEvent(Exception):
+    """An event of the own log for which the fold has no function."""
+
+
+class Fold(Generic[StateT]):
+    """How each type of one decision log changes the state: one function a type.
+
+    A function changes the state in place by the event and the time when it was decided. An event
+    of another type raises UnfoldedEvent, which ends the process: it may not be passed over.
+    """
+
+    def __init__(self, log: Topic) -> None:
+        self._log = log
+        self._functions: dict[str, Callable[[StateT, Event, datetime], None]] = {}
+
+    def on(
+        self, *kinds: type[EventT]
+    ) -> Callable[[Callable[[StateT, EventT, datetime], None]], None]:
+        """Register the decorated function for these types. Raises ValueError for a second one."""
+
+        def register(function: Callable[[StateT, EventT, datetime], None]) -> None:
+            for kind in kinds:
+                if kind.type in self._functions:
+                    raise ValueError(f"{kind.type} is folded by two functions")
+                self._functions[kind.type] = function  # type: ignore[assignment]
+
+        return register
+
+    def passes(self, *kinds: type[Event]) -> None:
+        """Register types that change nothing."""
+        self.on(*kinds)(lambda state, event, at: None)  # noqa: ARG005
+
+    def missing(self) -> frozenset[str]:
+        """The types of the log without a function; empty for a complete fold."""
+        return frozenset(catalog()[self._log].types) - self._functions.keys()
+
+    def __call__(self, state: StateT, event: Event, at: datetime) -> StateT:
+        """Change the state by one event, and return it."""
+        function = self._functions.get(event.type)
+        if function is None:
+            raise UnfoldedEvent(f"{event.type} is no event of {self._log.value}")
+        function(state, event, at)
+        return state
+
+
+class BaseDecider(ABC, Generic[StateT]):
+    """What deciders have in common: a fold, no signals, no effects.
+
+    A decider names its `name`, `log`, `inputs` and `fold`, and defines `initial`, `decide` and
+    `check`.
+    """
+
+    name: str
+    log: Topic
+    inputs: tuple[Topic, ...]
+    signals: tuple[Topic, ...] = ()
+    fold: Fold[StateT]
+
+    @abstractmethod
+    def initial(self) -> StateT:
+        """See Decider."""
+
+    @abstractmethod
+    def decide(self, state: StateT, item: Input, now: datetime) -> Sequence[Decision]:
+        """See Decider."""
+
+    def evolve(self, state: StateT, decision: Decision, at: datetime) -> StateT:
+        """The state after an event of the own log, by `fold`."""
+        return self.fold(state, decision.event, at)
+
+    def observe(self, state: StateT, heard: Heard, now: datetime) -> None:
+        """Note nothing."""
+
+    def effects(self, state: StateT) -> Mapping[str, object]:  # noqa: ARG002 - see Decider
+        """Ask for no work."""
+        return {}
+
+    @abstractmethod
+    def check(self, state: StateT) -> list[str]:
+        """See Decider."""
 
 
 @dataclass(frozen=True, slots=True)

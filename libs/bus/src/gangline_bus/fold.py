@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import FromLaterError, UndecodableError, decode
-from gangline_bus.decision import Decider, Decision
+from gangline_bus.decision import Decider, Decision, UnfoldedEvent
 from gangline_bus.input_places import named_inputs
 from gangline_bus.ports import Bus, Record, TopicPartition
 from gangline_schemas.envelope import Envelope, LogPosition
@@ -86,7 +86,10 @@ def _apply(
             f"after {folded.writer_epoch}"
         )
     decision = Decision(envelope.subject, envelope.data)
-    folded.state = decider.evolve(folded.state, decision, envelope.time)
+    try:
+        folded.state = decider.evolve(folded.state, decision, envelope.time)
+    except UnfoldedEvent as error:
+        raise LogBroken(f"{_where(record)}: {error}") from error
     folded.next_seq += 1
     folded.writer_epoch = position.writer_epoch
     folded.last = event_name(envelope)

@@ -31,7 +31,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, EffectDone, Input, Recall, Tick
+from gangline_bus.decision import (
+    BaseDecider,
+    Decision,
+    EffectDone,
+    Fold,
+    Heard,
+    Input,
+    Recall,
+    Tick,
+)
 from gangline_checkpoints import (
     advice,
     attempts,
@@ -44,7 +53,7 @@ from gangline_checkpoints import (
     scrubs,
 )
 from gangline_checkpoints.closing import abandoned
-from gangline_checkpoints.evolve import apply
+from gangline_checkpoints.evolve import apply, fold
 from gangline_checkpoints.model import Job, StepId
 from gangline_checkpoints.policy.scrubbing import Scrubbing
 from gangline_checkpoints.state import GRACE_S, CheckpointState
@@ -62,13 +71,13 @@ from gangline_schemas.events.workers import WorkerExited
 
 
 @dataclass(slots=True)
-class CheckpointDecider:
+class CheckpointDecider(BaseDecider[CheckpointState]):
     """Implements `Decider[CheckpointState]`."""
 
     name: str = "checkpoint-service"
     log: Topic = Topic.CHECKPOINTS
     inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.QUOTA, Topic.FAULTS)
-    signals: tuple[Topic, ...] = ()
+    fold: Fold[CheckpointState] = fold
     scrubbing: Scrubbing = field(default_factory=Scrubbing)
 
     def initial(self) -> CheckpointState:
@@ -95,9 +104,10 @@ class CheckpointDecider:
         apply(state, decision.event, at)
         return state
 
-    def observe(self, state: CheckpointState, signal: Received, now: datetime) -> None:  # noqa: ARG002  (the port)
+    def observe(self, state: CheckpointState, heard: Heard, now: datetime) -> None:  # noqa: ARG002 - see Decider
         """Keep what an input reports of a part (reports.py)."""
-        reports.noted(state.reports, state.jobs, signal)
+        if isinstance(heard, Received):
+            reports.noted(state.reports, state.jobs, heard)
 
     def recall(self, state: CheckpointState) -> Recall:
         """The reports of open checkpoints."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
+from typing import Protocol
 
+from gangline_bus.decision import Fold
 from gangline_checkpoints import archive
 from gangline_checkpoints.model import Job, Kept, Open, Scrub, StepId
 from gangline_checkpoints.policy.interval import SAVES, Failures, Save
 from gangline_checkpoints.policy.ranks import Runs, joined
 from gangline_checkpoints.state import GRACE_S, CheckpointState, Stored
 from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,
     AttemptNoted,
@@ -39,47 +42,39 @@ from gangline_schemas.memory import REMEMBERED, forget_old
 
 CLOSED_STEPS = 64
 
+fold: Fold[CheckpointState] = Fold(Topic.CHECKPOINTS)
+"""How the events of gangline.checkpoints change the state, in place, within `apply`."""
+
+
+class _OfStep(Protocol):
+    """An event that is about one checkpoint."""
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
 
 def apply(state: CheckpointState, event: Event, at: datetime) -> None:
-    """Change the state by one event of the own log, decided `at` this time."""
+    """Change the state by one event of the own log, decided `at` this time.
+
+    1. Read an ended job back that the event is about, unless it is about a scrub.
+    2. `fold`.
+    3. Choose what to verify next; put away what is over, and forget what is old.
+    """
     if isinstance(event, ScrubBegun | CheckpointScrubbed) or (
         isinstance(event, EffectDeferred) and event.effect == "scrub"
     ):
-        _change_scrub(state, event, at)
+        fold(state, event, at)
         return
     job_id = getattr(event, "job_id", "")
     _take_up(state, job_id)
-    _change(state, event, at)
+    fold(state, event, at)
     if job_id in state.jobs:
         _refresh(state, job_id)
         _put_away(state, job_id, at)
     _forget(state, at)
-
-
-def _change(state: CheckpointState, event: Event, at: datetime) -> None:
-    match event:
-        case AttemptNoted():
-            _note_attempt(state, event)
-        case AttemptEnded():
-            _end_attempt(state, event, at)
-        case CheckpointBegun() | CheckpointSaved() | CheckpointWritten():
-            _change_open(state, event, at)
-        case ResumeNoted() | RestoreNoted() | IntervalAdvised() | CheckpointPinChanged():
-            _change_job(state.jobs[event.job_id], event)
-        case PromotionRequested() | CheckpointPromoted() | PromotionRefused():
-            _change_promotion(state, event)
-        case (
-            CheckpointCommitted()
-            | CheckpointAbandoned()
-            | CheckpointCorrupted()
-            | CheckpointDeleted()
-            | ObjectsDeleted()
-            | EffectDeferred()
-        ):
-            _change_step(state, state.jobs[event.job_id], event)
-            _change_right(state, event, at)
-        case _:
-            pass  # a type of a later version: it changes nothing here
 
 
 def _take_up(state: CheckpointState, job_id: str) -> None:
@@ -121,7 +116,8 @@ def _may_be_promoted(job: Job) -> bool:
     return job.succeeded and job.spec is not None and job.asked != job.newest
 
 
-def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
+@fold.on(AttemptNoted)
+def _(state: CheckpointState, event: AttemptNoted, _at: datetime) -> None:
     job = state.jobs.setdefault(event.job_id, Job())
     if event.world_size != job.world_size:
         job.saves = ()
@@ -136,7 +132,8 @@ def _note_attempt(state: CheckpointState, event: AttemptNoted) -> None:
     state.active[event.job_id] = None
 
 
-def _end_attempt(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
+@fold.on(AttemptEnded)
+def _(state: CheckpointState, event: AttemptEnded, at: datetime) -> None:
     job = state.jobs[event.job_id]
     job.live, job.ended_at = False, at
     seen = Failures(float(event.failed), event.ran_s * job.world_size / 3600)
@@ -152,117 +149,161 @@ def _place(point: CheckpointRef) -> StepId:
     return StepId(point.attempt, point.step)
 
 
-def _change_open(
-    state: CheckpointState,
-    event: CheckpointBegun | CheckpointSaved | CheckpointWritten,
-    at: datetime,
-) -> None:
-    job_id, step_id = event.job_id, StepId(event.attempt, event.step)
-    if isinstance(event, CheckpointBegun):
-        job = state.jobs.setdefault(job_id, Job())
-        state.active[job_id] = None
-        opened = job.open.get(step_id, Open(at))
-        places = {event.partition: event.offset} | opened.places
-        job.open[step_id] = replace(opened, places=places)
-        return
-    job = state.jobs[job_id]
-    opened = job.open[step_id]
-    if isinstance(event, CheckpointSaved):
-        job.open[step_id] = replace(opened, saved=True)
-    else:
-        job.open[step_id] = replace(opened, written=event.world_size)
+def _step_id(event: _OfStep) -> StepId:
+    return StepId(event.attempt, event.step)
 
 
-def _change_step(
-    state: CheckpointState,
-    job: Job,
-    event: CheckpointCommitted
-    | CheckpointAbandoned
-    | CheckpointCorrupted
-    | CheckpointDeleted
-    | ObjectsDeleted
-    | EffectDeferred,
-) -> None:
-    if isinstance(event, CheckpointCommitted):
-        step_id = StepId(event.checkpoint.attempt, event.checkpoint.step)
-        job.open.pop(step_id, None)
-        state.reports.forget(event.job_id, step_id)
-        point = event.checkpoint
-        job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
-        save = Save(event.blocked_s, event.write_s, event.verify_s)
-        job.saves = (*job.saves, save)[-SAVES:]
-        job.unasked += 1
-        if step_id.attempt == job.attempt:
-            job.resume = None
-        return
-    step_id = StepId(event.attempt, event.step)
-    match event:
-        case CheckpointAbandoned():
-            job.open.pop(step_id, None)
-            state.reports.forget(event.job_id, step_id)
-            state.reports.late.pop((event.job_id, step_id), None)
-            _close(job, step_id, event.ranks)
-        case CheckpointDeleted():
-            size = _size_of(job, step_id)
-            job.kept = [kept for kept in job.kept if kept.id != step_id]
-            _close(job, step_id, ((0, size - 1),))
-        case CheckpointCorrupted():
-            job.kept = job.kept_with(step_id, healthy=False)
-        case ObjectsDeleted():
-            job.deleting.pop(step_id, None)
-        case EffectDeferred(effect="verify"):
-            job.verify_tries = event.tries
-        case EffectDeferred():
-            job.deleting[step_id] = event.tries
+@fold.on(CheckpointBegun)
+def _(state: CheckpointState, event: CheckpointBegun, at: datetime) -> None:
+    job, step_id = state.jobs.setdefault(event.job_id, Job()), _step_id(event)
+    state.active[event.job_id] = None
+    opened = job.open.get(step_id, Open(at))
+    places = {event.partition: event.offset} | opened.places
+    job.open[step_id] = replace(opened, places=places)
 
 
-def _change_job(
-    job: Job, event: ResumeNoted | RestoreNoted | IntervalAdvised | CheckpointPinChanged
-) -> None:
-    match event:
-        case ResumeNoted():
-            job.known = _place(event.checkpoint)
-        case RestoreNoted():
-            job.restored, job.known = event.checkpoint, _place(event.checkpoint)
-        case IntervalAdvised():
-            job.advised_s, job.suspected_at = event.interval_s, event.suspected_at
-        case CheckpointPinChanged():
-            job.kept = job.kept_with(StepId(event.attempt, event.step), pinned=event.pinned)
+@fold.on(CheckpointSaved)
+def _(state: CheckpointState, event: CheckpointSaved, _at: datetime) -> None:
+    job, step_id = state.jobs[event.job_id], _step_id(event)
+    job.open[step_id] = replace(job.open[step_id], saved=True)
 
 
-def _change_promotion(
-    state: CheckpointState, event: PromotionRequested | CheckpointPromoted | PromotionRefused
-) -> None:
-    job, step_id = state.jobs.get(event.job_id), StepId(event.attempt, event.step)
-    if isinstance(event, PromotionRequested):
-        state.trying[event.run] = (event.job_id, *step_id)
-        if job is not None:
-            job.asked, job.unasked = step_id, 0
-        return
-    state.trying.pop(event.run, None)
-    run = state.jobs.get(event.run)
+@fold.on(CheckpointWritten)
+def _(state: CheckpointState, event: CheckpointWritten, _at: datetime) -> None:
+    job, step_id = state.jobs[event.job_id], _step_id(event)
+    job.open[step_id] = replace(job.open[step_id], written=event.world_size)
+
+
+@fold.on(CheckpointCommitted)
+def _(state: CheckpointState, event: CheckpointCommitted, at: datetime) -> None:
+    job, point = state.jobs[event.job_id], event.checkpoint
+    step_id = _place(point)
+    job.open.pop(step_id, None)
+    state.reports.forget(event.job_id, step_id)
+    job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
+    save = Save(event.blocked_s, event.write_s, event.verify_s)
+    job.saves = (*job.saves, save)[-SAVES:]
+    job.unasked += 1
+    if step_id.attempt == job.attempt:
+        job.resume = None
+    _found_right(state, (point.job_id, *step_id), at)
+
+
+@fold.on(CheckpointAbandoned)
+def _(state: CheckpointState, event: CheckpointAbandoned, _at: datetime) -> None:
+    job, step_id = state.jobs[event.job_id], _step_id(event)
+    job.open.pop(step_id, None)
+    state.reports.forget(event.job_id, step_id)
+    state.reports.late.pop((event.job_id, step_id), None)
+    _close(job, step_id, event.ranks)
+
+
+@fold.on(CheckpointDeleted)
+def _(state: CheckpointState, event: CheckpointDeleted, at: datetime) -> None:
+    job, step_id = state.jobs[event.job_id], _step_id(event)
+    size = _size_of(job, step_id)
+    job.kept = [kept for kept in job.kept if kept.id != step_id]
+    _close(job, step_id, ((0, size - 1),))
+    _read_no_more(state, event, at)
+
+
+@fold.on(CheckpointCorrupted)
+def _(state: CheckpointState, event: CheckpointCorrupted, at: datetime) -> None:
+    job = state.jobs[event.job_id]
+    job.kept = job.kept_with(_step_id(event), healthy=False)
+    _read_no_more(state, event, at)
+
+
+@fold.on(ObjectsDeleted)
+def _(state: CheckpointState, event: ObjectsDeleted, _at: datetime) -> None:
+    state.jobs[event.job_id].deleting.pop(_step_id(event), None)
+
+
+@fold.on(ResumeNoted)
+def _(state: CheckpointState, event: ResumeNoted, _at: datetime) -> None:
+    state.jobs[event.job_id].known = _place(event.checkpoint)
+
+
+@fold.on(RestoreNoted)
+def _(state: CheckpointState, event: RestoreNoted, _at: datetime) -> None:
+    job = state.jobs[event.job_id]
+    job.restored, job.known = event.checkpoint, _place(event.checkpoint)
+
+
+@fold.on(IntervalAdvised)
+def _(state: CheckpointState, event: IntervalAdvised, _at: datetime) -> None:
+    job = state.jobs[event.job_id]
+    job.advised_s, job.suspected_at = event.interval_s, event.suspected_at
+
+
+@fold.on(CheckpointPinChanged)
+def _(state: CheckpointState, event: CheckpointPinChanged, _at: datetime) -> None:
+    job = state.jobs[event.job_id]
+    job.kept = job.kept_with(_step_id(event), pinned=event.pinned)
+
+
+@fold.on(PromotionRequested)
+def _(state: CheckpointState, event: PromotionRequested, _at: datetime) -> None:
+    step_id = _step_id(event)
+    state.trying[event.run] = (event.job_id, *step_id)
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        job.asked, job.unasked = step_id, 0
+
+
+@fold.on(CheckpointPromoted)
+def _(state: CheckpointState, event: CheckpointPromoted, _at: datetime) -> None:
+    _end_trial(state, event.run)
+    job = state.jobs.get(event.job_id)
+    if job is not None:
+        job.kept = job.kept_with(_step_id(event), promoted=True)
+
+
+@fold.on(PromotionRefused)
+def _(state: CheckpointState, event: PromotionRefused, _at: datetime) -> None:
+    _end_trial(state, event.run)
+
+
+def _end_trial(state: CheckpointState, run_id: str) -> None:
+    state.trying.pop(run_id, None)
+    run = state.jobs.get(run_id)
     if run is not None:
         run.validates = None
-    if job is not None and isinstance(event, CheckpointPromoted):
-        job.kept = job.kept_with(step_id, promoted=True)
 
 
-def _change_scrub(
-    state: CheckpointState, event: ScrubBegun | CheckpointScrubbed | EffectDeferred, at: datetime
+@fold.on(EffectDeferred)
+def _(state: CheckpointState, event: EffectDeferred, at: datetime) -> None:
+    match event.effect:
+        case "scrub":
+            _end_read(state, event, at, away=True)
+        case "verify":
+            state.jobs[event.job_id].verify_tries = event.tries
+        case _:
+            state.jobs[event.job_id].deleting[_step_id(event)] = event.tries
+
+
+@fold.on(ScrubBegun)
+def _(state: CheckpointState, event: ScrubBegun, _at: datetime) -> None:
+    job, step_id = state.find(event.job_id) or Job(), _step_id(event)
+    state.scrubbing = Scrub(event.job_id, job.prefix, step_id, _size_of(job, step_id))
+
+
+@fold.on(CheckpointScrubbed)
+def _(state: CheckpointState, event: CheckpointScrubbed, at: datetime) -> None:
+    _end_read(state, event, at, away=False)
+
+
+def _end_read(
+    state: CheckpointState, event: CheckpointScrubbed | EffectDeferred, at: datetime, *, away: bool
 ) -> None:
-    job_id, step_id = event.job_id, StepId(event.attempt, event.step)
-    if isinstance(event, ScrubBegun):
-        job = state.find(job_id) or Job()
-        state.scrubbing = Scrub(job_id, job.prefix, step_id, _size_of(job, step_id))
-        return
-    place = (job_id, *step_id)
-    if job_id == next(iter(state.archive), None):
-        _change_round(state, job_id, at, away=isinstance(event, EffectDeferred))
-    elif isinstance(event, CheckpointScrubbed):
+    place = (event.job_id, *_step_id(event))
+    if event.job_id == next(iter(state.archive), None):
+        _change_round(state, event.job_id, at, away=away)
+    elif not away:
         _found_right(state, place, at)
     elif place in state.right:  # it alone may be what the store does not give: others come first
         state.right[place] = state.right.pop(place)
-    _end_scrub(state, at, away=isinstance(event, EffectDeferred))
+    _end_scrub(state, at, away=away)
 
 
 def _change_round(state: CheckpointState, job_id: str, at: datetime, *, away: bool) -> None:
@@ -281,18 +322,15 @@ def _size_of(job: Job, step_id: StepId) -> int:
     return sum(kept.world_size for kept in job.kept if kept.id == step_id)
 
 
-def _change_right(state: CheckpointState, event: Event, at: datetime) -> None:
-    """Keep `right` to what is committed and healthy, and let go of what is read for nothing."""
-    match event:
-        case CheckpointCommitted(checkpoint=ref):
-            _found_right(state, (ref.job_id, ref.attempt, ref.step), at)
-        case CheckpointCorrupted() | CheckpointDeleted():
-            state.right.pop((event.job_id, event.attempt, event.step), None)
-            read = state.scrubbing
-            if read is not None and (read.job_id, *read.id) == (
-                event.job_id, event.attempt, event.step,
-            ):  # fmt: skip
-                _end_scrub(state, at)
+def _read_no_more(
+    state: CheckpointState, event: CheckpointCorrupted | CheckpointDeleted, at: datetime
+) -> None:
+    """Keep `right` to what is committed and healthy, and end a scrub of what is not."""
+    place = (event.job_id, *_step_id(event))
+    state.right.pop(place, None)
+    read = state.scrubbing
+    if read is not None and (read.job_id, *read.id) == place:
+        _end_scrub(state, at)
 
 
 def _found_right(state: CheckpointState, place: Stored, at: datetime) -> None:

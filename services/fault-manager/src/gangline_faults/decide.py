@@ -15,12 +15,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, Input, Tick
+from gangline_bus.decision import BaseDecider, Decision, Fold, Heard, Input, Tick
 from gangline_faults import flags, gangs, health, incidents, invariants, notices
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
@@ -35,7 +35,7 @@ from gangline_faults.policy.silence import (
 )
 from gangline_faults.policy.timing import Timing
 from gangline_faults.policy.trends import TrendLimits
-from gangline_faults.state import FaultState, apply
+from gangline_faults.state import FaultState, fold
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.checkpoints import CheckpointCommitted
@@ -67,7 +67,7 @@ EARLY_EXIT_S = 600.0
 
 
 @dataclass(slots=True)
-class FaultDecider:
+class FaultDecider(BaseDecider[FaultState]):
     """Implements `Decider[FaultState]`."""
 
     timing: Timing = field(default_factory=Timing)
@@ -77,34 +77,32 @@ class FaultDecider:
     log: Topic = Topic.FAULTS
     inputs: tuple[Topic, ...] = (Topic.SCHEDULING, Topic.WORKERS, Topic.CHECKPOINTS)
     signals: tuple[Topic, ...] = (Topic.HEARTBEATS,)
+    fold: Fold[FaultState] = fold
 
     def initial(self) -> FaultState:
         """Nothing is watched."""
         return FaultState()
 
     def decide(self, state: FaultState, item: Input, now: datetime) -> Sequence[Decision]:
-        """What follows from one input; [] for what is old, foreign or known.
-
-        A Tick also notes in the soft part of the state since when this process listens: nothing
-        else sees a takeover, and no verdict may rest on a clock that began before it. So with
-        who is slow since when.
-        """
+        """What follows from one input; [] for what is old, foreign or known."""
         if isinstance(item, Tick):
-            note_tick(state.listening, now, self.timing)
             return _distrusting_one(self._tick(state, now))
         if isinstance(item, Received):
             envelope = item.envelope
             return self._decide_event(state, envelope.data, envelope.time, now)
         return []
 
-    def evolve(self, state: FaultState, decision: Decision, at: datetime) -> FaultState:
-        """The state after an own event."""
-        apply(state, decision.event, at)
-        return state
+    def observe(self, state: FaultState, heard: Heard, now: datetime) -> None:
+        """Note a heartbeat of a known incarnation, or at a Tick who is slow since when.
 
-    def observe(self, state: FaultState, signal: Received, now: datetime) -> None:
-        """Note a heartbeat of a known incarnation; those of older ones count for nothing."""
-        beat = signal.envelope.data
+        The first Tick notes since when this process listens: nothing else sees a takeover, and no
+        verdict may rest on a clock that began before it.
+        """
+        if isinstance(heard, Tick):
+            note_tick(state.listening, now, self.timing)
+            notices.note_slow_ranks(state, now, self.timing)
+            return
+        beat = heard.envelope.data
         if not isinstance(beat, WorkerHeartbeat):
             return
         node = state.nodes.get(beat.node_id)
@@ -115,10 +113,6 @@ class FaultDecider:
         note_heartbeat(state.listening, beat.node_id, now, self.timing)
         note_gangs(state.listening.gangs, state.gangs, beat.node_id, beat.gangs, now)
         health.note_heartbeat(state, beat, now, self.trends)
-
-    def effects(self, state: FaultState) -> Mapping[str, object]:  # noqa: ARG002  (the port)
-        """None: the fault manager acts through its log alone."""
-        return {}
 
     def check(self, state: FaultState) -> list[str]:
         """See invariants.py."""
@@ -160,7 +154,7 @@ class FaultDecider:
         noted = [
             decision
             for decision in (
-                *notices.note_heard(state, now, self.timing, self.limits),
+                *notices.of_live_gangs(state, now, self.timing, self.limits),
                 *health.act(state, now, self.trends, self.limits),
             )
             if decision.subject not in again

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from gangline_faults.policy.trends import HeardHealth
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
@@ -128,19 +129,66 @@ class OpenIncident:
     running_at: datetime | None = None
 
 
+TINY_S = 1e-6
+"""Work below a microsecond is no measurement."""
+MOST_SCORE = 1e6
+Against = Literal["gang", "itself"]
+
+
+def relative(usual_s: float, own_s: float) -> float:
+    """How quick work is against the usual; 0.5: it takes twice as long."""
+    return min(usual_s / own_s, MOST_SCORE)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One rank, whose work is at least `TINY_S`. 1 is as usual, 0.5: it takes twice as long."""
+
+    rank: int
+    node_id: str
+    busy_s: float
+    gang_s: float
+    best_s: float
+
+    @property
+    def relative(self) -> float:
+        """Against its gang."""
+        return relative(self.gang_s, self.busy_s)
+
+    @property
+    def individual(self) -> float:
+        """Against itself."""
+        return relative(self.best_s, self.busy_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that is slow since then, by which score, and the score of its host."""
+
+    score: Score
+    against: Against
+    host: float
+    since: datetime
+
+    @property
+    def usual_s(self) -> float:
+        """What it is compared to."""
+        return self.score.gang_s if self.against == "gang" else self.score.best_s
+
+
 @dataclass(slots=True)
 class HeardGang:
     """What each node said last of an attempt's ranks, and when it was heard.
 
     `troubled` are the nodes whose ranks told of a trouble with that. `best_s` is the least that
-    each rank worked in a step, `slow_since` since when some are slow.
+    each rank worked in a step, `slow` are those that are slow now.
     """
 
     attempt: int
     ranks: dict[str, tuple[datetime, tuple[RankStatus, ...]]] = field(default_factory=dict)
     troubled: dict[str, None] = field(default_factory=dict)
     best_s: dict[int, float] = field(default_factory=dict)
-    slow_since: dict[int, datetime] = field(default_factory=dict)
+    slow: dict[int, Straggler] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

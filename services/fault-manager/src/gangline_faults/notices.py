@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_faults.lemons import distrust
-from gangline_faults.model import Blame, Gang, HeardGang
+from gangline_faults.model import Blame, Gang, HeardGang, Straggler
 from gangline_faults.policy.distrust import STRAGGLED
 from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.policy.stragglers import Straggler, describe, note_slow
+from gangline_faults.policy.stragglers import describe, note_slow, stragglers
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import GangTroubled, WorkerStraggling
@@ -18,23 +19,30 @@ TROUBLES_LIMIT = 20
 """Of one attempt; what it tells beyond them is in its metrics."""
 
 
-def note_heard(
+def note_slow_ranks(state: FaultState, now: datetime, timing: Timing) -> None:
+    """Note in the soft part of the state who is slow since when. O(ranks that were heard)."""
+    for _, _, heard in _live(state):
+        note_slow(heard, now, timing)
+
+
+def of_live_gangs(
     state: FaultState, now: datetime, timing: Timing, limits: FaultLimits
 ) -> list[Decision]:
-    """What follows at a Tick from what the ranks of live gangs have told.
-
-    Also notes in the soft part of the state who is slow. Cost: O(ranks that were heard).
-    """
+    """What follows at a Tick from what the ranks of live gangs have reported."""
     decisions: list[Decision] = []
-    for job_id, heard in sorted(state.listening.gangs.items()):
-        gang = state.gangs.get(job_id)
-        if gang is None or gang.failed or gang.attempt != heard.attempt:
-            continue
+    for job_id, gang, heard in _live(state):
         decisions += _troubles(job_id, gang, heard, now)
-        for straggler in note_slow(heard, now, timing):
+        for straggler in stragglers(heard, now, timing):
             if straggler.score.rank not in gang.straggling:
                 decisions += _straggling(state, job_id, gang, straggler, now, limits)
     return decisions
+
+
+def _live(state: FaultState) -> Iterator[tuple[str, Gang, HeardGang]]:
+    for job_id, heard in sorted(state.listening.gangs.items()):
+        gang = state.gangs.get(job_id)
+        if gang is not None and not gang.failed and gang.attempt == heard.attempt:
+            yield job_id, gang, heard
 
 
 def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[Decision]:

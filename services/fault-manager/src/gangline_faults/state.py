@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from gangline_bus.decision import Fold
 from gangline_faults.model import (
     Blame,
     Gang,
@@ -17,7 +18,7 @@ from gangline_faults.model import (
 )
 from gangline_faults.policy.budget import nan_rollbacks
 from gangline_faults.policy.distrust import STRAGGLED, with_blame
-from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import (
     CheckpointRequested,
     ExitNoted,
@@ -76,52 +77,12 @@ class FaultState:
     listening: Listening = field(default_factory=Listening)
 
 
-def apply(state: FaultState, event: Event, at: datetime) -> None:  # noqa: C901, PLR0912 - a case a type
-    """Change the state by one event of the own log, decided `at` this time."""
-    match event:
-        case NodeWatched():
-            _watch_node(state, event, at)
-        case NodeSuspected():
-            state.nodes[event.node_id].health = Health.SUSPECTED
-        case NodeFailed():
-            _fail_node(state, event, at)
-        case NodeRecovered():
-            state.nodes[event.node_id].health = Health.HEALTHY
-            state.gone.pop(event.node_id, None)
-        case NodeDistrusted():
-            state.distrusted[event.node_id] = event.distrusted_at
-            state.blames.pop(event.node_id, None)
-        case GangWatched():
-            _watch_gang(state, event)
-        case GangUnwatched():
-            _unwatch_gang(state, event, at)
-        case ExitNoted():
-            _note_exit(state, event)
-        case GangFailed():
-            _fail_gang(state, event)
-        case GangRunning():
-            incident = state.incidents[event.job_id]
-            state.incidents[event.job_id] = replace(incident, running_at=event.running_at)
-        case JobProgressed():
-            _progress(state, event)
-        case GangTroubled():
-            gang = state.gangs[event.job_id]
-            gang.troubles = (*gang.troubles, event.key)
-        case WorkerStraggling():
-            _note_straggler(state, event)
-        case IncidentClosed():
-            _close(state, event)
-        case CheckpointRequested(node_id=None):
-            state.gangs[event.job_id].drained = event.requested_at
-        case CheckpointRequested(requested_at=datetime() as requested_at):
-            state.asked[event.job_id] = requested_at
-        case JobFlagged():
-            _flag(state, event)
-        case _:
-            pass  # a type of a later version: it changes nothing here
+fold: Fold[FaultState] = Fold(Topic.FAULTS)
+"""How the events of gangline.faults change the state, in place."""
 
 
-def _watch_node(state: FaultState, event: NodeWatched, at: datetime) -> None:
+@fold.on(NodeWatched)
+def _(state: FaultState, event: NodeWatched, at: datetime) -> None:
     old = state.nodes.get(event.node_id)
     past = () if old is None else (*old.past, old.incarnation)[-PAST_INCARNATIONS:]
     state.nodes[event.node_id] = Node(event.incarnation, past=past)
@@ -130,6 +91,23 @@ def _watch_node(state: FaultState, event: NodeWatched, at: datetime) -> None:
     state.listening.watched[event.node_id] = at
     state.gone.pop(event.node_id, None)
     _forget_gone(state, at)
+
+
+@fold.on(NodeSuspected)
+def _(state: FaultState, event: NodeSuspected, _at: datetime) -> None:
+    state.nodes[event.node_id].health = Health.SUSPECTED
+
+
+@fold.on(NodeRecovered)
+def _(state: FaultState, event: NodeRecovered, _at: datetime) -> None:
+    state.nodes[event.node_id].health = Health.HEALTHY
+    state.gone.pop(event.node_id, None)
+
+
+@fold.on(NodeDistrusted)
+def _(state: FaultState, event: NodeDistrusted, _at: datetime) -> None:
+    state.distrusted[event.node_id] = event.distrusted_at
+    state.blames.pop(event.node_id, None)
 
 
 def _forget_gone(state: FaultState, at: datetime) -> None:
@@ -148,7 +126,8 @@ def _forget_node(state: FaultState, node_id: str) -> None:
         known.pop(node_id, None)
 
 
-def _fail_node(state: FaultState, event: NodeFailed, at: datetime) -> None:
+@fold.on(NodeFailed)
+def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
     """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
     state.listening.strangers.pop(event.node_id, None)
     node = state.nodes.get(event.node_id)
@@ -170,7 +149,8 @@ def _fail_node(state: FaultState, event: NodeFailed, at: datetime) -> None:
         _forget_node(state, node_id)
 
 
-def _watch_gang(state: FaultState, event: GangWatched) -> None:
+@fold.on(GangWatched)
+def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
     job_id = event.job_id
     state.gangs[job_id] = Gang(
         event.attempt,
@@ -197,7 +177,8 @@ def _watch_gang(state: FaultState, event: GangWatched) -> None:
         del state.early[key]
 
 
-def _unwatch_gang(state: FaultState, event: GangUnwatched, at: datetime) -> None:
+@fold.on(GangUnwatched)
+def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
     state.listening.gangs.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
@@ -221,7 +202,8 @@ def _unwatch_gang(state: FaultState, event: GangUnwatched, at: datetime) -> None
     forget_old(state.ended, lambda ended_at: ended_at, at)
 
 
-def _note_exit(state: FaultState, event: ExitNoted) -> None:
+@fold.on(ExitNoted)
+def _(state: FaultState, event: ExitNoted, _at: datetime) -> None:
     exited = event.exited
     noted = NotedExit(exited, event.noted_at)
     gang = state.gangs.get(exited.job_id)
@@ -233,7 +215,8 @@ def _note_exit(state: FaultState, event: ExitNoted) -> None:
     state.early[key] = (*state.early.get(key, ()), noted)
 
 
-def _fail_gang(state: FaultState, event: GangFailed) -> None:
+@fold.on(GangFailed)
+def _(state: FaultState, event: GangFailed, _at: datetime) -> None:
     job_id = event.job_id
     gang = state.gangs[job_id]
     gang.failed = True
@@ -259,7 +242,28 @@ def _fail_gang(state: FaultState, event: GangFailed) -> None:
         state.incidents[job_id] = OpenIncident(event)
 
 
-def _note_straggler(state: FaultState, event: WorkerStraggling) -> None:
+@fold.on(GangRunning)
+def _(state: FaultState, event: GangRunning, _at: datetime) -> None:
+    incident = state.incidents[event.job_id]
+    state.incidents[event.job_id] = replace(incident, running_at=event.running_at)
+
+
+@fold.on(GangTroubled)
+def _(state: FaultState, event: GangTroubled, _at: datetime) -> None:
+    gang = state.gangs[event.job_id]
+    gang.troubles = (*gang.troubles, event.key)
+
+
+@fold.on(CheckpointRequested)
+def _(state: FaultState, event: CheckpointRequested, _at: datetime) -> None:
+    if event.node_id is None:
+        state.gangs[event.job_id].drained = event.requested_at
+    elif event.requested_at is not None:
+        state.asked[event.job_id] = event.requested_at
+
+
+@fold.on(WorkerStraggling)
+def _(state: FaultState, event: WorkerStraggling, _at: datetime) -> None:
     gang = state.gangs[event.job_id]
     gang.straggling = (*gang.straggling, event.rank)
     if event.blamed:
@@ -267,7 +271,8 @@ def _note_straggler(state: FaultState, event: WorkerStraggling) -> None:
         state.blames[event.node_id] = with_blame(state.blames.get(event.node_id, ()), blame)
 
 
-def _progress(state: FaultState, event: JobProgressed) -> None:
+@fold.on(JobProgressed)
+def _(state: FaultState, event: JobProgressed, _at: datetime) -> None:
     old = state.histories.get(event.job_id, JobHistory())
     came_back = event.restarts_used < old.restarts_used
     # Also below the furthest step of a failed attempt: the next one begins further on.
@@ -283,7 +288,8 @@ def _progress(state: FaultState, event: JobProgressed) -> None:
     )
 
 
-def _close(state: FaultState, event: IncidentClosed) -> None:
+@fold.on(IncidentClosed)
+def _(state: FaultState, event: IncidentClosed, _at: datetime) -> None:
     state.incidents.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
     recovered_at = event.first_step_at or event.running_at
@@ -297,7 +303,8 @@ def flag_of(event: DataBlockDamaged | JobFlagged) -> str:
     return f"{event.snapshot}/{event.shard}/{event.block}"
 
 
-def _flag(state: FaultState, event: JobFlagged) -> None:
+@fold.on(JobFlagged)
+def _(state: FaultState, event: JobFlagged, _at: datetime) -> None:
     known = state.flags.pop(event.job_id, ())
     state.flags[event.job_id] = (*known, flag_of(event))
     while len(state.flags) > FLAGGED_JOBS:

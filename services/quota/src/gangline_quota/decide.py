@@ -16,15 +16,15 @@ a tick with budgets the teams and the live gangs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, Input, Refused, Tick
+from gangline_bus.decision import BaseDecider, Decision, Input, Refused, Tick
 from gangline_quota import admission, approvals, budgets, configure, invariants, ledger
-from gangline_quota.evolve import apply
+from gangline_quota.evolve import fold
 from gangline_quota.state import ActiveJob, EndedJob, RequestRef, State
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.catalog import Topic
@@ -68,7 +68,7 @@ _KEPT = "checkpoints of a job that ended are kept under it"
 AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
 
 
-class Quota:
+class Quota(BaseDecider[State]):
     """The decider of gangline.quota."""
 
     name = "quota"
@@ -76,7 +76,7 @@ class Quota:
     inputs: tuple[Topic, ...] = (
         Topic.ADMIN, Topic.REQUESTS, Topic.SCHEDULING, Topic.CHECKPOINTS,
     )  # fmt: skip
-    signals: tuple[Topic, ...] = ()
+    fold = fold
 
     def __init__(self, data_approvals: ApprovalRule = ApprovalRule.OFF) -> None:
         self._data_approvals = data_approvals
@@ -120,17 +120,6 @@ class Quota:
                 return ledger.closed(state, changed)
             case _:
                 return []
-
-    def evolve(self, state: State, decision: Decision, at: datetime) -> State:
-        """Fold one event of the own log."""
-        return apply(state, decision.event, at)
-
-    def observe(self, state: State, signal: Received, now: datetime) -> None:
-        """Quota reads no signals."""
-
-    def effects(self, state: State) -> Mapping[str, object]:  # noqa: ARG002 - port
-        """Quota asks for no work outside."""
-        return {}
 
     def check(self, state: State) -> list[str]:
         """See invariants.py. Cost: the live gangs, the teams and the months they used."""

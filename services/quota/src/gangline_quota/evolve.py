@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from functools import singledispatch
 
+from gangline_bus.decision import Fold
 from gangline_quota.state import (
     REJECTED_KEPT,
     REQUESTS_KEPT,
@@ -19,7 +19,7 @@ from gangline_quota.state import (
     Total,
 )
 from gangline_schemas import gpu_time
-from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -41,51 +41,37 @@ from gangline_schemas.events.quota import (
 )
 from gangline_schemas.memory import IDS_REMEMBERED, forget_old
 
-
-def apply(state: State, event: Event, at: datetime) -> State:
-    """Change the state in place and return it. Raises TypeError for a foreign event."""
-    match event:
-        case JobClosed():
-            _close(state, event, at)
-        case JobRejected():
-            _reject(state, event, at)
-        case _:
-            _apply(event, state)
-    return state
+fold: Fold[State] = Fold(Topic.QUOTA)
+"""How the events of gangline.quota change the state, in place."""
 
 
-@singledispatch
-def _apply(event: Event, state: State) -> None:  # noqa: ARG001 - the others' signature
-    raise TypeError(f"{event.type} is no event of gangline.quota")
-
-
-@_apply.register
-def _(event: TeamConfigured, state: State) -> None:
+@fold.on(TeamConfigured)
+def _(state: State, event: TeamConfigured, _at: datetime) -> None:
     state.teams[event.config.team] = event.config
     if event.user == TEAMS_FILE_USER:
         state.from_file[event.config.team] = event.config
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register
-def _(event: TeamBudgetChanged, state: State) -> None:
+@fold.on(TeamBudgetChanged)
+def _(state: State, event: TeamBudgetChanged, _at: datetime) -> None:
     state.budgets[event.team] = Budget(event.month, event.exhausted, event.spent_gpu_hours)
 
 
-@_apply.register
-def _(event: SnapshotApproved, state: State) -> None:
+@fold.on(SnapshotApproved)
+def _(state: State, event: SnapshotApproved, _at: datetime) -> None:
     state.approvals[DataUse(event.snapshot, event.project, event.purpose)] = event.user
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register
-def _(event: SnapshotWithdrawn, state: State) -> None:
+@fold.on(SnapshotWithdrawn)
+def _(state: State, event: SnapshotWithdrawn, _at: datetime) -> None:
     state.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register
-def _(event: JobAdmitted, state: State) -> None:
+@fold.on(JobAdmitted)
+def _(state: State, event: JobAdmitted, _at: datetime) -> None:
     team = event.spec.team
     state.active[event.job_id] = ActiveJob(
         team, event.spec.digest(), _key(event), event.spec.priority
@@ -93,8 +79,8 @@ def _(event: JobAdmitted, state: State) -> None:
     state.unfinished[team] = state.unfinished.get(team, 0) + 1
 
 
-@_apply.register
-def _(event: JobIdTaken, state: State) -> None:
+@fold.on(JobIdTaken)
+def _(state: State, event: JobIdTaken, _at: datetime) -> None:
     active, ended = state.active.get(event.job_id), state.ended.get(event.job_id)
     if active is not None:
         state.active[event.job_id] = replace(active, saved=True)
@@ -104,28 +90,34 @@ def _(event: JobIdTaken, state: State) -> None:
         state.taken[event.job_id] = None
 
 
-@_apply.register
-def _(event: CancelAdmitted, state: State) -> None:
+@fold.on(CancelAdmitted)
+def _(state: State, event: CancelAdmitted, _at: datetime) -> None:
     state.active[event.job_id] = replace(state.active[event.job_id], cancelled=True)
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register
-def _(event: PriorityAdmitted, state: State) -> None:
+@fold.on(PriorityAdmitted)
+def _(state: State, event: PriorityAdmitted, _at: datetime) -> None:
     state.active[event.job_id] = replace(state.active[event.job_id], priority=event.priority)
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register(RestoreAdmitted)
-@_apply.register(PinAdmitted)
-@_apply.register(DrainAdmitted)
-@_apply.register(RequestRefused)
-def _(event: RestoreAdmitted | PinAdmitted | DrainAdmitted | RequestRefused, state: State) -> None:
+def _answered(
+    state: State,
+    event: RestoreAdmitted | PinAdmitted | DrainAdmitted | RequestRefused,
+    _at: datetime,
+) -> None:
     _remember_request(state, RequestRef(event.request_id, event.request_source))
 
 
-@_apply.register
-def _(event: GangMetered, state: State) -> None:
+fold.on(RestoreAdmitted)(_answered)
+fold.on(PinAdmitted)(_answered)
+fold.on(DrainAdmitted)(_answered)
+fold.on(RequestRefused)(_answered)
+
+
+@fold.on(GangMetered)
+def _(state: State, event: GangMetered, _at: datetime) -> None:
     state.meters[event.job_id, event.attempt] = Meter(event.team, event.gpus, event.allocated_at)
     state.held[event.team] = state.held.get(event.team, 0) + event.gpus
     job = state.active.get(event.job_id)
@@ -133,8 +125,8 @@ def _(event: GangMetered, state: State) -> None:
         state.active[event.job_id] = replace(job, metered=event.attempt)
 
 
-@_apply.register
-def _(event: UsageCharged, state: State) -> None:
+@fold.on(UsageCharged)
+def _(state: State, event: UsageCharged, _at: datetime) -> None:
     meter = state.meters.pop((event.job_id, event.attempt))
     state.held[meter.team] -= meter.gpus
     if not state.held[meter.team]:
@@ -168,7 +160,8 @@ def _key(event: JobAdmitted | JobRejected) -> str:
     return RequestRef(event.request_id, event.request_source).key
 
 
-def _close(state: State, event: JobClosed, at: datetime) -> None:
+@fold.on(JobClosed)
+def _(state: State, event: JobClosed, at: datetime) -> None:
     job = state.active.pop(event.job_id, None)
     if job is None:
         return
@@ -184,7 +177,8 @@ def _close(state: State, event: JobClosed, at: datetime) -> None:
             state.taken[job_id] = None
 
 
-def _reject(state: State, event: JobRejected, at: datetime) -> None:
+@fold.on(JobRejected)
+def _(state: State, event: JobRejected, at: datetime) -> None:
     state.rejected[event.job_id] = EndedJob(
         event.team or "", event.digest, _key(event), "rejected", at
     )

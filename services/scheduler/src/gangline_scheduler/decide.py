@@ -17,12 +17,12 @@ All of it happens on a copy of the state's dicts (plan.py), made only if somethi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decision, Input, Tick
+from gangline_bus.decision import BaseDecider, Decision, Input, Tick
 from gangline_scheduler import (
     checkpoints,
     cycle,
@@ -34,7 +34,7 @@ from gangline_scheduler import (
     rollout,
     telling,
 )
-from gangline_scheduler.evolve import apply
+from gangline_scheduler.evolve import fold
 from gangline_scheduler.model import Stop
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
@@ -87,13 +87,13 @@ class Limits:
     save_wait: timedelta = timedelta(minutes=10)
 
 
-class Scheduler:
+class Scheduler(BaseDecider[State]):
     """The decider of gangline.scheduling."""
 
     name = "scheduler"
     log = Topic.SCHEDULING
     inputs: tuple[Topic, ...] = (Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS)
-    signals: tuple[Topic, ...] = ()
+    fold = fold
 
     def __init__(
         self,
@@ -123,17 +123,6 @@ class Scheduler:
             self._schedule(plan, item.envelope.data)
             rollout.note(plan, item)
         return plan.decisions
-
-    def evolve(self, state: State, decision: Decision, at: datetime) -> State:
-        """Fold one event of the own log."""
-        return apply(state, decision.event, at)
-
-    def observe(self, state: State, signal: Received, now: datetime) -> None:
-        """The scheduler reads no signals."""
-
-    def effects(self, state: State) -> Mapping[str, object]:  # noqa: ARG002 - the port's
-        """The scheduler asks for no work outside."""
-        return {}
 
     def check(self, state: State) -> list[str]:
         """Invariants that do not hold; see invariants.py."""

@@ -7,9 +7,9 @@ ends the process. Cost per event: one job and the nodes of its gang.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import singledispatch
 from itertools import takewhile
 
+from gangline_bus.decision import Fold
 from gangline_scheduler import usage
 from gangline_scheduler.ended_runs import EndedRun
 from gangline_scheduler.free import empty_of, left_on
@@ -31,7 +31,7 @@ from gangline_scheduler.model import (
 )
 from gangline_scheduler.state import LEFT_NODES_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.values import replace
-from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     CheckpointRef,
@@ -76,19 +76,12 @@ class LogBrokenError(Exception):
     """An event of the own log contradicts the ones before it."""
 
 
-def apply(state: State, event: Event, at: datetime) -> State:
-    """Change the state in place and return it."""
-    _apply(event, state, at)
-    return state
+fold: Fold[State] = Fold(Topic.SCHEDULING)
+"""How the events of gangline.scheduling change the state, in place."""
 
 
-@singledispatch
-def _apply(event: Event, state: State, at: datetime) -> None:  # noqa: ARG001 - the others' shape
-    raise LogBrokenError(f"{event.type} is no event of gangline.scheduling")
-
-
-@_apply.register
-def _(event: JobQueued, state: State, at: datetime) -> None:
+@fold.on(JobQueued)
+def _(state: State, event: JobQueued, at: datetime) -> None:
     job = Job(
         job_id=event.job_id,
         spec=event.spec,
@@ -102,8 +95,8 @@ def _(event: JobQueued, state: State, at: datetime) -> None:
     _wait(state, job)
 
 
-@_apply.register
-def _(event: JobWaiting, state: State, at: datetime) -> None:
+@fold.on(JobWaiting)
+def _(state: State, event: JobWaiting, at: datetime) -> None:
     job = state.jobs[event.job_id]
     waiting, foretold = Waiting(event.code, event.message, at), job.foretold
     if event.eta is not None and foretold is None:
@@ -113,13 +106,13 @@ def _(event: JobWaiting, state: State, at: datetime) -> None:
     _put_job(state, replace(job, waiting=waiting, foretold=foretold))
 
 
-@_apply.register
-def _(event: JobReprioritized, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(JobReprioritized)
+def _(state: State, event: JobReprioritized, _at: datetime) -> None:
     _put_job(state, replace(state.jobs[event.job_id], priority=event.priority))
 
 
-@_apply.register
-def _(event: JobStateChanged, state: State, at: datetime) -> None:
+@fold.on(JobStateChanged)
+def _(state: State, event: JobStateChanged, at: datetime) -> None:
     job = state.jobs[event.job_id]
     if event.state is JobState.PENDING:
         if event.previous is JobState.PENDING:
@@ -136,8 +129,8 @@ def _(event: JobStateChanged, state: State, at: datetime) -> None:
     _drop_if_over(state, job, at)
 
 
-@_apply.register
-def _(event: GangAllocated, state: State, at: datetime) -> None:
+@fold.on(GangAllocated)
+def _(state: State, event: GangAllocated, at: datetime) -> None:
     job = state.jobs[event.job_id]
     if event.attempt != job.attempt + 1 or job.gang is not None:
         raise LogBrokenError(f"{event.job_id}: attempt {event.attempt} after {job.attempt}")
@@ -156,15 +149,15 @@ def _(event: GangAllocated, state: State, at: datetime) -> None:
         put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
 
 
-@_apply.register
-def _(event: GpusHeld, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(GpusHeld)
+def _(state: State, event: GpusHeld, _at: datetime) -> None:
     nodes = tuple((share.node_id, share.gpus) for share in event.nodes)
     _hold_no_more(state, event.job_id)
     state.held[event.job_id] = Held(nodes, event.until, event.reason, event.victims)
 
 
-@_apply.register
-def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(GpusUnheld)
+def _(state: State, event: GpusUnheld, _at: datetime) -> None:
     held = _hold_no_more(state, event.job_id)
     if held is None or event.job_id in state.live:
         return
@@ -174,8 +167,8 @@ def _(event: GpusUnheld, state: State, at: datetime) -> None:  # noqa: ARG001
             _put_job(state, replace(job, resize_to=None))
 
 
-@_apply.register
-def _(event: GangPreempting, state: State, at: datetime) -> None:
+@fold.on(GangPreempting)
+def _(state: State, event: GangPreempting, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     stop = Stop(event.reason, event.deadline, event.verdict)
     resized_at = at if event.reason is StopReason.RESIZE else job.resized_at
@@ -186,22 +179,22 @@ def _(event: GangPreempting, state: State, at: datetime) -> None:
         state.moved = (*recent, at)
 
 
-@_apply.register
-def _(event: GangSaved, state: State, at: datetime) -> None:
+@fold.on(GangSaved)
+def _(state: State, event: GangSaved, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     _put_job(state, replace(job, gang=replace(gang, saved=Saved(event.step, at))))
 
 
-@_apply.register
-def _(event: GangMemberChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(GangMemberChanged)
+def _(state: State, event: GangMemberChanged, _at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     members = list(gang.members)
     members[event.rank] = Member(event.status)
     _put_job(state, replace(job, gang=replace(gang, members=tuple(members))))
 
 
-@_apply.register
-def _(event: GangReleased, state: State, at: datetime) -> None:
+@fold.on(GangReleased)
+def _(state: State, event: GangReleased, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     for part in gang.nodes:
         node = state.nodes[part.node_id]
@@ -236,8 +229,8 @@ def _(event: GangReleased, state: State, at: datetime) -> None:
     _drop_if_over(state, job, at)
 
 
-@_apply.register
-def _(event: ResumePointChanged, state: State, at: datetime) -> None:
+@fold.on(ResumePointChanged)
+def _(state: State, event: ResumePointChanged, at: datetime) -> None:
     job = state.jobs.get(event.job_id)
     if job is None:
         _change_ended(state, event)
@@ -269,15 +262,15 @@ def _(event: ResumePointChanged, state: State, at: datetime) -> None:
     )
 
 
-@_apply.register
-def _(event: CheckpointIntervalChanged, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(CheckpointIntervalChanged)
+def _(state: State, event: CheckpointIntervalChanged, _at: datetime) -> None:
     job = state.jobs.get(event.job_id)
     if job is not None:
         _put_job(state, replace(job, checkpoint_interval_s=event.interval_s))
 
 
-@_apply.register
-def _(event: TeamNoted, state: State, at: datetime) -> None:
+@fold.on(TeamNoted)
+def _(state: State, event: TeamNoted, at: datetime) -> None:
     name, known = event.config.team, state.teams.get(event.config.team)
     state.teams[name] = Team(event.config)
     if known is None or known.config.parent != event.config.parent:
@@ -291,16 +284,16 @@ def _(event: TeamNoted, state: State, at: datetime) -> None:
         state.teams[each] = Team(config, used if used > config.ceiling else 0)
 
 
-@_apply.register
-def _(event: TeamBudgetNoted, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(TeamBudgetNoted)
+def _(state: State, event: TeamBudgetNoted, _at: datetime) -> None:
     if event.exhausted:
         state.broke[event.team] = event.month
     else:
         state.broke.pop(event.team, None)
 
 
-@_apply.register
-def _(event: NodeAdmitted, state: State, at: datetime) -> None:
+@fold.on(NodeAdmitted)
+def _(state: State, event: NodeAdmitted, at: datetime) -> None:
     info = event.node
     state.lost.pop(info.node_id, None)
     state.left.pop(info.node_id, None)
@@ -327,8 +320,8 @@ def _(event: NodeAdmitted, state: State, at: datetime) -> None:
     )
 
 
-@_apply.register
-def _(event: NodeCordoned, state: State, at: datetime) -> None:
+@fold.on(NodeCordoned)
+def _(state: State, event: NodeCordoned, at: datetime) -> None:
     node = state.nodes.get(event.node_id)
     if node is None or node.info.incarnation != event.incarnation:
         state.lost[event.node_id] = event.incarnation
@@ -345,8 +338,8 @@ def _(event: NodeCordoned, state: State, at: datetime) -> None:
     _forget_gone(state, at)
 
 
-@_apply.register
-def _(event: NodeUncordoned, state: State, at: datetime) -> None:  # noqa: ARG001
+@fold.on(NodeUncordoned)
+def _(state: State, event: NodeUncordoned, _at: datetime) -> None:
     node = state.nodes.get(event.node_id)
     if node is None or node.info.incarnation != event.incarnation:
         state.lost.pop(event.node_id, None)
@@ -494,11 +487,11 @@ def _drop_if_over(state: State, job: Job, at: datetime) -> None:
     forget_old(state.ended, lambda run: run.ended_at, at)
 
 
-@_apply.register
-def _(event: PartNoted, state: State, at: datetime) -> None:  # noqa: ARG001 - the others' shape
+@fold.on(PartNoted)
+def _(state: State, event: PartNoted, _at: datetime) -> None:
     state.parts[event.part] = event.release
 
 
-@_apply.register
-def _(event: FeatureEnabled, state: State, at: datetime) -> None:
+@fold.on(FeatureEnabled)
+def _(state: State, event: FeatureEnabled, at: datetime) -> None:
     state.features[event.feature] = at

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from gangline_bus.decision import Decision
-from gangline_scheduler.evolve import apply
+from gangline_scheduler.evolve import fold
 from gangline_scheduler.model import Job
 from gangline_scheduler.state import State, branch
 from gangline_schemas.base import Event
@@ -37,7 +37,7 @@ class Plan:
             self.state = branch(self.state)
         decision = Decision(subject, event)
         self.decisions.append(decision)
-        apply(self.state, event, self.now)
+        fold(self.state, event, self.now)
 
     def move(self, job_id: str, to: JobState, reason: str = "") -> None:
         """Change a job's state; nothing when it is in it."""

@@ -15,81 +15,47 @@ Cost: O(ranks that were heard), half a microsecond each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from statistics import median, median_low
-from typing import Literal
 
-from gangline_faults.model import HeardGang
+from gangline_faults.model import TINY_S, Against, HeardGang, Score, Straggler, relative
 from gangline_faults.policy.timing import Timing
 from gangline_schemas.events.workers import RankActivity
 
 LEAST_S = 0.005
 """A rank that loses less in a step than this holds nobody up."""
 
-TINY_S = 1e-6
-"""Work below a microsecond is no measurement."""
-MOST_SCORE = 1e6
-
 _TRAINS = frozenset({None, RankActivity.TRAINING})
-Against = Literal["gang", "itself"]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """One rank, whose work is at least `TINY_S`. 1 is as usual, 0.5: it takes twice as long."""
-
-    rank: int
-    node_id: str
-    busy_s: float
-    gang_s: float
-    best_s: float
-
-    @property
-    def relative(self) -> float:
-        """Against its gang."""
-        return _score(self.gang_s, self.busy_s)
-
-    @property
-    def individual(self) -> float:
-        """Against itself."""
-        return _score(self.best_s, self.busy_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """A rank that is slow since then, by which score, and the score of its host."""
-
-    score: Score
-    against: Against
-    host: float
-    since: datetime
-
-    @property
-    def usual_s(self) -> float:
-        """What it is compared to."""
-        return self.score.gang_s if self.against == "gang" else self.score.best_s
-
-
-def note_slow(heard: HeardGang, now: datetime, timing: Timing) -> tuple[Straggler, ...]:
-    """Note who is slow since when, and give those that are for long enough, by rank.
-
-    Changes what is heard of the gang: each rank's best, and since when some are slow.
-    """
+def note_slow(heard: HeardGang, now: datetime, timing: Timing) -> None:
+    """Note each rank's best, and since when some are slow, with their hosts' scores."""
     told = _told(heard, now, timing)
     slow = _slow(told, heard, timing)
-    heard.slow_since = {rank: heard.slow_since.get(rank, now) for rank in sorted(slow)}
-    found = []
-    for rank, since in heard.slow_since.items():
-        if (now - since).total_seconds() >= timing.straggler_after_s:
-            score, against = slow[rank]
-            there = [_score(score.gang_s, own) for _, node, own in told if node == score.node_id]
-            found.append(Straggler(score, against, median(there), since))
-    return tuple(found)
+    heard.slow = {
+        rank: Straggler(score, against, _host(told, score), _since(heard, rank, now))
+        for rank, (score, against) in sorted(slow.items())
+    }
 
 
-def _score(usual_s: float, own_s: float) -> float:
-    return min(usual_s / own_s, MOST_SCORE)
+def stragglers(heard: HeardGang, now: datetime, timing: Timing) -> tuple[Straggler, ...]:
+    """Those that are slow for long enough, by rank, as they were noted last."""
+    return tuple(
+        straggler
+        for straggler in heard.slow.values()
+        if (now - straggler.since).total_seconds() >= timing.straggler_after_s
+    )
+
+
+def _since(heard: HeardGang, rank: int, now: datetime) -> datetime:
+    known = heard.slow.get(rank)
+    return now if known is None else known.since
+
+
+def _host(told: list[tuple[int, str, float]], score: Score) -> float:
+    """How slow its host is."""
+    there = [relative(score.gang_s, own) for _, node, own in told if node == score.node_id]
+    return median(there)
 
 
 def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, str, float]]:
