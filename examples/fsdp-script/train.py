@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from gangline_worker import (
     doing,
     hyperparameters,
+    prepare,
     report,
     restore,
     save,
@@ -72,6 +73,8 @@ def main() -> None:
     steps = range(first, settings["steps"] + 1)  # goes on in the data, too
     batches = Batches(settings["batch"], rank, ranks)
     loader = DataLoader(batches, batch_size=None, sampler=steps, num_workers=2)
+    weights, moments = get_state_dict(model, optimizer)
+    prepare({"model": weights, "optimizer": moments})  # what save cannot take, it says here
     doing("training")
     for step, batch in zip(steps, loader, strict=True):
         x = batch.to(device)

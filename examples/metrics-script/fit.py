@@ -10,6 +10,7 @@ import torch
 from gangline_worker import (
     doing,
     hyperparameters,
+    prepare,
     report,
     restore,
     save,
@@ -31,6 +32,7 @@ def main() -> None:
         first = restored.step + 1
         print(f"resumed after step {restored.step}", flush=True)
 
+    prepare({"weights": weights.data})  # what save cannot take, it says here
     doing("training")  # from now on a hang is told from a slow step
     for step in range(first, settings["steps"] + 1):
         powers = torch.stack([x**n for n in range(4)])
