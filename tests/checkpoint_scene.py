@@ -40,9 +40,9 @@ from gangline_schemas.job import (
     Incremental,
     JobSpec,
     JobState,
-    Resources,
     Retention,
 )
+from gangline_schemas.resources import Resources
 from gangline_storage import ObjectStore, digest_bytes
 
 JOB = "job-1"

@@ -25,7 +25,8 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerHeartbeat,
 )
-from gangline_schemas.job import JobSpec, JobState, Resources, RestartPolicy
+from gangline_schemas.job import JobSpec, JobState, RestartPolicy
+from gangline_schemas.resources import Resources
 
 
 def fault_run() -> DeciderRun[FaultState]:

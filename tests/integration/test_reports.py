@@ -43,7 +43,8 @@ from gangline_schemas.events.workers import (
     WorkerHeartbeat,
     WorkerStep,
 )
-from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.resources import Resources
 from tracker_process import TrackerProcess, wait_until
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)

@@ -51,7 +51,8 @@ from gangline_schemas.events.workers import (
     WorkerStacks,
     WorkerStep,
 )
-from gangline_schemas.job import JobSpec, JobState, Resources
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.resources import Resources
 from tracker_process import TrackerProcess, wait_until
 
 SLOW = "steps a, steps b, steps c, steps d"

@@ -26,7 +26,8 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import WorkerStep
-from gangline_schemas.job import JobSpec, Resources
+from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 from gangline_tracker.batches import StepBatch
 from gangline_tracker.engine import Engine, migrate
 from gangline_tracker.event_batch import EventBatch

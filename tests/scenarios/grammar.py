@@ -110,9 +110,14 @@ class TeamRow(_Row):
 
 
 class JobRow(_Row):
-    """A job's spec. `within`: the level that it requires, `near`: the one that it prefers."""
+    """A job's spec. `within`: the level that it requires, `near`: the one that it prefers.
+
+    `tensor`: of its `parallel`, with `shard: auto`.
+    """
 
     gpus: int = 1
+    gpus_per_worker: int | None = None
+    tensor: int | None = None
     min_gpus: int | None = None
     gpu_counts: list[int] | None = None
     team: str = "nlp"

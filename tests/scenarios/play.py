@@ -235,6 +235,10 @@ def job_spec(row: JobRow) -> JobSpec:
         "cpus_per_gpu": row.cpus_per_gpu,
         "memory_per_gpu_gb": row.memory_per_gpu_gb,
     }
+    if row.gpus_per_worker is not None:
+        need["gpus_per_worker"] = row.gpus_per_worker
+    if row.tensor is not None:
+        fields["parallel"] = {"shard": "auto", "tensor": row.tensor}
     if row.min_gpus is not None:
         need["min_gpus"] = row.min_gpus
         need["gpu_counts"] = row.gpu_counts

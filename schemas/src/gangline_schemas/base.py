@@ -41,6 +41,7 @@ def to_utc(value: datetime) -> datetime:
 
 _UNKNOWN = "extra_forbidden"
 _TOO_SHORT = "too_short"
+_NOT_DERIVED = "default_factory_not_called"
 ERRORS_SHOWN = 100
 _PATH_CHARS = 200
 _COLLECTIONS = frozenset({"list", "tuple", "set", "frozenset", "dict"})
@@ -162,9 +163,10 @@ def field_errors(
 def wrong_parts(items: Sequence[DetailsT]) -> list[DetailsT]:
     """The first 100 of pydantic's errors, without those that only follow from another.
 
-    A collection that ended at a wrong part counts as too short as well.
+    A collection that ended at a wrong part counts as too short as well, and a field that is left
+    out is not derived from wrong ones.
     """
-    first = items[:ERRORS_SHOWN]
+    first = [item for item in items if item["type"] != _NOT_DERIVED][:ERRORS_SHOWN]
     places = [(*item["loc"],) for item in first]
     return [
         item

@@ -23,7 +23,6 @@ from gangline_schemas.base import Identifier, Model
 from gangline_schemas.limits import (
     INT53_MAX,
     INT64_MAX,
-    MAX_GANG_GPUS,
     EnvName,
     Gpus,
     JsonObject,
@@ -33,15 +32,13 @@ from gangline_schemas.limits import (
     ShortText,
 )
 from gangline_schemas.parallel import Parallel
+from gangline_schemas.resources import Resources
 from gangline_schemas.secrets import holds_secret, is_secret_name
 
 ENV_LIMIT_BYTES = 64 * 1024
 HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
 COMMAND_LIMIT_BYTES = 64 * 1024
 DIFF_LIMIT_CHARS = 256 * 1024
-MAX_COUNTS = 256
-LEAST_SHARE = 0.001
-"""CPUs and GB of a rank are counted in thousandths."""
 LEAST_HOURS = 1e-4
 """A third of a second: shorter times say nothing of a run."""
 NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
@@ -96,65 +93,6 @@ class RestartCause(StrEnum):
     PREEMPTION = "preemption"
     HANG = "hang"
     INFRASTRUCTURE = "infrastructure"
-
-
-def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-class Resources(Model):
-    """What one gang needs. `gpus` is the whole gang: one rank per GPU.
-
-    An elastic gang has any number of GPUs from `min_gpus` to `gpus`, or one of `gpu_counts`.
-    """
-
-    gpus: int = Field(ge=1, le=MAX_GANG_GPUS, description="GPUs of the whole gang.")
-    min_gpus: int | None = Field(
-        default=None, ge=1, le=MAX_GANG_GPUS, description="Elastic down to this, if given."
-    )
-    gpu_counts: tuple[Annotated[int, Field(ge=1, le=MAX_GANG_GPUS)], ...] | None = Field(
-        default=None,
-        min_length=1,
-        max_length=MAX_COUNTS,
-        description="The only numbers of GPUs of an elastic gang, from min_gpus to gpus.",
-    )
-    gpu_type: Annotated[tuple[ShortText, ...], BeforeValidator(_as_tuple)] = Field(
-        default=(), max_length=16, description="Accepted GPU models, best first; empty: any."
-    )
-    cpus_per_gpu: float = Field(default=1.0, ge=LEAST_SHARE, le=256)
-    memory_per_gpu_gb: float = Field(default=1.0, ge=LEAST_SHARE, le=4096)
-
-    @field_validator("gpu_counts")
-    @classmethod
-    def _counts_are_of_an_elastic_gang(
-        cls, counts: tuple[int, ...] | None, info: ValidationInfo
-    ) -> tuple[int, ...] | None:
-        if counts is None or not {"gpus", "min_gpus"} <= info.data.keys():
-            return counts
-        rising, least, most = sorted({*counts}), info.data["min_gpus"], info.data["gpus"]
-        if list(counts) != rising:
-            raise ValueError(f"must rise and name each count once: {rising}")
-        if least is None:
-            raise ValueError("is for elastic jobs: give min_gpus too, which is the first of them")
-        if (counts[0], counts[-1]) != (least, most):
-            raise ValueError(
-                f"goes from {counts[0]} to {counts[-1]}; it must begin with min_gpus ({least}) "
-                f"and end with gpus ({most})"
-            )
-        return counts
-
-    @model_validator(mode="after")
-    def _min_is_not_above(self) -> Self:
-        if self.min_gpus is not None and self.min_gpus > self.gpus:
-            raise ValueError(f"min_gpus ({self.min_gpus}) is above gpus ({self.gpus})")
-        return self
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """The numbers of GPUs that the gang may have, rising: one, unless it is elastic."""
-        if self.min_gpus is None:
-            return (self.gpus,)
-        return self.gpu_counts or range(self.min_gpus, self.gpus + 1)
 
 
 class Topology(Model):
@@ -349,6 +287,20 @@ def refuse_unsafe_env(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
+def _misfit(parallel: Parallel, resources: Resources) -> str | None:
+    """Why the model cannot be spread so over the gang at one of its sizes, and the way out."""
+    each, tensor = resources.gpus_per_worker, parallel.tensor
+    if each is not None and each % tensor:
+        return (
+            f"tensor ({tensor}) must divide resources.gpus_per_worker ({each}), as the GPUs of a "
+            f"tensor group lie on one node; give gpus_per_worker: {tensor}, or leave it out"
+        )
+    broken = None
+    if resources.min_gpus is not None:
+        broken = resources.broken_worker(tensor, f"tensor ({tensor})")
+    return broken or parallel.misfit(resources.sizes(each or tensor))
+
+
 class JobSpec(Model):
     """One training job. Messages name the field; values that look like secrets are refused."""
 
@@ -421,9 +373,9 @@ class JobSpec(Model):
         cls, parallel: Parallel | None, info: ValidationInfo
     ) -> Parallel | None:
         resources = info.data.get("resources")
-        misfit = parallel.misfit(resources.sizes) if parallel and resources else None
-        if misfit:
-            raise ValueError(misfit)
+        problem = _misfit(parallel, resources) if parallel and resources else None
+        if problem is not None:
+            raise ValueError(problem)
         return parallel
 
     @field_validator("env")
@@ -455,6 +407,17 @@ class JobSpec(Model):
                 f"holds {size:,} bytes; at most {COMMAND_LIMIT_BYTES:,} (put data into the workdir)"
             )
         return command
+
+    @property
+    def gpus_per_worker(self) -> int:
+        """GPUs that lie together on one node: those of a worker, else of a tensor group."""
+        tensor = self.parallel.tensor if self.parallel is not None else 1
+        return self.resources.gpus_per_worker or tensor
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """The numbers of GPUs that the gang may have, rising: one, unless it is elastic."""
+        return self.resources.sizes(self.gpus_per_worker)
 
     def without_diff(self) -> Self:
         """The spec with `code_diff_digest` in place of `code_diff`: what events carry onward."""

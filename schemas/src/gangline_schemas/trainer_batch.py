@@ -15,7 +15,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from gangline_schemas.job import JobSpec, Resources
+from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 
 TRAINER = "gangline_worker.training"
 SHOWN = 4
@@ -32,7 +33,7 @@ def cannot_share(spec: JobSpec) -> str | None:
     if arguments is None or batch is None:
         return None
     accumulation = _setting(spec, arguments, "accumulation") or 1
-    sizes = spec.resources.sizes
+    sizes = spec.sizes
     together = spec.parallel.tensor * spec.parallel.pipeline if spec.parallel else 1
     bad = [gpus for gpus in sizes if batch % (gpus // together * accumulation)]
     if not bad:

@@ -30,7 +30,8 @@ from gangline_schemas.events.scheduling import (
     NodeAssignment,
     Rendezvous,
 )
-from gangline_schemas.job import BestCheckpoint, CheckpointPolicy, JobSpec, Resources, Retention
+from gangline_schemas.job import BestCheckpoint, CheckpointPolicy, JobSpec, Retention
+from gangline_schemas.resources import Resources
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 KEEP = Retention(latest=2, best=BestCheckpoint(metric="loss"), every=100)

@@ -11,7 +11,8 @@ from gangline_scheduler.model import Demand
 from gangline_scheduler.policy.estimate import LONGEST_S, MOST_RATIO, Estimates
 from gangline_scheduler.policy.placement import ranks_in
 from gangline_schemas.events.scheduling import GangPreempting
-from gangline_schemas.job import LEAST_HOURS, LEAST_SHARE
+from gangline_schemas.job import LEAST_HOURS
+from gangline_schemas.resources import LEAST_SHARE
 
 
 @pytest.mark.parametrize("share", [5e-324, 1e-310, LEAST_SHARE])

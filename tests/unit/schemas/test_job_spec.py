@@ -27,6 +27,10 @@ def elastic(*counts: object, least: int | None = 2, most: int = 8) -> dict[str, 
     return {"resources": {"gpus": most, "min_gpus": least, "gpu_counts": list(counts)}}
 
 
+def workers(number: int, **resources: object) -> dict[str, Any]:
+    return {"resources": {"workers": number, **resources}}
+
+
 def refusal(**changes: Any) -> tuple[str, str]:
     with pytest.raises(ValidationError) as caught:
         JobSpec.model_validate(MINIMAL | changes)
@@ -73,6 +77,46 @@ def test_camel_case_is_accepted() -> None:
         (elastic(2, 9), COUNTS, "goes from 2 to 9; it must begin with min_gpus (2) and end with"),
         (elastic(2, 4), COUNTS, "goes from 2 to 4; it must begin with min_gpus (2) and end with"),
         (elastic(8, least=None), COUNTS, "is for elastic jobs: give min_gpus too"),
+        ({"resources": {}}, "resources.gpus", "must be given, or both workers and gpus_per_worker"),
+        ({"resources": {"workers": 2}}, "resources.gpus", "both workers and gpus_per_worker"),
+        ({"resources": {"workers": 0, "gpus_per_worker": 2}}, "resources.workers", "equal to 1"),
+        (workers(2, gpus=2), "resources", "workers (2) needs gpus_per_worker; for workers of one"),
+        (
+            workers(2, gpus_per_worker=3, gpus=7),
+            "resources",
+            "gpus (7) is not workers (2) x gpus_per_worker (3), which is 6; leave out gpus or",
+        ),
+        (
+            workers(20_000 // 3, gpus_per_worker=3),
+            "resources.gpus",
+            "less than or equal to 16384",
+        ),
+        (
+            {"resources": {"gpus": 7, "gpus_per_worker": 3}},
+            "resources",
+            (
+                "gpus (7) must be a multiple of gpus_per_worker (3), as the GPUs of a worker "
+                "lie on one node; give 6 or 9"
+            ),
+        ),
+        (
+            {"resources": {"gpus": 2, "gpus_per_worker": 3}},
+            "resources",
+            (
+                "gpus (2) must be a multiple of gpus_per_worker (3), as the GPUs of a worker "
+                "lie on one node; give 3"
+            ),
+        ),
+        (
+            workers(4, gpus_per_worker=2, min_gpus=3),
+            "resources",
+            "min_gpus (3) must be a multiple of gpus_per_worker (2)",
+        ),
+        (
+            workers(4, gpus_per_worker=2, min_gpus=2, gpu_counts=[2, 5, 8]),
+            "resources",
+            "gpu_counts (5) must be a multiple of gpus_per_worker (2)",
+        ),
         ({"priority": 101}, "priority", "less than or equal to 100"),
         ({"priority": "urgent"}, "priority", "integer"),
         ({"team": "../etc"}, "team", "must be 1 to 63 of a-z, 0-9 and '-'"),
@@ -148,11 +192,17 @@ def test_a_field_that_there_is_not_is_told_the_one_that_was_meant(
         ({"gpus": 4, "min_gpus": 4}, [4]),
         ({"gpus": 4, "min_gpus": 1, "gpu_counts": [1, 2, 4]}, [1, 2, 4]),
         ({"gpus": 4, "minGpus": 4, "gpuCounts": [4]}, [4]),
+        ({"workers": 2, "gpusPerWorker": 3}, [6]),
+        ({"workers": 2, "gpus_per_worker": 3, "gpus": 6}, [6]),
+        ({"gpus": 8, "gpus_per_worker": 2, "min_gpus": 4}, [4, 6, 8]),
+        ({"workers": 4, "gpus_per_worker": 2, "min_gpus": 2, "gpu_counts": [2, 8]}, [2, 8]),
     ],
 )
 def test_the_sizes_that_a_gang_may_have(resources: dict[str, Any], sizes: list[int]) -> None:
     spec = JobSpec.model_validate(MINIMAL | {"resources": resources})
-    assert list(spec.resources.sizes) == sizes
+    assert list(spec.sizes) == sizes
+    assert spec.resources.gpus == sizes[-1]
+    assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_auto_is_what_the_others_leave(parallel: dict[str, Any], gpus: int, shap
         ),
         (
             {"gpus": 8, "min_gpus": 2},
-            {"shard": "auto", "tensor": 2},
+            {"shard": "auto", "pipeline": 2},
             "parallel",
             (
                 "does not fit 3, 5, 7 GPUs; "
@@ -75,15 +75,45 @@ def test_auto_is_what_the_others_leave(parallel: dict[str, Any], gpus: int, shap
         ),
         (
             {"gpus": 5, "min_gpus": 3},
-            {"tensor": 4},
+            {"pipeline": 4},
             "parallel",
             "does not fit 3, 5 GPUs; give resources.gpus: 4 without min_gpus",
         ),
         (
             {"gpus": 16384, "min_gpus": 1},
-            {"tensor": 2},
+            {"pipeline": 2},
             "parallel",
             "does not fit 1, 3, 5, 7, ... GPUs; list multiples of 2 alone as resources.gpu_counts",
+        ),
+        (
+            {"gpus": 8, "min_gpus": 3},
+            {"tensor": 2},
+            "parallel",
+            (
+                "min_gpus (3) must be a multiple of tensor (2), as the GPUs of a worker lie on one "
+                "node; give 2 or 4"
+            ),
+        ),
+        (
+            {"gpus": 8, "min_gpus": 2},
+            {"tensor": 2, "pipeline": 2},
+            "parallel",
+            "does not fit 2, 6 GPUs; give gpus: 8, min_gpus: 4 and gpu_counts: [4, 8] under",
+        ),
+        (
+            {"gpus": 8, "gpus_per_worker": 4},
+            {"tensor": 8},
+            "parallel",
+            (
+                "tensor (8) must divide resources.gpus_per_worker (4), as the GPUs of a tensor "
+                "group lie on one node; give gpus_per_worker: 8, or leave it out"
+            ),
+        ),
+        (
+            {"gpus": 8, "gpus_per_worker": 1},
+            {"tensor": 2},
+            "parallel",
+            "tensor (2) must divide resources.gpus_per_worker (1)",
         ),
         (
             {"gpus": 4},
@@ -104,6 +134,22 @@ def test_a_misfit_names_the_field_and_the_way_out(
     (error,) = field_errors(caught.value)
     assert error.field == field
     assert words in error.message
+
+
+@pytest.mark.parametrize(
+    ("resources", "parallel", "together", "sizes"),
+    [
+        ({"gpus": 4}, {"shard": "auto"}, 1, [4]),
+        ({"gpus": 8}, {"tensor": 4}, 4, [8]),
+        ({"gpus": 8, "min_gpus": 2}, {"shard": "auto", "tensor": 2}, 2, [2, 4, 6, 8]),
+        ({"workers": 2, "gpus_per_worker": 8}, {"tensor": 4}, 8, [16]),
+    ],
+)
+def test_a_tensor_group_lies_on_one_node(
+    resources: dict[str, Any], parallel: dict[str, Any], together: int, sizes: list[int]
+) -> None:
+    found = spec(resources, parallel)
+    assert (found.gpus_per_worker, list(found.sizes)) == (together, sizes)
 
 
 def test_a_batch_is_shared_out_among_the_data_ranks() -> None:

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.model import Demand
 from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_scheduler.policy.reference import ShortestRemaining, Tiresias
-from gangline_scheduler.policy.reference_placement import EqualNodes, best_fit, first_fit
+from gangline_scheduler.policy.reference_placement import (
+    EqualNodes,
+    Fit,
+    best_fit,
+    first_fit,
+    in_workers,
+)
 from gangline_scheduler.simulator.cluster import one_pool
 from gangline_scheduler.simulator.driver import Replay, StuckError
 from gangline_scheduler.simulator.errors import BadInputError
@@ -131,6 +138,22 @@ def test_a_gang_above_its_pool_is_refused_before() -> None:
         workload(Path("t.csv"), trace, one_pool(1))
 
 
+def test_a_worker_above_the_nodes_of_its_pool_is_refused_before() -> None:
+    big = replace(job("big", 0, 10, 16), gpus_per_worker=16)
+    with pytest.raises(
+        BadInputError, match="big asks for 16 in workers of 16 and the cluster has 0"
+    ):
+        workload(Path("t.csv"), Trace((job("a", 0, 10, 16), big)), one_pool(4))
+
+
+@pytest.mark.parametrize("policy", ["gangline", "fifo", "srtf", "tiresias", "muri-srtf"])
+def test_workers_are_whole_under_every_policy(policy: str) -> None:
+    """Two nodes of 8 hold one worker of 5 each, so the three gangs follow each other."""
+    jobs = [replace(job(name, 0, 100, 10), gpus_per_worker=5) for name in "abc"]
+    ended = ends(run(policy, *jobs, nodes=2))
+    assert max(ended.values()) >= 300
+
+
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     work = workload(Path("t.csv"), Trace((job("a", 0, 10),)), one_pool(1))
     with pytest.raises(ValueError, match="'best' is not known"):
@@ -156,6 +179,14 @@ def test_the_references_place_as_they_say(
     fit: object, gpus: int, free: dict[str, int], where: object
 ) -> None:
     assert fit(gpus, list(free.items()), 8) == where  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("fit", [best_fit, first_fit])
+def test_a_node_counts_for_the_whole_workers_that_it_holds(fit: Fit) -> None:
+    demand = Demand(gpus=12, gpus_per_worker=3)
+    assert in_workers(fit, demand, [("a", 7), ("b", 8)], 8) == (("a", 6), ("b", 6))
+    assert in_workers(fit, demand, [("a", 5), ("b", 8)], 8) is None
+    assert in_workers(fit, Demand(gpus=9, gpus_per_worker=9), [("a", 8)], 8) is None
 
 
 def test_the_names_of_orders_are_unique() -> None:

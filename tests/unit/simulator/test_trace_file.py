@@ -70,6 +70,12 @@ def test_rows_without_gpus_are_counted_and_left_out(tmp_path: Path) -> None:
     assert (len(trace.jobs), trace.without_gpus) == (1, 1)
 
 
+def test_workers_of_several_gpus_are_read(tmp_path: Path) -> None:
+    rows = "submit,duration,gpus,gpus_per_worker\n0,1,8,4\n1,1,2,\n"
+    trace = read_trace(write(tmp_path, rows))
+    assert [job.gpus_per_worker for job in trace.jobs] == [4, 1]
+
+
 def test_a_gzip_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(b"submit,duration,gpus\n0,1,1\n"))
@@ -90,6 +96,8 @@ BAD = [
     ("submit,duration,gpus\n0,1,1\n2017-10-01,1,1\n", 3, "submit", "mixed"),
     ("submit,duration,gpus\n0\n", 2, "gpus", "the row has 1 cells"),
     ("submit,duration,gpus,priority\n0,1,1,101\n", 2, "priority", "0 (highest) to 100"),
+    ("submit,duration,gpus,gpus_per_worker\n0,1,8,3\n", 2, "gpus_per_worker", "3 does not divide"),
+    ("submit,duration,gpus,gpus_per_worker\n0,1,8,0\n", 2, "gpus_per_worker", "0 does not divide"),
     ("", 1, None, "is empty"),
     ("submit,duration,gpus\n", None, None, "holds no job"),
 ]

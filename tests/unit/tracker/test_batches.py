@@ -25,7 +25,8 @@ from gangline_schemas.events.workers import (
     WorkerLog,
     WorkerStep,
 )
-from gangline_schemas.job import JobSpec, JobState, Resources
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch, team_of
 from gangline_tracker.runs import Run, evolve

@@ -14,7 +14,8 @@ from gangline_quota.state import EndedJob, State
 from gangline_schemas import gpu_time, trainer_batch
 from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.gpus import covered_by
-from gangline_schemas.job import JobSpec, Resources
+from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 from gangline_schemas.teams import (
     line,
     lowest,

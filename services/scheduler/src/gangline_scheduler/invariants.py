@@ -1,7 +1,7 @@
 """The invariants of the architecture that the scheduler keeps, as functions over its state.
 
 Their numbers are the architecture's. `violations` is called after each cycle in production and in
-every test, `held_for_waiting` for each gang that gets its GPUs.
+every test, `held_for_waiting` and `whole_workers` for each gang that gets its GPUs.
 Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 """
 
@@ -80,7 +80,7 @@ def whole_gangs(state: State) -> list[str]:
             if part.first_rank != next_rank:
                 found.append(f"{job_id}: rank {next_rank} is nowhere")
             next_rank = part.first_rank + len(part.gpus)
-        if next_rank != job.gang.world_size or next_rank not in job.spec.resources.sizes:
+        if next_rank != job.gang.world_size or next_rank not in job.spec.sizes:
             found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
     return found
 
@@ -186,6 +186,20 @@ def held_for_waiting(before: State, allocated: GangAllocated) -> list[str]:
         if any(count > free[node_id, model] for model, count in by_model.items()):
             found.append(f"{allocated.job_id} took GPUs of {node_id} that are held")
     return found
+
+
+def whole_workers(allocated: GangAllocated) -> list[str]:
+    """2. A worker never crosses a node: of one allocation, as it is decided.
+
+    Ranks follow each other from node to node, so it is enough that each node has whole workers.
+    """
+    each = allocated.spec.gpus_per_worker
+    return [
+        f"{allocated.job_id}: {len(part.gpus)} GPUs of {part.node_id} are not whole workers of "
+        f"{each}"
+        for part in allocated.nodes
+        if len(part.gpus) % each
+    ]
 
 
 def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str, str]]:

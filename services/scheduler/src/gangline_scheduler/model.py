@@ -16,7 +16,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.gpus import covered_by, exact_name
-from gangline_schemas.job import JobSpec, JobState, Resources, TeamConfig
+from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.resources import Resources
 
 NODE = "node"
 CLUSTER = "cluster"
@@ -251,6 +252,7 @@ class Demand:
     `fewest` GPUs are enough for an elastic gang, which may have one of `counts`, or any number
     from its fewest up if that is empty; `widest` is the level that it must not pass. `team`: whose
     it is, where some nodes do not mix teams; else equal gangs of two teams are equal demands.
+    `gpus_per_worker`: so many of them lie together on one node; all numbers are multiples of it.
     """
 
     gpus: int
@@ -264,12 +266,13 @@ class Demand:
     fewest: int | None = None
     counts: tuple[int, ...] = ()
     team: str = ""
+    gpus_per_worker: int = 1
 
     def at_most(self, gpus: int) -> Demand:
         """The same for so many GPUs at most, of what it may have; never below its fewest."""
         if gpus >= self.gpus or self.fewest is None:
             return self
-        most = max(gpus, self.fewest)
+        most = max(self.whole(gpus), self.fewest)
         if self.counts:
             most = self.counts[bisect_right(self.counts, most) - 1]
         return replace(self, gpus=most)
@@ -286,7 +289,11 @@ class Demand:
             return ()
         if self.counts:
             return self.counts[: bisect_right(self.counts, self.gpus - 1)]
-        return range(self.fewest, self.gpus)
+        return range(self.fewest, self.gpus, self.gpus_per_worker)
+
+    def whole(self, gpus: int) -> int:
+        """So many GPUs of one node, or fewer: whole workers of them."""
+        return gpus - gpus % self.gpus_per_worker
 
 
 def demand_of(spec: JobSpec) -> Demand:
@@ -301,6 +308,7 @@ def demand_of(spec: JobSpec) -> Demand:
         labels=tuple(sorted(spec.node_labels.items())),
         fewest=need.min_gpus,
         counts=need.gpu_counts or (),
+        gpus_per_worker=spec.gpus_per_worker,
     )
 
 

@@ -44,7 +44,7 @@ def claim(scene: Scene) -> Room | None:
 
 def _sizes(scene: Scene, job: Job) -> list[int]:
     """Those that its team is owed, the largest first."""
-    larger = (size for size in job.spec.resources.sizes if size > job.held_gpus)
+    larger = (size for size in job.spec.sizes if size > job.held_gpus)
     return sorted((size for size in larger if _owed(scene, job, size)), reverse=True)
 
 

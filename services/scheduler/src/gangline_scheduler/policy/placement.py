@@ -6,6 +6,8 @@
    among the domains that hold the whole gang, the one that is left with the least;
 4. within it the largest domains of the next level whole, and the rest in the one it fits best,
    down to the nodes: the gang spans the fewest racks and nodes.
+A node holds whole workers of a gang (`ranks_in`), so a worker never crosses a node, and the GPUs
+of a node that are too few for one more worker are no room for this gang.
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
 An elastic gang takes the most GPUs it can of those that it may have, down to its fewest.
 
@@ -157,7 +159,7 @@ def models(demand: Demand) -> tuple[str, ...]:
 
 
 def room(demand: Demand, node: FreeNode, model: str) -> int:
-    """How many of the gang's ranks a node can hold."""
+    """How many of the gang's ranks a node can hold, in whole workers."""
     most = len(node.indexes(model))
     if not most or (demand.labels and not set(demand.labels) <= set(node.labels)):
         return 0
@@ -167,12 +169,12 @@ def room(demand: Demand, node: FreeNode, model: str) -> int:
 
 
 def ranks_in(demand: Demand, gpus: int, cpus: float, memory_gb: float) -> int:
-    """How many of the gang's ranks so much holds."""
+    """How many of the gang's ranks so much of one node holds, in whole workers."""
     if demand.cpus_per_gpu > 0:
         gpus = _shares(cpus, demand.cpus_per_gpu, gpus)
     if demand.memory_per_gpu_gb > 0:
         gpus = _shares(memory_gb, demand.memory_per_gpu_gb, gpus)
-    return gpus
+    return demand.whole(gpus)
 
 
 def _shares(amount: float, each: float, most: int) -> int:

@@ -8,7 +8,7 @@ number that changes with time alone, so that a job is told again only when somet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import Literal
@@ -144,8 +144,7 @@ class Explainer:
     def _too_large(self, demand: Demand) -> Reason:
         """Why not even the empty nodes hold it."""
         empty = self._state.empty
-        need = f"needs {_gpus(demand.gpus)}"
-        there = empty.models()
+        need, there = _need(demand), empty.models()
         if demand.gpu_types and there and not {*demand.gpu_types} & {*there}:
             wanted = in_short(demand.gpu_types)
             return Reason(
@@ -162,22 +161,24 @@ class Explainer:
                 f"{need} in one {demand.widest}; the largest has {largest}; "
                 "ask for fewer, or for topology mode preferred",
             )
+        told = _no_whole_workers(demand, usable) or self._too_few(demand, usable)
+        return Reason("shape", f"{need}{told}")
+
+    def _too_few(self, demand: Demand, usable: list[FreeNode]) -> str:
+        """All these nodes hold fewer ranks, wherever they lie."""
+        most = _room(_apart(demand), usable)
         if demand.never:
             names = _names(sorted(demand.never))
-            return Reason(
-                "shape", f"{need}; without {names}, where it failed, there are {most}; "
-                "it waits for nodes to join"
-            )  # fmt: skip
-        if self._total >= demand.gpus:
-            return Reason(
-                "shape",
-                f"{need} with {demand.cpus_per_gpu:g} CPUs and {demand.memory_per_gpu_gb:g} GB "
-                f"each; all nodes together have room for {most} such; "
-                "ask for less, or it waits for nodes to join",
+            return (
+                f"; without {names}, where it failed, there are {most}; it waits for nodes to join"
             )
-        return Reason(
-            "shape", f"{need}; all nodes together have {self._total}; it waits for nodes to join"
-        )
+        if self._total >= demand.gpus:
+            return (
+                f" with {demand.cpus_per_gpu:g} CPUs and {demand.memory_per_gpu_gb:g} GB "
+                f"each; all nodes together have room for {most} such; "
+                "ask for less, or it waits for nodes to join"
+            )
+        return f"; all nodes together have {self._total}; it waits for nodes to join"
 
     def _kept_for_another(self, job: Job, demand: Demand) -> Reason | None:
         others = [*takewhile(lambda item: item.job_id != job.job_id, self._reserved)]
@@ -204,7 +205,7 @@ class Explainer:
 
     def _not_free(self, demand: Demand) -> Reason:
         free = [node for node in self._state.free.some("") if node.node_id not in demand.never]
-        most, need = _room(demand, free), f"needs {_gpus(demand.gpus)}"
+        most, need = _room(demand, free), _need(demand)
         if most >= demand.gpus and demand.widest != CLUSTER:
             largest = self._largest(demand, free)
             return Reason(
@@ -212,12 +213,19 @@ class Explainer:
                 f"{need} in one {demand.widest}; {most} are free, at most "
                 f"{largest} of them in one {demand.widest}{self._holders()}",
             )
-        together = " together" if demand.gpus > 1 else ""
+        loose = _room(_apart(demand), free)
+        if most < demand.gpus <= loose:
+            return Reason(
+                "topology",
+                f"{need}; {_gpus(loose)} are free, with room for {_such(most, demand)}"
+                f"{self._holders()}",
+            )
+        together = " together" if demand.gpus > 1 == demand.gpus_per_worker else ""
         closed = sum(node.size for node in free if not node.is_open_to(demand.team))
         apart = f"; {closed} more are free beside other teams, on nodes that do not mix them"
         return Reason(
             "capacity",
-            f"{need}{together}; {most} of {self._total} are free{self._holders()}"
+            f"{need}{together}; {loose} of {self._total} are free{self._holders()}"
             f"{apart if closed else ''}",
         )
 
@@ -300,6 +308,45 @@ def _making_room(held: Held) -> Reason:
 def _room(demand: Demand, nodes: list[FreeNode]) -> int:
     """How many of the gang's ranks the nodes hold, with the best of the accepted models."""
     return max(sum(room(demand, node, model) for node in nodes) for model in models(demand))
+
+
+def _no_whole_workers(demand: Demand, nodes: list[FreeNode]) -> str | None:
+    """Why these nodes do not hold whole workers; None: they hold too few ranks of any kind."""
+    apart, each = _apart(demand), demand.gpus_per_worker
+    largest = max((_room(apart, [node]) for node in nodes), default=0)
+    without = f"without {_names(sorted(demand.never))}, where it failed, " if demand.never else ""
+    if largest < each > 1:
+        return (
+            f"; {without}the largest node has room for {_gpus(largest)}; ask for smaller workers "
+            "(gpus_per_worker or parallel.tensor), or it waits for nodes to join"
+        )
+    if each == 1 or _room(apart, nodes) < demand.gpus:
+        return None
+    return (
+        f"; {without}all nodes together have room for {_such(_room(demand, nodes), demand)}; "
+        "ask for fewer or smaller ones, or it waits for nodes to join"
+    )
+
+
+def _apart(demand: Demand) -> Demand:
+    """The same GPUs, with no need to lie together on nodes."""
+    return replace(demand, gpus_per_worker=1)
+
+
+def _need(demand: Demand) -> str:
+    each = demand.gpus_per_worker
+    workers = demand.gpus // each
+    if each == 1:
+        return f"needs {_gpus(demand.gpus)}"
+    if workers == 1:
+        return f"needs 1 worker of {_gpus(each)} on one node"
+    return f"needs {workers} workers of {_gpus(each)}, each on one node"
+
+
+def _such(gpus: int, demand: Demand) -> str:
+    """So many GPUs as workers of the gang."""
+    workers = gpus // demand.gpus_per_worker
+    return f"{workers or 'no'} such worker{'s' if workers > 1 else ''}"
 
 
 def _gpus(count: int) -> str:

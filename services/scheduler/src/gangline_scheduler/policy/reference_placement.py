@@ -5,7 +5,8 @@ They count GPUs of equal nodes and know no topology: what goes live is policy/pl
 `best_fit`, of the Philly simulators: a gang that one node can hold goes to the node with the
 fewest free GPUs that hold it; a larger one to wholly idle nodes, and its rest to the next most
 free one. Of equal nodes the first. `first_fit`, of Muri's: the first node with room; a larger gang
-on the first idle nodes, its rest on the first other node that holds it.
+on the first idle nodes, its rest on the first other node that holds it. Of a gang with workers of
+several GPUs a node counts for the whole workers that it holds.
 
 Cost: O(nodes log nodes), O(nodes) for `first_fit`.
 """
@@ -63,6 +64,15 @@ def first_fit(gpus: int, rooms: Sequence[Room], size: int) -> tuple[Share, ...] 
     return tuple(shares)
 
 
+def in_workers(
+    fit: Fit, demand: Demand, rooms: Sequence[Room], size: int
+) -> tuple[Share, ...] | None:
+    """The shares of a gang whose nodes hold whole workers of it."""
+    each = demand.whole(size)
+    whole = [(name, demand.whole(free)) for name, free in rooms]
+    return fit(demand.gpus, whole, each) if each else None
+
+
 @dataclass(frozen=True, slots=True)
 class EqualNodes:
     """A placer (policy/placement.py) for nodes of `size` GPUs each."""
@@ -80,7 +90,7 @@ class EqualNodes:
         """Where the whole gang goes; None when it does not fit."""
         if free.total() < demand.gpus:
             return None
-        shares = self.fit(demand.gpus, rooms_of(free), self.size)
+        shares = in_workers(self.fit, demand, rooms_of(free), self.size)
         return None if shares is None else placement_of(shares, free)
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline_scheduler.allocate import allocate
-from gangline_scheduler.model import Job
+from gangline_scheduler.model import Job, demand_of
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import Listed
@@ -24,6 +24,7 @@ from gangline_scheduler.policy.reference_placement import (
     EqualNodes,
     Share,
     first_fit,
+    in_workers,
     placement_of,
 )
 from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
@@ -108,7 +109,9 @@ def _fill(in_turn: Sequence[Job], state: State) -> dict[str, tuple[Share, ...]]:
     for job in in_turn:
         if left <= 0:
             break
-        shares = first_fit(job.gpus, sorted(rooms.items()), size) if job.gpus <= left else None
+        shares = None
+        if job.gpus <= left:
+            shares = in_workers(first_fit, demand_of(job.spec), sorted(rooms.items()), size)
         if shares is not None:
             places[job.job_id] = tuple(sorted(shares))
             left -= job.gpus

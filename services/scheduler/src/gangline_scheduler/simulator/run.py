@@ -60,16 +60,25 @@ def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
             path, f"no job is of a team of the cluster file: {', '.join(own)}", field="team"
         )
     for pool, jobs in parts:
-        largest = max(jobs, key=lambda job: job.gpus)
-        if largest.gpus > pool.gpus:
-            where = f"the pool of {pool.team}" if pool.team else "the cluster"
-            raise BadInputError(
-                path,
-                f"{largest.name} asks for {largest.gpus} and {where} has {pool.gpus}; "
-                "leave it out, or give a larger cluster",
-                field="gpus",
-            )
+        for each in sorted({job.gpus_per_worker for job in jobs}):
+            room = sum(len(node.gpus) // each * each for node in pool.nodes)
+            _hold_largest(path, pool, [job for job in jobs if job.gpus_per_worker == each], room)
     return found
+
+
+def _hold_largest(path: Path, pool: Pool, jobs: Sequence[TraceJob], room: int) -> None:
+    """Raise BadInputError if one of these jobs with equal workers is larger than the room."""
+    largest = max(jobs, key=lambda job: job.gpus)
+    each = largest.gpus_per_worker
+    if largest.gpus > room:
+        where = f"the pool of {pool.team}" if pool.team else "the cluster"
+        workers = f" in workers of {each}" if each > 1 else ""
+        raise BadInputError(
+            path,
+            f"{largest.name} asks for {largest.gpus}{workers} and {where} has {room}; "
+            "leave it out, or give a larger cluster",
+            field="gpus",
+        )
 
 
 def simulate(

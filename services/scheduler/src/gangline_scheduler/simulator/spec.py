@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gangline_scheduler.simulator.trace import TraceJob
-from gangline_schemas.job import JobSpec, Resources
+from gangline_schemas.job import JobSpec
+from gangline_schemas.resources import Resources
 
 _LITTLE = 0.001
 _LONGEST_H = 24.0 * 365
@@ -16,18 +17,26 @@ def specs_of(jobs: Sequence[TraceJob], *, knows_durations: bool) -> dict[str, Jo
 
     `knows_durations`: their users say truly how long they run.
     """
-    resources: dict[int, Resources] = {}
+    resources: dict[tuple[int, int], Resources] = {}
     return {
         f"t{index:07d}": _spec(job, resources, knows_durations=knows_durations)
         for index, job in enumerate(jobs)
     }
 
 
-def _spec(job: TraceJob, known: dict[int, Resources], *, knows_durations: bool) -> JobSpec:
-    need = known.get(job.gpus)
+def _spec(
+    job: TraceJob, known: dict[tuple[int, int], Resources], *, knows_durations: bool
+) -> JobSpec:
+    size = job.gpus, job.gpus_per_worker
+    need = known.get(size)
     if need is None:
-        need = Resources(gpus=job.gpus, cpus_per_gpu=_LITTLE, memory_per_gpu_gb=_LITTLE)
-        known[job.gpus] = need
+        need = Resources(
+            gpus=job.gpus,
+            gpus_per_worker=job.gpus_per_worker,
+            cpus_per_gpu=_LITTLE,
+            memory_per_gpu_gb=_LITTLE,
+        )
+        known[size] = need
     hours = job.duration_s / 3600.0
     says = knows_durations and 0 < hours <= _LONGEST_H
     return JobSpec(

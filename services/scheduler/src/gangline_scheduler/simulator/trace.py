@@ -1,4 +1,4 @@
-"""Jobs of a trace: any CSV with submit time, duration and GPUs, and maybe team and priority.
+"""Jobs of a trace: any CSV with submit time, duration and GPUs; maybe worker, team and priority.
 
 Columns are found by their usual names (`SYNONYMS`) or named by the caller. Times are seconds, or
 dates with a time; all of one file are of one kind. A file with `iterations` and `iteration_time`
@@ -28,6 +28,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     ),
     "duration": ("duration", "run_time", "runtime", "duration_s", "run_time_s", "execution_time"),
     "gpus": ("gpus", "num_gpus", "num_gpu", "gpu_num", "gpu_count", "gpu"),
+    "gpus_per_worker": ("gpus_per_worker", "gpus_per_task"),
     "team": ("team", "vc", "cluster", "user", "queue", "group"),
     "priority": ("priority",),
     "job": ("job_id", "job", "jobname", "name", "id"),
@@ -52,6 +53,7 @@ class TraceJob:
     team: str = DEFAULT_TEAM
     priority: int = 50
     model: str = ""
+    gpus_per_worker: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,9 @@ def _job(row: Row, *, by_iterations: bool) -> TraceJob | None:
         return None
     if gpus > _MOST_GPUS:
         raise row.bad("gpus", f"{gpus} is too many; accepted: up to {_MOST_GPUS}")
+    each = row.count("gpus_per_worker", default=1)
+    if each == 0 or gpus % each:
+        raise row.bad("gpus_per_worker", f"{each} does not divide gpus ({gpus}); accepted: 1, ...")
     if by_iterations:
         duration = row.number_of("iterations") * row.number_of("iteration_time") / 1000.0
     else:
@@ -153,6 +158,7 @@ def _job(row: Row, *, by_iterations: bool) -> TraceJob | None:
         team=team_name(row.text("team", DEFAULT_TEAM)),
         priority=priority,
         model=row.text("model"),
+        gpus_per_worker=each,
     )
 
 
