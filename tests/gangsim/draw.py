@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from gangsim.faults import KINDS
@@ -29,7 +30,9 @@ def draw(seed: int, kinds: Sequence[str] | None = None) -> Plan:
         NodePlan(f"n{index}", random.choice((2, 2, 3)), f"rack-{index % 2}")
         for index in range(random.choice((2, 3, 3)))
     )
-    jobs = tuple(_job(random, index) for index in range(random.randint(3, 5)))
+    drawn = [_job(random, index) for index in range(random.randint(3, 5))]
+    workers = Random(f"{seed}/workers")
+    jobs = tuple(_in_workers(workers, job) for job in drawn)
     chosen = list(kinds) if kinds else random.sample(sorted(KINDS), random.randint(2, 7))
     faults = sorted(
         (_fault(random, random.choice(chosen), nodes, jobs) for _ in range(random.randint(3, 11))),
@@ -56,6 +59,14 @@ def _job(random: Random, index: int) -> JobPlan:
         resume_from="j0" if index and random.random() < 0.15 else "",
         min_gpus=random.choice((0, 0, 1, (gpus + 1) // 2)),
     )
+
+
+def _in_workers(random: Random, job: JobPlan) -> JobPlan:
+    """The job with workers of several GPUs, in a third of those that can have them."""
+    each = random.choice((1, 1, 1, 1, 2, 3))
+    if job.gpus % each:
+        return job
+    return replace(job, gpus_per_worker=each, min_gpus=-(-job.min_gpus // each) * each)
 
 
 def _fault(  # noqa: PLR0911, PLR0912 - one case for each kind

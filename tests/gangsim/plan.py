@@ -52,6 +52,7 @@ class JobPlan:
     max_runtime_s: float = 0.0
     resume_from: str = ""
     min_gpus: int = 0
+    gpus_per_worker: int = 1
     full_every: int = 1
 
 

@@ -110,6 +110,8 @@ def spec_of(job: JobPlan) -> JobSpec:
         optional["resume_from"] = job.resume_from
     saves = {"incremental": {"full_every": job.full_every}} if job.full_every > 1 else {}
     need = {"gpus": job.gpus} | ({"min_gpus": job.min_gpus} if job.min_gpus else {})
+    if job.gpus_per_worker > 1:
+        need["gpus_per_worker"] = job.gpus_per_worker
     return JobSpec.model_validate(
         {
             **optional,

@@ -135,6 +135,9 @@ class JobsWatch:
         whole = need.min_gpus or need.gpus, len(set(places)), need.gpus
         if list(whole) != sorted(whole) or len(set(places)) != event.world_size:
             raise Violation(f"{event.job_id} got {places} for {need.gpus} GPUs")
+        nodes, each = [node_id for node_id, _ in places], need.gpus_per_worker or 1
+        if any(len({*nodes[rank : rank + each]}) > 1 for rank in range(0, len(nodes), each)):
+            raise Violation(f"{event.job_id} got {places}: a worker of {each} crosses nodes")
         for node_id, index in places:
             if index >= self.node_gpus.get(node_id, 0):
                 raise Violation(f"{event.job_id} got GPU {index} of {node_id}: there is none")

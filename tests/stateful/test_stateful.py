@@ -275,11 +275,14 @@ def row(gpus: int, model: str, place: int) -> NodeRow:
 def shape(a: int, b: int) -> JobRow:
     """A job of these numbers, small ones more often."""
     gpus = (1, 1, 1, 2, 2, 3, 4, 6, 8, 12)[a % 10]
-    least = 1 + gpus // 3 if a % 4 == 3 else None
-    counts = None if least is None else {least, *range(least, gpus, 1 + b % 4), gpus}
+    each = (1, 2, 1, 3, 1)[(a + b) % 5]
+    each = each if gpus % each == 0 else 1
+    least = each * (1 + gpus // each // 3) if a % 4 == 3 else None
+    counts = None if least is None else {least, *range(least, gpus, each * (1 + b % 4)), gpus}
     hours = (None, 0.2, 1, 1, 5, 30)[b % 6]
     return JobRow(
         gpus=gpus,
+        gpus_per_worker=each if each > 1 else None,
         min_gpus=least,
         gpu_counts=sorted(counts) if counts and b % 3 else None,
         team=TEAMS[1 + b % 3],

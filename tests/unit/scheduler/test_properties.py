@@ -174,9 +174,10 @@ class Story:
         if b == 6 and self.jobs > 1:
             fields["resume_from"] = "j1"
         gpus = 1 + (a + b) % (NODES * GPUS)
-        need: dict[str, object] = {"gpus": gpus}
+        each = 2 if gpus % 2 == 0 and b % 3 else 1
+        need: dict[str, object] = {"gpus": gpus, "gpus_per_worker": each}
         if b % 2:
-            need["min_gpus"] = least = 1 + a % gpus
+            need["min_gpus"] = least = each * (1 + a % (gpus // each))
             need["gpu_counts"] = sorted({least, gpus}) if b % 4 == 1 else None
         team = "cv" if a % 2 else "nlp"
         spec_data = {"name": "j", "team": team, "run": "x", "priority": a * 10} | fields

@@ -80,9 +80,11 @@ def waiting(cluster: Cluster, draw: Random) -> tuple[Scene, Demand, str]:
     """A job that waits, and what it asks for."""
     gpus = draw.choice((1, 2, 3, 4, 4, 5, 6, 8))
     per_gpu = draw.choice((1, 1, 3))
-    cluster.submit("w", gpus, priority=90, resources={"cpus_per_gpu": per_gpu})
+    each = draw.choice([each for each in (1, 1, 2, 3, 4) if gpus % each == 0])
+    need = {"cpus_per_gpu": per_gpu, "gpus_per_worker": each}
+    cluster.submit("w", gpus, priority=90, resources=need)
     scene = Scene(cluster.state, cluster.now, Policy())
-    return scene, Demand(gpus=gpus, cpus_per_gpu=per_gpu), "w"
+    return scene, Demand(gpus=gpus, cpus_per_gpu=per_gpu, gpus_per_worker=each), "w"
 
 
 def domains(snapshot: Snapshot) -> Iterator[list[frozenset[str]]]:

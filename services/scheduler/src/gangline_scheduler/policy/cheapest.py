@@ -3,13 +3,14 @@
 What a set costs: the sum of its gangs' costs, and the waiting gang's GPUs times the longest of
 their delays, as it starts when the last one has left. The search is exact while it is small:
 - Branch and bound over the domain's gangs, those that cost least for what they give first. The
-  bound: what the rest of a demand costs if gangs could be stopped in part.
+  bound: what the rest of a demand costs if gangs could be stopped in part, and each completed the
+  worker that the free GPUs of its nodes are too few for (`Ground.spare`).
 - With more than `EXACT` gangs in the domain, or when the `Budget` of the level is spent, the
   result is the better one of two bounded ones. Node by node: whole nodes, the cheapest for each GPU
   first, taken if it costs at most `GAP` times the bound. Gang by gang: in order of what a GPU
   costs, and each gang that completes the set is tried and left out (Csirik et al., "Heuristics for
-  the 0-1 min-knapsack problem", 1991): where only GPUs are missing and no guarantee stands in the
-  way, it costs at most twice the cheapest. So the stated gap is `GAP`, 2.
+  the 0-1 min-knapsack problem", 1991): where only GPUs are missing, a worker has one, and no
+  guarantee stands in the way, it costs at most twice the cheapest. So the stated gap is `GAP`, 2.
 
 Ties go to the gangs of the worst rank, then to those that started last, then by where they lie;
 costs that differ by less than `TIE` GPU-seconds are equal. Nothing depends on the names of jobs.
@@ -62,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What stopping a gang gives in one domain: by number of its nodes, and in all."""
+    """What stopping a gang gives in one domain: by number of its nodes, and in all at the most."""
 
     victim: Victim
     price: float
@@ -88,11 +89,18 @@ class Ground:
         self._rooms = [self._count(at) for at in range(len(nodes))]
         self.room = sum(self._rooms)
 
+    def spare(self, at: int) -> int:
+        """Free GPUs of a node that are too few for one more worker; they count on one node alone.
+
+        Of several nodes they are of use only where a gang is stopped, so its piece counts them.
+        """
+        return self._gpus[at] % self._demand.gpus_per_worker if len(self.nodes) > 1 else 0
+
     @property
     def amounts(self) -> tuple[float, float, float]:
-        """Free GPUs, CPUs and GB in all."""
+        """Free GPUs but the `spare` ones, CPUs and GB in all."""
         return (
-            float(sum(self._gpus)),
+            float(sum(gpus - self.spare(at) for at, gpus in enumerate(self._gpus))),
             sum(max(0.0, node.cpus) for node in self.nodes),
             sum(max(0.0, node.memory_gb) for node in self.nodes),
         )

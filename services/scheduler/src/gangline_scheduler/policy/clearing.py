@@ -199,12 +199,14 @@ class _Clearings:
             for victim in self._victims:
                 if self._wanted.above in victim.line:
                     victims.setdefault(victim.job.job_id, victim)
-        pieces = [self._piece(victim, parts.get(name, ())) for name, victim in victims.items()]
+        pieces = [
+            self._piece(ground, victim, parts.get(name, ())) for name, victim in victims.items()
+        ]
         return Search(self._wanted, ground, pieces, budget).run()
 
-    def _piece(self, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
+    def _piece(self, ground: Ground, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
         amounts = (
-            float(sum(len(hold.gpus) for _, hold in parts)),
+            float(sum(len(hold.gpus) + ground.spare(at) for at, hold in parts)),
             sum(hold.cpus for _, hold in parts),
             sum(hold.memory_gb for _, hold in parts),
             victim.gpus if self._wanted.short and self._wanted.above in victim.line else 0,
