@@ -8,6 +8,7 @@ import typing
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -55,7 +56,7 @@ def test_defaults_are_those_of_the_model(name: str) -> None:
     if field.is_required():
         assert written == "required"
     else:
-        value = field.get_default(call_default_factory=True)
+        value = field.get_default(call_default_factory=True, validated_data={})
         words = {"any": (), "[]": (), "{}": {}, "-": None, "false": False}
         if name == "restart.on":
             assert (written, len(value)) == ("all four", 4)
@@ -63,3 +64,10 @@ def test_defaults_are_those_of_the_model(name: str) -> None:
             assert value == words[written]
         else:
             assert str(value).removesuffix(".0") == written
+
+
+@pytest.mark.parametrize(
+    "text", re.findall(r"^```yaml\n(.*?)^```", REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
+)
+def test_examples_are_job_files(text: str) -> None:
+    JobSpec.model_validate(yaml.safe_load(text))

@@ -125,6 +125,17 @@ def test_explain_of_an_ended_job_says_when_and_how_it_ended(
     assert gangline("explain", JOB).out.splitlines()[0] == f"{JOB} is running"
 
 
+def test_sizes_of_a_job_with_workers_are_asked_as_well(
+    gangline: Runner, stub: Stub, file: Path
+) -> None:
+    text = file.read_text().replace("{gpus: 2}", "{workers: 2, gpus_per_worker: 2}")
+    file.write_text(text)
+    stub.on("POST", WHAT_IF, NOW_PLAN, NOW_PLAN)
+    assert gangline("what-if", str(file), "--gpus", "2", "--gpus", "8").code == 0
+    asked = [body["resources"] for body in stub.bodies("POST", WHAT_IF)]
+    assert [(one["gpus"], one["gpus_per_worker"]) for one in asked] == [(2, 2), (8, 2)]
+
+
 def test_what_if_asks_for_each_size_and_changes_nothing(
     gangline: Runner, stub: Stub, file: Path
 ) -> None:

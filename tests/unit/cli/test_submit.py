@@ -52,6 +52,14 @@ def test_the_plan_comes_first_and_the_id_alone_on_stdout(
     assert spec["team"] == "nlp"
 
 
+def test_the_plan_of_a_gang_names_its_workers(gangline: Runner, stub: Stub, file: Path) -> None:
+    settings = "resources={workers: 2, gpus_per_worker: 3}"
+    shown = gangline("submit", str(file), "--set", settings)
+    assert "2 workers of 3 GPUs, all at once" in shown.err
+    (spec,) = sent(stub)
+    assert spec["resources"].items() >= {"workers": 2, "gpus_per_worker": 3, "gpus": 6}.items()
+
+
 def test_a_dry_run_starts_and_uploads_nothing(gangline: Runner, stub: Stub, file: Path) -> None:
     file.write_text(file.read_text() + "workdir: .\n")
     shown = gangline("submit", str(file), "--dry-run")

@@ -176,7 +176,10 @@ def what_if(
     overrides = overrides_of(settings, team)
     now = datetime.now(UTC)
     found, texts = [], []
-    for sized in [{"resources.gpus": size} for size in gpus or ()] or [{}]:
+    sizes: list[dict[str, object]] = [
+        {"resources.gpus": size, "resources.workers": None} for size in gpus or ()
+    ]
+    for sized in sizes or [{}]:
         job_file = read_job_file(file, overrides | sized)
         answer = session.client.what_if(job_file)
         found.append(answer)

@@ -22,6 +22,7 @@ from gangline.session import Session
 from gangline_schemas.api.cluster import Node, Team
 from gangline_schemas.api.jobs import DryRun, Job
 from gangline_schemas.api.questions import WhatIf
+from gangline_schemas.job import JobSpec
 
 _READY = "ready"
 
@@ -146,7 +147,7 @@ def plan_text(
     rows = [
         ("job", f"{spec.name}, priority {spec.priority}, {spec.strategy}"),
         ("runs", render.shorten(render.plain(what), 64)),
-        ("gang", f"{render.count(plan.gpus, 'GPU')}{_types(spec.resources.gpu_type)}, all at once"),
+        ("gang", f"{_gang(spec)}{_types(spec.resources.gpu_type)}, all at once"),
     ]
     if file.bundle is not None:
         files = render.count(file.bundle.files, "file")
@@ -163,6 +164,14 @@ def plan_text(
     lines = [render.labelled(name, text, 11) for name, text in rows]
     lines += [render.labelled("note", note, 11) for note in plan.notes]
     return "\n".join(lines)
+
+
+def _gang(spec: JobSpec) -> str:
+    """The GPUs of its gang, in workers if these have several."""
+    gpus, each = spec.resources.gpus, spec.gpus_per_worker
+    if each == 1:
+        return render.count(gpus, "GPU")
+    return f"{render.count(gpus // each, 'worker')} of {each} GPUs"
 
 
 def _types(accepted: tuple[str, ...]) -> str:
