@@ -34,7 +34,7 @@ MOST_AFTER = 4
 _ONE_SIZE: dict[str, Any] = {
     "name": "x",
     "run": "python train.py",
-    "resources": {"gpus": 2},
+    "resources": {"workers": 1, "gpus_per_worker": 2},
     "parallel": {"replicas": 1, "shard": 1, "tensor": 2},
     "training": {"on_nan": {"skip": 1}, "on_spike": {"then": "restart"}, "leave_out": {}},
     "checkpoint": {"incremental": {"full_every": 3}, "promote": "final"},
