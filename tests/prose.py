@@ -1,29 +1,40 @@
-"""Checks that the documentation keeps to plain words; `make lint` runs it over all pages.
+"""Checks that documentation and code keep to plain words; `make lint` runs it.
 
-python tests/prose.py [PAGE...]
+python tests/prose.py [FILE...]
 
-It prints one line for each finding, `PAGE:LINE: problem; what to do`, and exits with 1 then:
+It reads all pages and the modules of `FOLDERS`. It prints one line for each finding,
+`FILE:LINE: problem; what to do`, and exits with 1 then:
 - a sentence with more than `MOST_WORDS` words, or a table cell with more than `MOST_CELL_WORDS`;
 - a sentence that begins with What, Who or Whoever and does not ask;
 - a line of prose with more than `MOST_COLUMNS` columns;
 - a word of `RETIRED`.
 
-Code blocks and comments are not prose. The words of a code span count towards the length of its
-sentence and are never retired, so a name from the code is written as a code span.
+Of a module it reads the docstrings, the comments and, for retired words and the beginnings of
+sentences, each other string that has a space. The linter checks the columns of a module.
+
+Code blocks and comments of a page are not prose. The words of a code span count towards the
+length of its sentence and are never retired, so a name from the code is written as a code span.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import textwrap
+import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MOST_WORDS = 35
 MOST_CELL_WORDS = 25
 MOST_COLUMNS = 100
+
+FOLDERS = ("libs/storage/src", "services/quota/src", "services/tracker/src")
+"""Folders whose modules keep to plain words."""
 
 RETIRED = {
     r"anew": "say 'again' or 'from scratch'",
@@ -78,17 +89,68 @@ def pages() -> list[Path]:
     return sorted(found)
 
 
+def modules() -> list[Path]:
+    """The modules of `FOLDERS`."""
+    return sorted(module for folder in FOLDERS for module in (ROOT / folder).rglob("*.py"))
+
+
+def module_findings(source: str) -> list[Finding]:
+    """All that a module must change, in order; `line` may be the first of a joined string."""
+    found = list[Finding]()
+    prose, messages = _docstrings(source)
+    for first, text in [*prose, *_comments(source)]:
+        found += [_moved(finding, first) for finding in _prose(text)]
+    for first, text in messages:
+        for block in blocks(text):
+            plain = _without_code(block.text)
+            found += [_moved(f, first) for f in [*_retired(block, plain), *_begins(block, plain)]]
+    return sorted(found, key=lambda finding: finding.line)
+
+
 def findings(text: str) -> list[Finding]:
     """All that a page must change, in order."""
-    found = [*_long_lines(text)]
+    return sorted([*_long_lines(text), *_prose(text)], key=lambda finding: finding.line)
+
+
+def _prose(text: str) -> Iterator[Finding]:
     for block in blocks(text):
         plain = _without_code(block.text)
-        found += _retired(block, plain)
+        yield from _retired(block, plain)
         if block.kind == "cell":
-            found += _long_cells(block, plain)
+            yield from _long_cells(block, plain)
         elif block.kind == "prose":
-            found += _sentences(block, plain)
-    return sorted(found, key=lambda finding: finding.line)
+            yield from _sentences(block, plain)
+
+
+def _moved(finding: Finding, first: int) -> Finding:
+    """The finding in a file where its text begins on line `first`."""
+    return replace(finding, line=finding.line + first - 1)
+
+
+def _docstrings(source: str) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Strings of a module with their lines: those that stand alone, and others with a space."""
+    alone, others = dict[int, tuple[int, str]](), list[tuple[int, str]]()
+    for node in ast.walk(ast.parse(source)):  # parents come before their children
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text)) as constant):
+                first, _, rest = text.partition("\n")
+                text = f"{first.strip()}\n{textwrap.dedent(rest)}"
+                alone[id(constant)] = (constant.lineno, text)
+            case ast.Constant(value=str(text)) if id(node) not in alone and " " in text:
+                others.append((node.lineno, text))
+    return list(alone.values()), others
+
+
+def _comments(source: str) -> list[tuple[int, str]]:
+    """Comments with their first lines; those on lines that follow each other are one text."""
+    found = list[tuple[int, str]]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            line, text = token.start[0], token.string.lstrip("# ")
+            if found and found[-1][0] + found[-1][1].count("\n") + 1 == line:
+                line, text = found[-1][0], f"{found.pop()[1]}\n{text}"
+            found.append((line, text))
+    return found
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -147,16 +209,26 @@ def _long_lines(text: str) -> Iterator[Finding]:
 
 
 def _sentences(block: Block, plain: str) -> Iterator[Finding]:
-    start = 0
-    for end in [*(gap.end() for gap in _BETWEEN.finditer(plain)), len(plain)]:
-        sentence = _ITEM.sub("", plain[start:end], count=1)
-        line = block.line + plain.count("\n", 0, start)
+    for line, sentence in _split(block, plain):
         words = len(_WORD.findall(sentence))
         if words > MOST_WORDS:
             yield Finding(line, f"a sentence of {words} words", "make it two")
+    yield from _begins(block, plain)
+
+
+def _begins(block: Block, plain: str) -> Iterator[Finding]:
+    for line, sentence in _split(block, plain):
         if _SUBJECT.match(sentence) and not sentence.rstrip(" *_)").endswith("?"):
             first = _WORD.findall(sentence)[0]
             yield Finding(line, f"a sentence begins with {first!r}", "name the actor")
+
+
+def _split(block: Block, plain: str) -> Iterator[tuple[int, str]]:
+    """The sentences of a block, each with its line."""
+    start = 0
+    for end in [*(gap.end() for gap in _BETWEEN.finditer(plain)), len(plain)]:
+        line = block.line + plain.count("\n", 0, start)
+        yield line, _ITEM.sub("", plain[start:end], count=1)
         start = end
 
 
@@ -176,9 +248,10 @@ def _retired(block: Block, plain: str) -> Iterator[Finding]:
 def main(names: list[str]) -> int:
     """See the module."""
     count = 0
-    for page in [Path(name).resolve() for name in names] or pages():
-        name = page.relative_to(ROOT).as_posix()
-        for finding in findings(page.read_text(encoding="utf-8")):
+    for file in [Path(name).resolve() for name in names] or [*pages(), *modules()]:
+        name = file.relative_to(ROOT).as_posix()
+        read = module_findings if file.suffix == ".py" else findings
+        for finding in read(file.read_text(encoding="utf-8")):
             print(f"{name}:{finding}")
             count += 1
     return int(count > 0)

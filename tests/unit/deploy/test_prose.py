@@ -1,4 +1,4 @@
-"""The pages keep to plain words, and the check (tests/prose.py) finds what does not."""
+"""Pages and modules keep to plain words, and the check (tests/prose.py) finds the others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ def found(text: str) -> list[str]:
 @pytest.mark.parametrize("page", prose.pages(), ids=lambda page: str(page.relative_to(prose.ROOT)))
 def test_a_page_keeps_to_plain_words(page: Path) -> None:
     assert found(page.read_text(encoding="utf-8")) == []
+
+
+def test_modules_keep_to_plain_words() -> None:
+    wrong = [
+        f"{module.relative_to(prose.ROOT)}:{finding}"
+        for module in prose.modules()
+        for finding in prose.module_findings(module.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
+
+
+def test_each_folder_of_modules_exists() -> None:
+    assert [folder for folder in prose.FOLDERS if not (prose.ROOT / folder).is_dir()] == []
 
 
 @pytest.mark.parametrize(
@@ -79,3 +92,45 @@ def test_the_command_names_the_page_and_fails(
     assert capsys.readouterr().out == "docs/page.md:1: 'mended' is retired; say 'fix'\n"
     (tmp_path / "other.md").write_text("All is well.\n")
     assert prose.main([str(tmp_path / "other.md")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "finding"),
+    [
+        ('"""It shall."""', "1: 'shall' is retired; say 'must' or 'will'"),
+        ('"""Works.\n\nIt shall.\n"""', "3: 'shall' is retired; say 'must' or 'will'"),
+        (
+            'class A:\n    """Works.\n\n    What runs is seen.\n    """',
+            "4: a sentence begins with 'What'; name the actor",
+        ),
+        (f'def f():\n    """{LONG}"""', "2: a sentence of 36 words; make it two"),
+        (
+            'A = 1\n"""The last one told."""',
+            "2: 'told' is retired; say 'reported', 'logged' or 'sent'",
+        ),
+        ("# The rank goes\n# on.", "1: 'goes on' is retired; say 'continue' or 'resume'"),
+        ("a = 1\nb = 2  # It shall.", "2: 'shall' is retired; say 'must' or 'will'"),
+        ("raise A('it shall')", "1: 'shall' is retired; say 'must' or 'will'"),
+        ("log(f'{x} was told')", "1: 'told' is retired; say 'reported', 'logged' or 'sent'"),
+        ("A(text='Who has it.')", "1: a sentence begins with 'Who'; name the actor"),
+    ],
+)
+def test_a_finding_in_a_module_names_its_line(source: str, finding: str) -> None:
+    assert [str(found) for found in prose.module_findings(source)] == [finding]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f'"""{MOST}"""',
+        f'"""Works.\n\n    {LONG}\n\nIt ends.\n"""',
+        f"# {MOST}\n\n# {MOST}",
+        f"# {MOST}\na = 1\n# {MOST}",
+        f"words('{LONG}')",
+        "words('told', 'door')",
+        "told = 'a'",
+        '"""It reads `told`."""',
+    ],
+)
+def test_what_is_no_prose_of_a_module_is_left_alone(source: str) -> None:
+    assert prose.module_findings(source) == []

@@ -1,6 +1,6 @@
 """xxh3-128, the checksum of shards and manifests, as 32 hex digits (seed 0).
 
-It finds damage, not malice: whoever can write to the store can also forge a match.
+It finds damage, not malice: a writer of the store can forge a match.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""What a store can answer instead of a result.
+"""Errors of an object store.
 
-Callers tell three cases apart: the request is wrong (`InvalidKey`), the answer is no
-(`NotFound`, `AlreadyExists`), the store is away or full (`StoreUnavailable`, `StoreFull`).
+Callers tell three cases apart: the request is wrong (`InvalidKey`), the answer is no (`NotFound`,
+`AlreadyExists`), the store is away or full (`StoreUnavailable`, `StoreFull`).
 """
 
 

@@ -1,10 +1,10 @@
-"""Which keys name an object: the subset that a POSIX directory and S3 both hold unchanged.
+"""The rules for keys of objects: the subset that a POSIX directory and S3 both store unchanged.
 
-A key is `part/part/part`, in UTF-8. Refused are empty parts, `.` and `..`, a leading or
-trailing `/`, backslashes, control characters (XML 1.0 has no place for them, so an S3
-listing with one fails) and lone surrogates. A part must leave room for the suffix of a
-temporary file name within a file system's 255 bytes. The checks of what else a caller may
-ask of every store, listings and ranges, are here too.
+A key is `part/part/part`, in UTF-8. These are rejected: empty parts, `.` and `..`, a leading or
+trailing `/`, backslashes, lone surrogates, and control characters. XML 1.0 cannot write a control
+character, so an S3 listing with one fails. A part must leave room for the suffix of a temporary
+file name within a file system's 255 bytes. The checks of listings and ranges, which every store
+shares, are here too.
 """
 
 import re

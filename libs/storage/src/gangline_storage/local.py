@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class LocalStore:
-    """Objects as files of mode 0600 under `root`, which is made if it is not there.
+    """Objects as files of mode 0600 under `root`, which is created if it does not exist.
 
-    A put writes a temporary file beside the object, syncs it, then gives it its name:
-    by `rename`, or for put-if-absent by `link`, which the file system lets one writer win.
-    Symbolic links below the root are not followed; for readers they are not there.
+    A put writes a temporary file beside the object, syncs it and then gives it its name. It uses
+    `rename`, or `link` for put-if-absent, which the file system lets only one writer win. Symbolic
+    links below the root are not followed; for readers they do not exist.
     """
 
     def __init__(self, root: Path) -> None:
@@ -155,7 +155,7 @@ class LocalStore:
         with os_errors(f"get {key}"):
             try:
                 with self._tree.directory(folders) as dir_fd:
-                    # O_NONBLOCK: opening a FIFO that somebody put there must not wait for a writer.
+                    # O_NONBLOCK: opening a FIFO that a user put there must not wait for a writer.
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
                     fd = os.open(name, flags, dir_fd=dir_fd)
             except OSError as error:

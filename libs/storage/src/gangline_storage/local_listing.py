@@ -32,7 +32,7 @@ def _walk(
     for name, size_bytes in _entries(tree, folders):
         path = base + name
         if name.endswith("/"):
-            # What lies below is of use if it may match the prefix and may come after `after`.
+            # Entries below are needed if they may match the prefix and may come after `after`.
             wanted = path.startswith(prefix) or prefix.startswith(path)
             passed = (
                 after is not None

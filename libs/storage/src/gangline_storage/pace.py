@@ -1,4 +1,4 @@
-"""A bound on how fast bytes pass: who spends them waits so that no more pass in a second."""
+"""A limit on bytes per second: a caller that reaches it waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pace:
         self._free_at = clock()
 
     def begin(self) -> None:
-        """What was not spent before is not made up for."""
+        """Start now: the unused allowance of earlier seconds does not count."""
         with self._lock:
             self._free_at = max(self._free_at, self._clock())
 
@@ -46,7 +46,7 @@ class Pace:
 
 
 def paced(file: io.BufferedReader, pace: Pace) -> io.BufferedReader:
-    """What is in a file, read no faster than a pace allows from now on."""
+    """Reads a file no faster than a pace allows."""
     pace.begin()
     return io.BufferedReader(_Paced(file, pace), _PIECE_BYTES)
 
@@ -60,7 +60,7 @@ class _Paced(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Buffer, /) -> int:
-        """A piece at a time, so that those who share the pace take turns."""
+        """One piece at a time, so that the users of one pace take turns."""
         read = self._file.readinto(memoryview(buffer)[:_PIECE_BYTES])
         self._pace.spend(read)
         return read

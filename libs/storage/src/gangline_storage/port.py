@@ -1,14 +1,14 @@
-"""The object store that services and workers see: a flat map from keys to immutable-looking bytes.
+"""The object store of services and workers: a flat map from keys to bytes that never change.
 
-What every implementation promises (the contract suite runs over all of them):
+Every implementation promises this, and one contract suite tests all of them:
 
-- An object is there whole or not at all. A writer that dies half-way leaves no object.
+- An object exists whole or not at all. A writer that dies half-way leaves no object.
 - When a put returns, the object is durable and every reader sees it.
 - `if_absent=True` decides one winner among any number of concurrent writers.
 - Keys are compared by their bytes, listed in that order, and checked by `keys.check_key`.
 - A key is never the folder of another key ('a' and 'a/b' cannot both be objects).
-- A store that is away is waited for, with a bounded number of logged retries; then
-  `StoreUnavailable` is raised. All methods may be called from many threads.
+- If the store is away, a call retries a bounded number of times and logs each retry. Then it raises
+  `StoreUnavailable`. All methods may be called from many threads.
 """
 
 from collections.abc import Iterator
@@ -56,8 +56,8 @@ class ObjectStore(Protocol):
     ) -> ObjectInfo:
         """Store the file at `path`, streamed (in parts, where the store has them).
 
-        `link=True` says that nobody will ever write to the file again, so a store on the
-        same file system may hard-link it instead of copying. `pace` bounds how fast it is read.
+        `link=True` promises that the file will never be written again. A store on the same file
+        system may then hard-link it instead of copying. `pace` limits how fast it is read.
         """
         ...
 
@@ -93,7 +93,7 @@ class ObjectStore(Protocol):
     ) -> Iterator[ObjectInfo]:
         """Yield objects whose key begins with `prefix` and is greater than `after`, in key order.
 
-        `limit` bounds how many; page by giving the last key seen as `after`.
+        `limit` bounds their number; for the next page, pass the last key seen as `after`.
         """
         ...
 

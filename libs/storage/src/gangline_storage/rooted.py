@@ -22,7 +22,8 @@ class RootedTree:
     def directory(self, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
         """The directory's descriptor, for the length of the block.
 
-        Raises FileNotFoundError or NotADirectoryError. What `create` makes is synced.
+        `create` makes missing directories and syncs them. Raises FileNotFoundError or
+        NotADirectoryError.
         """
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -78,7 +78,7 @@ class S3Store:
         return f"S3Store(bucket={self.bucket!r}, prefix={self.prefix!r}, endpoint={self.endpoint})"
 
     def ensure_bucket(self) -> None:
-        """Make the bucket if there is none. Raises StoreError if it belongs to somebody else."""
+        """Make the bucket if there is none. Raises StoreError if another account owns it."""
 
         def once() -> None:
             try:
@@ -207,7 +207,7 @@ class S3Store:
         return len(keys)
 
     def remove_partial(self, *, older_than_s: float) -> int:
-        """See ObjectStore.remove_partial: multipart uploads that nobody completed."""
+        """See ObjectStore.remove_partial: multipart uploads that were never completed."""
         what = f"list uploads in {self.bucket}"
         before = time.time() - older_than_s
 

@@ -1,7 +1,7 @@
 """Puts to S3: one request for what fits in a part, a multipart upload for the rest.
 
-Every put carries an id in the object's metadata. When an answer is lost and the retry is
-told "already there", the id tells whether that object is our own first try.
+Every put carries an id in the object's metadata. If an answer is lost and the retry gets "already
+there", the id shows whether our own first try wrote that object.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ class S3Put:
             except PreconditionFailedError:
                 return self._own_or_already_exists(attempt).etag
             except (NoSuchUploadError, NotFound):
-                # An earlier try did complete it and only its answer was lost, or a conflict
-                # ended the upload; the object's id tells which.
+                # An earlier try completed it and only its answer was lost, or a conflict ended the
+                # upload; the object's id shows which.
                 return self._own_or_ended(attempt).etag
             return etag_of(answer)
 

@@ -21,7 +21,7 @@ from gangline_service.settings import EXIT_USAGE, ServiceSettings
 
 
 def main() -> None:
-    """Read the settings and the file of teams, then decide until told to stop."""
+    """Read the settings and the file of teams, then decide until a signal stops the process."""
     settings = QuotaSettings.load()
     teams: tuple[TeamConfig, ...] = ()
     if settings.teams_file is not None:

@@ -1,11 +1,11 @@
 """Admission: why a job can never run, and what it must wait for. One sentence each, with numbers.
 
-A job must fit at every level of its team's line (the team and those above it), and the tightest
-level is the one that is named. An elastic job needs its `min_gpus`. A job of the platform's trainer
-must be able to share out its batch at every size. What `must_wait` says goes with the admission;
-the scheduler says later, and better, what the job waits for at the time.
+A job must fit at every level of its team's line (the team and the teams above it). The sentence
+names the tightest level. An elastic job needs its `min_gpus`. A job of the platform's trainer must
+be able to share out its batch at every size. The sentence of `must_wait` is written to the log with
+the admission. The scheduler later gives the current reason for waiting, which is more exact.
 
-Cost: the depth of the tree; for `must_wait` the teams that hold GPUs.
+Cost: the depth of the tree; for `must_wait` the teams with allocated GPUs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gangline_schemas.unsupported import cannot_do
 def never_runs(
     state: State, job_id: str, spec: JobSpec, rule: ApprovalRule = ApprovalRule.OFF
 ) -> str | None:
-    """Why the job can never run; None when it can. `rule` says whose data must be approved."""
+    """Why the job can never run; None if it can. `rule` selects the data that needs approval."""
     if spec.team not in state.teams:
         names = ", ".join(sorted(state.teams)) or "none"
         return f"team '{spec.team}' is not known; known: {names}"
@@ -47,7 +47,7 @@ def never_runs(
 
 
 def must_wait(state: State, spec: JobSpec) -> str | None:
-    """Why an admitted job will not start at once, as far as quota can tell; None: nothing known."""
+    """Why an admitted job will not start at once, as far as quota knows; None: no known reason."""
     levels = line(state.teams, spec.team)
     for config in levels:
         budget = state.budgets.get(config.team)

@@ -58,9 +58,9 @@ def wait_for_teams(
 ) -> bool:
     """Read the own log until each team of the file is configured; False when stopped before.
 
-    Until then a job of such a team would be rejected for ever, so nobody should be told that the
-    platform is up. `refused` hears why the file was refused, which another team's change may mend.
-    Raises BusError.
+    Until then a job of such a team would be rejected for good, so the platform must not report
+    itself up. `refused` is called with the reason why the file was refused. A change of another
+    team may remove that reason. Raises BusError.
     """
     request_id = _request_id(teams)
     missing = set(teams)

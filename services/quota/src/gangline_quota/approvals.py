@@ -1,4 +1,4 @@
-"""What data may be used for: approvals are given and withdrawn, each once."""
+"""Approvals of uses of data: each is given once and withdrawn once."""
 
 from __future__ import annotations
 

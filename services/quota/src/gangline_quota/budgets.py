@@ -1,8 +1,9 @@
-"""Monthly budgets: when a team has spent its GPU-hours of a UTC month, and when it may go on.
+"""Monthly budgets: a team that spent its GPU-hours of a UTC month starts no new gangs.
 
-Decided at ticks. What was charged in the month counts, and what the gangs that run now used of it
-so far: a long gang spends its budget while it runs. Each flip is told once. Gangs that run are not
-stopped by it; the scheduler starts no new ones below a team that is out of budget.
+The decisions are made at ticks. The spent time is the time charged in the month plus the use so far
+of the gangs that run now, so a long gang spends its budget while it runs. Each change is written
+once. Running gangs are not stopped; the scheduler starts no new ones below a team that is out of
+budget.
 
 Cost of a tick: nothing without budgets, else the teams times their depth, and the live gangs.
 """
@@ -19,7 +20,7 @@ from gangline_schemas.teams import rolled_up
 
 
 def flips(state: State, now: datetime) -> list[Decision]:
-    """One event per team whose budget ran out, or opened again, since the last one."""
+    """One event for each team whose budget ran out, or opened again, since its last event."""
     watched = [
         name
         for name, config in state.teams.items()

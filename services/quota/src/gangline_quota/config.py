@@ -10,7 +10,7 @@ from gangline_service.settings import DecidingSettings
 
 
 class QuotaSettings(DecidingSettings):
-    """What the quota service can be told."""
+    """The settings of the quota service."""
 
     section: ClassVar[str] = "quota"
 

@@ -1,8 +1,8 @@
 """Teams are configured one at a time or many at once, and only if their tree stays sound.
 
-A request that would break the tree is refused as a whole with every problem that it would add, so
-a tree that an earlier version let through can still be repaired step by step. What the file of
-teams says counts only where it says something else than at its last reading.
+A request that would break the tree is refused as a whole, with every problem that it would add. So
+a tree that an earlier version accepted can still be repaired step by step. An entry of the file of
+teams counts only where it differs from the last reading of the file.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Quota's decisions: who may run what, and what it used.
+"""Quota's decisions: which jobs may run, and how much they used.
 
-1. requests: a job is admitted or rejected in one sentence with numbers (admission.py); what is
-   asked of a job is forwarded in order after its admission, or refused with the reason.
+1. requests: a job is admitted or rejected in one sentence with numbers (admission.py). Requests for
+   a job are forwarded in order after its admission, or refused with the reason.
 2. admin: teams are configured if the tree stays sound (configure.py); uses of data are approved
    (approvals.py); drains are forwarded.
-3. checkpoints: a run that is to validate a checkpoint is admitted like a submitted one; the id of
-   a job of which a checkpoint is committed is never given to another one.
+3. checkpoints: a run that validates a checkpoint is admitted like a submitted one. The id of a job
+   with a committed checkpoint is never given to another job.
 4. scheduling: an allocated gang starts a meter, its release charges it (ledger.py); an ended job is
    closed.
-5. ticks: a budget that is spent, or open again, is told once (budgets.py).
+5. ticks: one event when a budget is spent, and one when it is open again (budgets.py).
 
-Cost per input: constant whatever the number of jobs; of a submission the teams that hold GPUs; of
-a tick with budgets the teams and the live gangs.
+Cost per input: constant whatever the number of jobs. A submission costs the teams with allocated
+GPUs. A tick with budgets costs the teams and the live gangs.
 """
 
 from __future__ import annotations

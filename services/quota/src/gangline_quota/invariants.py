@@ -1,4 +1,4 @@
-"""What must hold after each cycle. A sentence for each thing that does not."""
+"""Invariants that hold after each cycle; one sentence for each violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What quota knows: the fold of gangline.quota and of nothing else.
+"""Quota's state: the fold of gangline.quota and of nothing else.
 
 Everything here is a dict of frozen values. A job that ended leaves its id, digest and GPU time
 behind for `IDS_REMEMBERED`; of rejected jobs the newest `REJECTED_KEPT` are remembered. If a job
@@ -79,7 +79,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the last `team.budget.changed` of a team said."""
+    """The last `team.budget.changed` of a team."""
 
     month: str
     exhausted: bool
@@ -90,12 +90,14 @@ class Budget:
 class State:
     """Quota's state. `ended`, `rejected` and `requests` are memories in order of insertion.
 
-    `from_file` is what the file of teams said last of each team: the same file read again after a
-    restart changes nothing, so a later change by request stays. `held` are the GPUs under meters
-    by team, `spent_us` the charged GPU time by team and UTC month, each without the teams below.
-    `totals_us` has what was "charged" in all, and of that to jobs that are "forgotten" since.
-    `approvals` are the uses of data that hold, with who gave each. `unfinished` is the number of
-    `active` jobs by team. `taken` are the ids of forgotten jobs of which checkpoints are kept.
+    - `from_file`: each team's last entry in the file of teams. If a restart reads the same file
+      again, a later change by request stays.
+    - `held`: GPUs under meters by team. `spent_us`: charged GPU time by team and UTC month. Both
+      leave out the teams below.
+    - `totals_us`: all GPU time "charged", and the part of it whose jobs are "forgotten" since.
+    - `approvals`: the valid uses of data, each with the name of its approver.
+    - `unfinished`: the number of `active` jobs by team.
+    - `taken`: ids of forgotten jobs that have checkpoints.
     """
 
     teams: dict[str, TeamConfig] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The address of a loopback server in a file, for who starts the process."""
+"""The address of a loopback server, in a file for the process that started it."""
 
 from __future__ import annotations
 

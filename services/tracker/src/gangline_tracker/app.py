@@ -1,10 +1,10 @@
 """The tracker's process: one ingest thread per table, and the endpoint of the embedded engine.
 
-1. Wait for the bus and its topics; open the database and create what is missing.
+1. Wait for the bus and its topics; open the database and create missing tables.
 2. Serve outside queries (embedded engine only).
-3. Ingest until told to stop. A thread whose bus or server is away tries again, visibly and at
-   most for about five minutes; any other error in a thread ends the process.
-4. On stop each thread writes what it has gathered.
+3. Ingest until a signal stops the process. If the bus or server of a thread is away, the thread
+   tries again for about five minutes and logs each try. Any other error ends the process.
+4. On stop each thread writes its open batch.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Batch(Protocol):
         """Rows gathered so far."""
 
     def inserts(self, at: datetime) -> list[Insert]:
-        """What to write, in order, with `at` as the time of ingestion; the batch is spent."""
+        """The inserts to write, in order, with `at` as the time of ingestion; empties the batch."""
 
 
 NewBatch = Callable[[], Batch]
@@ -80,7 +80,7 @@ class StepBatch:
         """Take one worker.step."""
         event = received.envelope.data
         if not isinstance(event, WorkerStep):
-            raise TypeError(f"{event.type} is no worker.step")
+            raise TypeError(f"{event.type} is not a worker.step")
         step = np.array(event.step, dtype=np.uint64)
         time = np.array(event.time_ms, dtype=np.int64)
         rows = 0
@@ -138,7 +138,7 @@ class LogBatch:
         """Take one worker.log."""
         event = received.envelope.data
         if not isinstance(event, WorkerLog):
-            raise TypeError(f"{event.type} is no worker.log")
+            raise TypeError(f"{event.type} is not a worker.log")
         for number, line in enumerate(event.lines, start=event.first_line):
             self._rows.append(
                 (
@@ -185,7 +185,7 @@ class HeartbeatBatch:
         """Take one worker.heartbeat."""
         event = received.envelope.data
         if not isinstance(event, WorkerHeartbeat):
-            raise TypeError(f"{event.type} is no worker.heartbeat")
+            raise TypeError(f"{event.type} is not a worker.heartbeat")
         self._received.append((event, received.partition, received.offset))
 
     def rows(self) -> int:

@@ -13,7 +13,7 @@ from gangline_tracker.reader import Limits
 
 
 class Settings(ServiceSettings):
-    """What the tracker can be told, as GANGLINE_ variables or in the table [tracker]."""
+    """The tracker's settings, as GANGLINE_ variables or in the table [tracker]."""
 
     section: ClassVar[str] = "tracker"
 
@@ -22,7 +22,7 @@ class Settings(ServiceSettings):
     clickhouse_user: str | None = None
     clickhouse_password: SecretStr | None = None
     tokens_file: Path | None = None
-    """Who may query (see gangline_service.tokens); needed with the embedded engine."""
+    """The file of tokens that may query (gangline_service.tokens); the embedded engine needs it."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where the embedded engine is served on 127.0.0.1; port 0 takes a free one."""
     http_file: Path | None = None
@@ -51,7 +51,7 @@ class Settings(ServiceSettings):
         )
 
     def limits(self) -> Limits:
-        """What one outside query may take."""
+        """The limits of one outside query."""
         return Limits(
             time_s=self.query_time_s,
             memory_bytes=self.query_memory_mb << 20,

@@ -50,9 +50,10 @@ class ProtocolError(Exception):
 
 
 class ClickHouseEndpoint:
-    """The application. Clients are told the engine's time zone in a header.
+    """The application. A header gives clients the engine's time zone.
 
-    Gangline's own services have a reader and threads of their own, which others never hold up.
+    Gangline's own services have a reader and threads of their own, so outside queries never delay
+    them.
     """
 
     def __init__(

@@ -1,15 +1,15 @@
 """From the bus into ClickHouse: rows equal records, whatever crashes when.
 
 The cycle of one pipeline (one group of topics, one table that holds the offsets, one thread)
-1. Ask the table for max(offset) of each partition; read on from the offset after it.
-2. Poll; decode into the open batch. What cannot be read is counted and goes to the DLQ.
+1. Read max(offset) of each partition from the table; continue at the offset after it.
+2. Poll; decode into the open batch. Unreadable records are counted and go to the DLQ.
 3. When the batch is full or old enough: write it. Derived tables first (the same rows however
-   often), then one INSERT of one block into the table with the offsets. That one is atomic, so
+   often), then one INSERT of one block into the table with the offsets. That INSERT is atomic, so
    the rows and the position can never disagree.
 
-The position lives with the data and nowhere else: there is nothing to commit, and a crash at any
-point is followed by step 1. An INSERT whose outcome is unknown ends the pipeline for the same
-reason. One process may write at a time; the embedded engine enforces that by its lock.
+The position lives with the data and nowhere else. There is nothing to commit, and the next process
+begins with step 1 after a crash at any point. For the same reason an INSERT of unknown outcome ends
+the pipeline. One process may write at a time; the embedded engine enforces that by its lock.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ STREAM_BATCHES: dict[str, NewBatch] = {
 
 @dataclass(slots=True)
 class Counts:
-    """What a pipeline did since its start."""
+    """Counters of a pipeline since its start."""
 
     records: int = 0
     rows: int = 0
@@ -164,7 +164,7 @@ class Pipeline:
         self._batch, self._opened = self._new_batch(), None
 
     def run(self, stopping: threading.Event, beat: Callable[[], None]) -> None:
-        """Cycle until told to stop; then write what is gathered."""
+        """Cycle until `stopping`, then write the open batch."""
         self.seek()
         while not stopping.is_set():
             beat()
@@ -179,7 +179,7 @@ class Pipeline:
         return sum(max(0, ends[place] - offset) for place, offset in positions.items())
 
     def close(self) -> None:
-        """Let go of the bus."""
+        """Close the reader and the producer."""
         self._reader.close()
         if self._writer is not None:
             self._writer.close()

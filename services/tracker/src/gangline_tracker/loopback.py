@@ -1,4 +1,4 @@
-"""Who may talk to the tracker's HTTP servers on 127.0.0.1."""
+"""The rule for requests to the tracker's HTTP servers on 127.0.0.1."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class TooManyOfUser(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one outside query may take."""
+    """The limits of one outside query."""
 
     time_s: float = 30.0
     memory_bytes: int = 1 << 30

@@ -60,7 +60,7 @@ class Run:
 
 
 def job_of(event: Event) -> str | None:
-    """The job whose row an event may change; None when it changes no row."""
+    """The job whose row an event may change; None if it changes no row."""
     kinds = (
         JobQueued, JobWaiting, JobStateChanged, JobReprioritized, GangAllocated, GangReleased,
         JobRejected,

@@ -1,13 +1,14 @@
-"""Outside SQL: what is not known to be harmless is refused, and teams see their own rows only.
+"""Outside SQL: the guard refuses all that it does not know, and teams see their own rows only.
 
-1. One statement, parsed; what does not parse is refused. (A few fixed SHOW / DESCRIBE / EXISTS
-   forms, which clients send at their start, are recognised by themselves.)
-2. Every node of the tree is of a kind on a list; every table is ours or a listed system table, by
-   name: no table function, no placeholder, no name that could be looked up elsewhere.
+1. One statement, parsed. A text that does not parse is refused, except a few fixed SHOW, DESCRIBE
+   and EXISTS forms, which clients send at their start.
+2. Every node of the tree is of a kind on a list. Every table is ours or a listed system table, by
+   name. Table functions, placeholders and names that the engine would look up elsewhere are
+   refused.
 3. Each table reference becomes a subquery with the rows that the reader may see.
-4. The text is written anew from the tree, without comments and with every name quoted, and its
+4. The text is written again from the tree, without comments and with every name quoted. Then its
    tokens are checked again: before each parenthesis stands a listed function or keyword. Only this
-   text ever reaches the engine.
+   text reaches the engine.
 
 The engine adds its own limits: a read-only session, time, memory and result size.
 """
@@ -313,7 +314,7 @@ def _condition(database: str, table: str, teams: frozenset[str] | None) -> str:
     if table in JOB_TABLES:
         return f"job_id IN ({jobs})"
     if table in NODE_TABLES:
-        # Only samples of nodes where nobody else's job ran.
+        # Only samples of nodes where no other team's job ran.
         return (
             f"notEmpty(jobs) AND hasAll((SELECT groupArray(job_id) FROM {DATABASE}.runs "  # noqa: S608
             f"WHERE {mine}), jobs)"

@@ -1,4 +1,4 @@
-"""What an outside query may name: our tables, a few system tables, and harmless functions."""
+"""The names that an outside query may use: our tables, a few system tables, harmless functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TEAM_TABLES = frozenset(
 )
 """Tables with a column `team` in every row."""
 JOB_TABLES = frozenset({"checkpoints", "checkpoint_list"})
-"""Tables whose `job_id` says the team."""
+"""Tables whose `job_id` gives the team."""
 NODE_TABLES = frozenset({"heartbeats", "node_samples"})
 """Tables about nodes; `jobs` are those that ran there."""
 TABLES = TEAM_TABLES | JOB_TABLES | NODE_TABLES | {"events"}
@@ -23,7 +23,7 @@ SYSTEM_TABLES = {
     "tables": f"database = '{DATABASE}'",
     "columns": f"database = '{DATABASE}'",
 }
-"""What clients ask at their start, and the rows they are shown (a condition; "": all)."""
+"""System tables that clients read at their start; the condition selects their rows ("": all)."""
 
 _COMBINATORS = ("", "if", "array", "ornull", "ordefault", "map", "distinct", "ifornull")
 

@@ -11,7 +11,7 @@ from gangline_service.settings import ServiceSettings
 
 
 class LiveSettings(ServiceSettings):
-    """What the live view can be told, in the table [live]."""
+    """The settings of the live view, in the table [live]."""
 
     section: ClassVar[str] = "live"
 

@@ -45,10 +45,10 @@ class _Run:
 
 
 class LiveRuns:
-    """The newest attempt of each run, as its lowest reporting rank tells it.
+    """The newest attempt of each run, as its lowest reporting rank reports it.
 
-    Records may come twice and late: a step that is not above the last one changes nothing.
-    At most `limit` runs are kept; those silent for longest are forgotten.
+    Records may come twice and late: a step that is not above the last one changes nothing. At most
+    `limit` runs are remembered; those silent for longest are forgotten.
     """
 
     def __init__(self, window_s: float, limit: int) -> None:

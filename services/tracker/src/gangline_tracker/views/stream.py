@@ -1,7 +1,7 @@
 """The only file that touches faust: a stream of gangline.steps, one record at a time.
 
-At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables: what the
-view keeps is a window of seconds, which a restart fills again.
+At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables: the view
+keeps a window of seconds, which a restart fills again.
 """
 
 from __future__ import annotations
