@@ -18,7 +18,6 @@ from typing import Generic, TypeVar
 from gangline_gateway import checkpoint_rows
 from gangline_gateway.job_ids import suffix_of
 from gangline_gateway.live_model import (
-    Approval,
     JobDetails,
     LiveFacts,
     LiveJob,
@@ -31,6 +30,7 @@ from gangline_gateway.progress import advance
 from gangline_gateway.publish import SOURCE
 from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
+from gangline_schemas.api.data import Approval
 from gangline_schemas.api.jobs import REJECTED, Failure, Flag, Stopping, Waiting
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import DataUse
@@ -432,7 +432,7 @@ class Live:
     @_on.register
     def _(self, event: SnapshotApproved, at: datetime) -> None:
         use = DataUse(event.snapshot, event.project, event.purpose)
-        self.approvals[use] = Approval(event.user, at)
+        self.approvals[use] = Approval(**use._asdict(), user=event.user, approved_at=at)
         self._decided(event)
 
     @_on.register

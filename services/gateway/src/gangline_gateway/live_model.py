@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
+from gangline_schemas.api.data import Approval
 from gangline_schemas.api.jobs import ENDED, Failure, Flag, Stopping, Waiting
 from gangline_schemas.base import FieldError
 from gangline_schemas.data_use import DataUse
@@ -111,14 +112,6 @@ class LiveTeam:
     gpu_us: int = 0
     month: str = ""
     month_us: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """A use of data that holds."""
-
-    user: str
-    approved_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.cluster import Node, NodeGpu, Queue, QueueEntry, Team
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
 from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
+from gangline_schemas.api.runs import Run
 from gangline_schemas.events.workers import GpuStatus
 from gangline_schemas.job import JobSpec, Retention
 from gangline_schemas.limits import INT53_MAX
@@ -74,23 +75,11 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         elapsed = max(0.0, ((one.ended_at or now) - one.started_at).total_seconds())
     healthy = [item for item in found.checkpoints if item.status == "committed"]
     newest = max(healthy, key=lambda item: item.committed_at, default=None)
-    return {
+    return _same(one) | {
         "job_id": one.job_id,
-        "name": one.name,
-        "team": one.team,
         "project": one.spec.project if one.spec else None,
-        "user": one.user,
-        "state": one.state,
-        "reason": one.reason,
         "waiting": one.waiting,
-        "priority": one.priority,
-        "gpus": one.gpus,
         "gpus_held": one.held_gpus,
-        "attempt": one.attempt,
-        "restarts": one.restarts,
-        "submitted_at": one.submitted_at,
-        "started_at": one.started_at,
-        "ended_at": one.ended_at,
         "elapsed_s": elapsed,
         "estimated_remaining_s": remaining,
         "step": step,
@@ -100,8 +89,18 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "mfu": values.get("mfu"),
         "last_checkpoint": newest,
         "failure": found.failure,
-        "gpu_seconds": one.gpu_seconds,
     }
+
+
+def _same(one: LiveJob | Run) -> dict[str, object]:
+    """What the live model and history say of a job in the same words."""
+    return {
+        name: getattr(one, name)
+        for name in (
+            "name", "team", "user", "state", "reason", "priority", "gpus", "attempt", "restarts",
+            "submitted_at", "started_at", "ended_at", "gpu_seconds",
+        )
+    }  # fmt: skip
 
 
 def total_steps(found: JobDetails) -> int | None:
@@ -149,11 +148,8 @@ def past_job(past: PastRun) -> Job:
         (run.ended_at - run.started_at).total_seconds() if run.started_at and run.ended_at else None
     )
     return Job.model_validate(
-        {
-            **{name: getattr(run, name) for name in (
-                "name", "team", "user", "state", "reason", "priority", "gpus",
-                "attempt", "restarts", "submitted_at", "started_at", "ended_at", "gpu_seconds",
-            )},
+        _same(run)
+        | {
             **dict.fromkeys((
                 "waiting", "estimated_remaining_s", "step", "total_steps", "loss", "lr", "mfu",
                 "last_checkpoint", "failure", "gpu_utilization", "ranks", "stopping",

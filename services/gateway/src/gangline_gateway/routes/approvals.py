@@ -9,7 +9,7 @@ from fastapi import Query
 from gangline_gateway.gate import Admin, TheGate, answers, router
 from gangline_gateway.live import Live
 from gangline_gateway.problems import unavailable
-from gangline_schemas.api.data import Approval, ApprovalBody, ApprovalList, DataUseStatus
+from gangline_schemas.api.data import ApprovalBody, ApprovalList, DataUseStatus
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.admin import SnapshotApprovalRequested
 
@@ -31,11 +31,7 @@ def list_approvals(
     """Needs an admin."""
     known = gate.tail.ask(lambda live: dict(live.approvals))
     return ApprovalList(
-        approvals=[
-            Approval(**use._asdict(), user=given.user, approved_at=given.approved_at)
-            for use, given in sorted(known.items())
-            if snapshot in {"", use.snapshot}
-        ]
+        approvals=[given for _, given in sorted(known.items()) if snapshot in {"", given.snapshot}]
     )
 
 
