@@ -17,9 +17,14 @@ POLL_MS = 1000
 
 
 class Deaths:
-    """Waits for the ends of processes in a thread, by their pidfds. Seconds since the boot."""
+    """Waits for the ends of processes in a thread, by their pidfds. Seconds since the boot.
+
+    Raises ProcessLookupError when one of them is gone already.
+    """
 
     def __init__(self, pids: Sequence[int]) -> None:
+        for pid in pids:
+            os.kill(pid, 0)
         self._watched = {os.pidfd_open(pid): pid for pid in pids}
         self._at_s: dict[int, float] = {}
         self._over = threading.Event()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from chaos.deaths import Deaths
 from chaos.places import BreakablePlatform
-from chaos.world import CHECKPOINT, HYPERPARAMETERS, Attack
+from chaos.world import CHECKPOINT, HYPERPARAMETERS, Attack, Broken
 from gangline_schemas.events.requests import JobCancelRequested
 from log_watch import LogWatch
 
 TELL_EVERY = 10
+TRIES = 5
 Tell = Callable[[str], None]
 
 
@@ -33,10 +35,10 @@ def cut_often(platform: BreakablePlatform, watch: LogWatch, cuts: int, tell: Tel
     """
     attack, shortest_s = _endless(platform, watch), float("inf")
     for number in range(1, cuts + 1):
-        _wait_commit(attack, attack.attempt())
+        watched = _watched(attack)
         before = attack.attempt()
         node = platform.nodes[attack.node()]
-        with Deaths(attack.pids()) as deaths:
+        with watched as deaths:
             node.cut()
             try:
                 _wait_started(attack, before + 1)
@@ -47,6 +49,20 @@ def cut_often(platform: BreakablePlatform, watch: LogWatch, cuts: int, tell: Tel
         if number % TELL_EVERY == 0:
             tell(f"{number} cuts; at least {shortest_s:.2f} s between the last death and the start")
     return _cancelled(attack)
+
+
+def _watched(attack: Attack) -> Deaths:
+    """The ranks of an attempt that has committed, and runs.
+
+    On a busy machine one may end by itself: then those of the next. Raises Broken after `TRIES`.
+    """
+    for _ in range(TRIES):
+        attempt = attack.attempt()
+        _wait_commit(attack, attempt)
+        with suppress(ProcessLookupError):
+            return Deaths(attack.pids())
+        _wait_started(attack, attempt + 1)
+    raise Broken(f"{TRIES} attempts ended by themselves")
 
 
 def _endless(platform: BreakablePlatform, watch: LogWatch) -> Attack:
