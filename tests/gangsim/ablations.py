@@ -25,6 +25,8 @@ from gangline_checkpoints.reports import Reported
 from gangline_faults.policy import silence
 from gangline_quota import decide as quota_decide
 from gangline_quota.state import State as QuotaState
+from gangline_scheduler import allocate as scheduler_allocate
+from gangline_scheduler.model import Demand
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted
@@ -209,6 +211,14 @@ ABLATIONS: dict[str, Ablation] = {
         "only committed records are read",
         lambda: Parts(broker=_DirtyBroker),
         ("crash",),
+    ),
+    "whole-workers": Ablation(
+        "a worker of several GPUs never crosses a node",
+        _patched(
+            (Demand, "whole", lambda _, gpus: gpus),
+            (scheduler_allocate, "whole_workers", lambda _: []),
+        ),
+        ("rank.crash",),
     ),
     "duplicates": Ablation(
         "a repeated submission is recognised",
