@@ -44,6 +44,16 @@ def test_a_cycle_that_hangs_is_noted_with_its_place(monkeypatch: pytest.MonkeyPa
     assert loop.blamed[0] in {"hang", "wait"}  # this thread's innermost function
 
 
+def test_the_stacks_of_all_threads_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hang(Loop(), monkeypatch)
+    shown = capfd.readouterr().err
+    assert "most recent call first" in shown
+    assert " in hang\n" in shown
+    assert " in _watch\n" in shown
+
+
 def test_a_lost_bus_is_nobody_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(lost=True)
     hang(loop, monkeypatch)

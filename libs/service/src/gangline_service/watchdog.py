@@ -36,6 +36,8 @@ class Watched(Protocol):
 class Watchdog:
     """Ends the process when a cycle hangs, as a client that lost its broker can.
 
+    The stacks of all threads go to stderr first.
+
     That is when one takes longer than `HANG_LIMIT_S`, or `LOST_LIMIT_S` with the bus lost. Python
     code that hangs is noted by `blame_hang` first, so that the input which does it is passed over
     in the end. C code that keeps the interpreter's lock lets no thread run: then faulthandler's
@@ -68,6 +70,7 @@ class Watchdog:
             taken_s, lost = time.monotonic() - cycle[0], _raises(cycle[1].check_connection)
             if taken_s > (LOST_LIMIT_S if lost else HANG_LIMIT_S):
                 log.critical("a cycle hangs; ending the process", after_s=taken_s, bus_lost=lost)
+                faulthandler.dump_traceback(sys.stderr)
                 if not lost:
                     frames = sys._current_frames()  # noqa: SLF001 - the only way to a thread's
                     cycle[1].blame_hang(frames.get(self._loop_thread))
