@@ -129,7 +129,7 @@ def allowed(wanted: Wanted, victims: Sequence[Victim]) -> bool:
     for victim in victims:
         if not wanted.guarantees.allow(victim, taken):
             return False
-        wanted.guarantees.take(victim, taken)
+        wanted.guarantees.take(victim.job, victim.gpus, taken)
     return True
 
 

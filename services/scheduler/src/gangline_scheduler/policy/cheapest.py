@@ -226,7 +226,7 @@ class Search:
         guarantees = self._wanted.guarantees
         if not guarantees.allow(piece.victim, self._taken):
             return False
-        guarantees.take(piece.victim, self._taken)
+        guarantees.take(piece.victim.job, piece.victim.gpus, self._taken)
         self._ground.give(piece)
         self._chosen[piece.victim.job.job_id] = piece
         self._price += piece.price
@@ -234,7 +234,8 @@ class Search:
         return True
 
     def _pop(self, piece: Piece) -> None:
-        self._wanted.guarantees.give_back(piece.victim, self._taken)
+        victim = piece.victim
+        self._wanted.guarantees.take(victim.job, -victim.gpus, self._taken)
         self._ground.take(piece)
         del self._chosen[piece.victim.job.job_id]
         self._price -= piece.price

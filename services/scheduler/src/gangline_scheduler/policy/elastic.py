@@ -8,8 +8,9 @@ those of its `gpu_counts`, if it names such:
   since it started. Worth it if the GPU-seconds that it gains until its expected end,
   `left_s * gained`, are more than the restart and the work since the checkpoint cost.
 - **Shrink**, when a waiting job of a better rank fits once gangs give GPUs back down to their
-  fewest: the worst rank gives first, no gang more than is needed, and none without need. Worth it
-  if the GPUs of the waiting job times the time by which it starts sooner are more than the cost.
+  fewest: the worst rank gives first, no gang more than is needed, and none without need. No team
+  outside the waiting job's line is taken below its guarantee. Worth it if the GPUs of the waiting
+  job times the time by which it starts sooner are more than the cost.
 
 Each gang is resized at most once in `resize_every`. One that would start anew from nothing
 (`checkpoint.resume: never`) is left alone. Cost: O(live gangs), for growth O(groups of pending
@@ -18,7 +19,7 @@ jobs), and for a shrink two placements for each gang that is asked, `ASKED` at m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -32,6 +33,7 @@ from gangline_scheduler.policy.placement import Placement, models, room
 from gangline_scheduler.policy.reservation import reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.policy.victims import Guarantees, leaving
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
 from gangline_schemas.job import JobState
@@ -245,6 +247,8 @@ class _Trial:
         self._job, self._need = job, need
         self._snapshot, self._state = snapshot, state
         self._ceilings = Ceilings(state)
+        line = line_of(state.teams, job.team)
+        self._guarantees = Guarantees(state, leaving(state), line)
 
     def fit(self, asked: Sequence[Job]) -> Found | None:
         """The sizes of the gangs, as large as may be, else their fewest."""
@@ -267,14 +271,27 @@ class _Trial:
         if placement is None:
             return None
         sizes: list[tuple[Job, int]] = []
+        taken: dict[str, int] = {}
         for other in reversed(asked):
-            asked_for = demand_from(other.spec, held.state)
-            demand = asked_for.at_most(other.fewest if fewest else other.held_gpus - 1)
+            least = self._least(other, taken)
+            if least is None:
+                return None
+            demand = demand_from(other.spec, held.state)
+            counts = tuple(count for count in demand.counts if count >= least)
+            demand = replace(demand, fewest=least, counts=counts)
+            demand = demand.at_most(least if fewest else other.held_gpus - 1)
             smaller = self._one(statement, held, other, demand)
             if smaller is None:
                 return None
             sizes.append((other, smaller.gpus))
+            self._guarantees.take(other, other.held_gpus - smaller.gpus, taken)
         return tuple(sizes), placement
+
+    def _least(self, other: Job, taken: Mapping[str, int]) -> int | None:
+        """The fewest GPUs that its gang may go on with, below those it has; None: it gives none."""
+        least = other.held_gpus - self._guarantees.most(other, taken)
+        sizes = (size for size in other.spec.resources.sizes if least <= size < other.held_gpus)
+        return next(iter(sizes), None)
 
     def _one(self, statement: Statement, held: _Held, job: Job, wanted: Demand) -> Placement | None:
         demand = self._ceilings.within(held.state, job, wanted)

@@ -191,28 +191,27 @@ class Guarantees:
             if team.config.gpu_guarantee and name not in self._inside
         }
 
-    def asked(self, victim: Victim) -> tuple[str, ...]:
-        """The teams with a guarantee from which this victim would be taken."""
-        team = victim.job.team
+    def asked(self, team: str) -> tuple[str, ...]:
+        """The teams with a guarantee from which GPUs of this team would be taken."""
         if team not in self._lines:
             line = usage.line_of(self._state.teams, team)
             self._lines[team] = tuple(name for name in line if name in self._spare)
         return self._lines[team]
 
+    def most(self, job: Job, taken: Mapping[str, int]) -> int:
+        """GPUs of its gang that it may lose, after so many GPUs of teams were taken."""
+        spare = (self._spare[name] - taken.get(name, 0) for name in self.asked(job.team))
+        return max(0, min(spare, default=job.held_gpus))
+
     def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
         """Whether it may be stopped, after so many GPUs of teams were taken."""
         needed = 1 if self._whole else victim.gpus
-        return all(needed <= self._spare[name] - taken.get(name, 0) for name in self.asked(victim))
+        return needed <= self.most(victim.job, taken)
 
-    def take(self, victim: Victim, taken: dict[str, int]) -> None:
-        """Count it into `taken`."""
-        for name in self.asked(victim):
-            taken[name] = taken.get(name, 0) + victim.gpus
-
-    def give_back(self, victim: Victim, taken: dict[str, int]) -> None:
-        """Count it no longer."""
-        for name in self.asked(victim):
-            taken[name] -= victim.gpus
+    def take(self, job: Job, gpus: int, taken: dict[str, int]) -> None:
+        """Count so many GPUs of its gang into `taken`; below 0: count them no longer."""
+        for name in self.asked(job.team):
+            taken[name] = taken.get(name, 0) + gpus
 
 
 def owed(
