@@ -83,12 +83,12 @@ def grow(plan: Plan, policy: Policy) -> None:
 
 
 def _anybody(plan: Plan, policy: Policy) -> bool:
-    """Whether anything running may ever be stopped for others."""
+    """Whether anything running may ever be stopped for others, or shrink for them."""
     settings = policy.preemption
     if {settings.preempt, settings.reclaim, settings.defragment} == {"off"}:
         return False
-    known = plan.state.jobs
-    return any(known[job_id].spec.preemptible for job_id in plan.state.live)
+    specs = (plan.state.jobs[job_id].spec for job_id in plan.state.live)
+    return any(spec.preemptible or spec.resources.min_gpus is not None for spec in specs)
 
 
 def _first_room(scene: Scene, failed: set[str]) -> Room | None:
@@ -155,6 +155,7 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     """Write it: what is held for whom and why, and who stops."""
     clearing, state = room.clearing, plan.state
     whole = policy.preemption.whole_gangs == "on"
+    left = {victim.job.job_id: victim.left for victim in clearing.victims}
     grows = room.job.gang is not None
     stopping = [victim.job for victim in clearing.victims] + [room.job] * grows
     last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
@@ -168,7 +169,7 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
         value_gpu_seconds=room.value,
         until=until,
     )
-    worse = not_better(state, held, policy.order, plan.now, whole=whole)
+    worse = not_better(state, held, left, policy.order, plan.now, whole=whole)
     if worse:
         raise InvariantViolated("; ".join(worse))
     plan.add(room.job.job_id, held)
@@ -176,7 +177,10 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
         jobs.resize_gang(plan, room.job.job_id, clearing.placement.gpus)
     why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
     for victim in clearing.victims:
-        plan.stop(victim.job, why)
+        if victim.left:
+            jobs.resize_gang(plan, victim.job.job_id, victim.left)
+        else:
+            plan.stop(victim.job, why)
     for victim, placement in room.moves:
         _hold_for_moved(plan, victim.job.job_id, placement, until)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Literal
 
+from gangline_bus.decision import InvariantViolated
 from gangline_scheduler import jobs
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.cycle import free_for
@@ -31,6 +32,7 @@ from gangline_scheduler.policy.elastic import (
 from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import in_order
 from gangline_scheduler.policy.placement import Placement
+from gangline_scheduler.policy.potential import taken_from_guarantees
 from gangline_scheduler.policy.statement import Statement
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import GpusHeld, NodeShare
@@ -97,6 +99,9 @@ def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
 
 def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
     """Stop the gangs that give GPUs to this job, and hold these for it."""
+    taken = taken_from_guarantees(plan.state, job, found.sizes)
+    if taken:
+        raise InvariantViolated("; ".join(taken))
     for other, size in found.sizes:
         jobs.resize_gang(plan, other.job_id, size)
     asked = [other for other, _ in found.sizes]

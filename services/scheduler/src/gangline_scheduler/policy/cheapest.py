@@ -72,10 +72,14 @@ class Piece:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Pieces of one kind give the same, so the first of them is the best choice."""
+        """Pieces of one kind give the same, so the first of them is the best choice.
+
+        An elastic gang may have other steps, so its pieces are like nobody's.
+        """
         holds = tuple((at, len(hold.gpus), hold.cpus, hold.memory_gb) for at, hold in self.parts)
         victim = self.victim
-        return holds, victim.job.team, round(victim.cost, 3), victim.delay_s, victim.gpus
+        alone = victim.job.job_id if victim.job.spec.resources.min_gpus else ""
+        return holds, victim.job.team, round(victim.cost, 3), victim.delay_s, victim.gpus, alone
 
 
 class Ground:
@@ -203,10 +207,12 @@ class Search:
         for (number, much), order in zip(self._needs, self._orders, strict=True):
             left = much - sum(piece.amounts[number] for piece in self._chosen.values()) - _EPSILON
             price = 0.0
+            counted = set(self._chosen)
             for index in order if left > 0 else ():
-                if index < at:
-                    continue
                 piece = self._pieces[index]
+                if index < at or piece.victim.job.job_id in counted:
+                    continue
+                counted.add(piece.victim.job.job_id)
                 amount = piece.amounts[number]
                 price += piece.price * min(1.0, left / amount)
                 left -= amount
@@ -222,8 +228,10 @@ class Search:
         return self._price + self._wanted.demand.gpus * delay_s
 
     def _push(self, piece: Piece) -> bool:
-        """Take its gang into the set, if what teams are guaranteed allows that."""
+        """Take this step into the set, if its gang takes none yet and guarantees allow it."""
         guarantees = self._wanted.guarantees
+        if piece.victim.job.job_id in self._chosen:
+            return False
         if not guarantees.allow(piece.victim, self._taken):
             return False
         guarantees.take(piece.victim.job, piece.victim.gpus, self._taken)
@@ -269,10 +277,9 @@ class Search:
             for piece, _ in there.get(at, ()):
                 if self._fits():
                     break
-                if piece.victim.job.job_id not in self._chosen:
-                    self._push(piece)
+                self._push(piece)
         for piece in self._pieces if self._own < self._wanted.short else ():
-            if piece.amounts[3] and piece.victim.job.job_id not in self._chosen:
+            if piece.amounts[3]:
                 self._push(piece)
         if self._fits():
             self._prune_and_note()
@@ -281,17 +288,23 @@ class Search:
     def _node_rate(
         self, at: int, there: Mapping[int, Sequence[tuple[Piece, Hold]]]
     ) -> tuple[float, int, int]:
-        gains = there.get(at, ())
-        room = self._ground.with_all(at, [hold for _, hold in gains])
-        spent = sum(piece.price * len(hold.gpus) / piece.victim.gpus for piece, hold in gains)
+        gains: dict[str, tuple[Piece, Hold]] = {}
+        for piece, hold in there.get(at, ()):
+            gains.setdefault(piece.victim.job.job_id, (piece, hold))
+        room = self._ground.with_all(at, [hold for _, hold in gains.values()])
+        spent = sum(
+            piece.price * len(hold.gpus) / piece.victim.gpus for piece, hold in gains.values()
+        )
         return spent / min(room, self._wanted.demand.gpus) if room else inf, -room, at
 
     def _gang_by_gang(self) -> None:
+        tried: set[str] = set()
         for piece in self._pieces:
             if self._price >= self._best:
                 break
-            if not self._push(piece):
+            if piece.victim.job.job_id in tried or not self._push(piece):
                 continue
+            tried.add(piece.victim.job.job_id)
             if self._fits():
                 if self._total() < self._best:
                     kept = list(self._chosen.values())
@@ -311,8 +324,7 @@ class Search:
 
     def _restore(self, kept: Sequence[Piece]) -> None:
         for piece in kept:
-            if piece.victim.job.job_id not in self._chosen:
-                self._push(piece)
+            self._push(piece)
 
     def _clear(self) -> None:
         for piece in list(self._chosen.values()):

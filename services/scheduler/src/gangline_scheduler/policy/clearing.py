@@ -2,8 +2,10 @@
 
 1. One node: of each node the cheapest set that makes room there (cheapest.py); the cheapest first.
 2. For each level above, closest first, up to the widest that the gang may span: the same for each
-   domain. A gang that spans nodes is stopped whole, and counts once.
-3. Each set is tried with a `Statement`: all of it evicted, the gang placed.
+   domain. A gang that spans nodes is stopped whole, and counts once. An elastic gang may shrink
+   instead (steps.py), so a set may hold both.
+3. Each set is tried with a `Statement`: all of it evicted, the gang placed. Then gangs that shrink
+   give no more than is needed.
 
 Domains are searched in the order of the least that each could cost, and no more of them than can
 be the cheapest. Nodes that the gang should avoid are left out at first. The sets come one by one,
@@ -30,6 +32,7 @@ from gangline_scheduler.model import Hold
 from gangline_scheduler.policy.cheapest import TIE, Budget, Ground, Piece, Search, Wanted
 from gangline_scheduler.policy.placement import Placement, models, reached
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.policy.steps import given, sizes_below, smaller
 from gangline_scheduler.policy.victims import Victim
 from gangline_scheduler.values import replace
 
@@ -86,7 +89,7 @@ class _Clearings:
         self._wanted, self._base, self._victims = wanted, snapshot, victims
         order = sorted(victims, key=lambda victim: victim.turn)
         self._prices = {
-            victim.job.job_id: victim.cost + TIE * number / len(order)
+            victim.turn: victim.cost + TIE * number / len(order)
             for number, victim in enumerate(order)
         }
         delay_s = min((victim.delay_s for victim in victims), default=0.0)
@@ -169,7 +172,7 @@ class _Clearings:
         most, best = 0, inf
         for node in domain.nodes:
             for number, (victim, hold) in enumerate(gains.get(node.node_id, ())):
-                most += len(hold.gpus)
+                most += min(len(hold.gpus), victim.gpus)
                 if not number:
                     best = min(best, victim.cost / victim.gpus)
         if most < missing:
@@ -179,7 +182,7 @@ class _Clearings:
         if len(domain.nodes) > 1:
             return (best + TIE) * missing + self._wait
         for victim, hold in gains.get(domain.nodes[0].node_id, ()):
-            gpus = min(len(hold.gpus), missing)
+            gpus = min(len(hold.gpus), victim.gpus, missing)
             price += gpus * victim.cost / victim.gpus
             missing -= gpus
             if missing <= 0:
@@ -188,35 +191,64 @@ class _Clearings:
 
     def _search(self, domain: _Domain, budget: Budget) -> tuple[float, tuple[Victim, ...]] | None:
         ground = Ground(self._wanted.demand, domain.model, domain.nodes)
-        parts: dict[str, list[tuple[int, Hold]]] = {}
-        victims: dict[str, Victim] = {}
+        parts: dict[int, list[tuple[int, Hold]]] = {}
+        victims: dict[int, Victim] = {}
         gains = self._gains.get(domain.model, {})
         for at, node in enumerate(domain.nodes):
             for victim, hold in gains.get(node.node_id, ()):
-                parts.setdefault(victim.job.job_id, []).append((at, hold))
-                victims[victim.job.job_id] = victim
+                parts.setdefault(victim.turn, []).append((at, hold))
+                victims[victim.turn] = victim
         if self._wanted.short:
             for victim in self._victims:
                 if self._wanted.above in victim.line:
-                    victims.setdefault(victim.job.job_id, victim)
+                    victims.setdefault(victim.turn, victim)
         pieces = [
-            self._piece(ground, victim, parts.get(name, ())) for name, victim in victims.items()
+            self._piece(ground, victim, given(victim, parts.get(turn, ())))
+            for turn, victim in victims.items()
         ]
         return Search(self._wanted, ground, pieces, budget).run()
 
     def _piece(self, ground: Ground, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
+        if victim.left:
+            gpus = tuple((ground.nodes[at].node_id, hold) for at, hold in parts)
+            victim = replace(victim, given=gpus)
         amounts = (
             float(sum(len(hold.gpus) + ground.spare(at) for at, hold in parts)),
             sum(hold.cpus for _, hold in parts),
             sum(hold.memory_gb for _, hold in parts),
             victim.gpus if self._wanted.short and self._wanted.above in victim.line else 0,
         )
-        return Piece(victim, self._prices[victim.job.job_id], tuple(parts), amounts)
+        return Piece(victim, self._prices[victim.turn], tuple(parts), amounts)
 
     def _try(self, victims: tuple[Victim, ...]) -> Clearing | None:
+        in_order = sorted(victims, key=lambda victim: victim.turn)
+        placement = self._place(in_order)
+        if placement is None:
+            return None
+        for at, victim in enumerate(in_order):
+            if not victim.left:
+                continue
+            for size in sizes_below(victim.job):
+                if size <= victim.left:
+                    break
+                less = [*in_order[:at], smaller(victim, size), *in_order[at + 1 :]]
+                found = self._place(less) if self._enough(less) else None
+                if found is not None and found.level == placement.level:
+                    in_order, placement = less, found
+                    break
+        return Clearing(tuple(in_order), placement)
+
+    def _enough(self, victims: Sequence[Victim]) -> bool:
+        """Whether the team of the waiting job may have its GPUs then."""
+        wanted = self._wanted
+        own = sum(victim.gpus for victim in victims if wanted.above in victim.line)
+        return not wanted.short or (own >= wanted.short and wanted.enough(victims))
+
+    def _place(self, victims: Sequence[Victim]) -> Placement | None:
         statement = Statement(self._base.copy())
         for victim in victims:
-            statement.evict(victim.job)
-        placement = statement.place(self._wanted.demand)
-        in_order = tuple(sorted(victims, key=lambda victim: victim.turn))
-        return None if placement is None else Clearing(in_order, placement)
+            if victim.left:
+                statement.give(victim.given)
+            else:
+                statement.evict(victim.job)
+        return statement.place(self._wanted.demand)

@@ -290,7 +290,7 @@ class _Trial:
     def _least(self, other: Job, taken: Mapping[str, int]) -> int | None:
         """The fewest GPUs that its gang may go on with, below those it has; None: it gives none."""
         least = other.held_gpus - self._guarantees.most(other, taken)
-        sizes = (size for size in other.spec.resources.sizes if least <= size < other.held_gpus)
+        sizes = (size for size in other.spec.sizes if least <= size < other.held_gpus)
         return next(iter(sizes), None)
 
     def _one(self, statement: Statement, held: _Held, job: Job, wanted: Demand) -> Placement | None:

@@ -54,7 +54,7 @@ def _owed(scene: Scene, job: Job, size: int) -> str | None:
 
 def _for_size(scene: Scene, job: Job, size: int) -> Room | None:
     settings, team = scene.policy.preemption, _owed(scene, job, size)
-    outside = [victim for victim in scene.victims if team not in victim.line]
+    outside = [victim for victim in scene.steps if team not in victim.line]
     demand = replace(next_demand(job, scene.state), gpus=size, fewest=None, counts=())
     snapshot = scene.without(job)
     if not outside or not scene.may_have(job, demand):

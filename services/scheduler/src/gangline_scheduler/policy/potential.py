@@ -2,7 +2,8 @@
 
 The standings of a state: a team's gangs are counted one after the other, and each has a level: its
 worth (its priority, for the fair order) plus what its team is above its share with this gang and
-those counted before it. The next one is always the one of the lowest level, of equals the one that
+those counted before it. An elastic gang counts with its fewest GPUs, and each GPU above them as a
+gang. The next one is always the one of the lowest level, of equals the one that
 started first. All GPUs of a gang are at its level. The list of the levels of all GPUs, lowest
 first, is the potential of preemption: of two states the better one has more GPUs at the lowest
 level at which they differ. A start always improves it, as who was counted before the new gang still
@@ -21,7 +22,7 @@ that is above its share.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import cached_property
 
@@ -35,8 +36,8 @@ from gangline_schemas.events.scheduling import GpusHeld
 DIGITS = 6
 """Levels that differ by less are one: they are sums of floats."""
 
-Gangs = dict[str, tuple[float, int]]
-"""By job: its worth, and its GPUs."""
+Gangs = dict[str, tuple[float, int, int]]
+"""By job: its worth, its GPUs, and how many of them it needs at the least."""
 
 
 class Standings:
@@ -46,15 +47,20 @@ class Standings:
         self._state, self._order, self._now = state, order, now
         self._before: dict[str, Counter[float]] = {}
 
-    def improves(self, job: Job, gpus: int, victims: Collection[Job]) -> bool:
-        """Whether the list is better if the job has so many GPUs and its victims have none."""
+    def improves(self, job: Job, gpus: int, victims: Collection[tuple[Job, int]]) -> bool:
+        """Whether the list is better if the job has so many GPUs, and each victim as many as said.
+
+        A victim that is stopped has none.
+        """
         changed: Counter[float] = Counter()
-        gone = {victim.job_id for victim in victims}
-        for team in {job.team, *(victim.team for victim in victims)}:
-            before = self._gangs.get(team, {})
-            after = {name: gang for name, gang in before.items() if name not in gone}
+        for team in {job.team, *(victim.team for victim, _ in victims)}:
+            after = dict(self._gangs.get(team, {}))
+            for victim, left in victims:
+                gang = after.pop(victim.job_id, None)
+                if gang is not None and left:
+                    after[victim.job_id] = (gang[0], left, gang[2])
             if team == job.team:
-                after[job.job_id] = (self._order.worth(job, self._now), gpus)
+                after[job.job_id] = (self._order.worth(job, self._now), gpus, job.fewest)
             changed.update(self._levels(team, after))
             changed.subtract(self._levels_now(team))
         first = min((level for level, count in changed.items() if count), default=None)
@@ -73,7 +79,7 @@ class Standings:
             gpus = job.held_gpus if stays else sum(n for _, n in held.nodes) if held else 0
             if gpus:
                 worth = self._order.worth(job, self._now)
-                found.setdefault(job.team, {})[job_id] = (worth, gpus)
+                found.setdefault(job.team, {})[job_id] = (worth, gpus, job.fewest)
         return found
 
     def _levels_now(self, team: str) -> Counter[float]:
@@ -85,13 +91,16 @@ class Standings:
         """How many GPUs of the team there are at each level."""
         config, charge = self._state.teams.get(team), self._order.charge
         levels: Counter[float] = Counter()
-        if not charge(config, sum(gpus for _, gpus in gangs.values())):
-            for worth, gpus in gangs.values():
+        if not charge(config, sum(gpus for _, gpus, _ in gangs.values())):
+            for worth, gpus, _ in gangs.values():
                 levels[round(worth, DIGITS)] += gpus
             return levels
         alike: dict[tuple[float, int], deque[int]] = {}
-        for started, gang in enumerate(gangs.values()):
-            alike.setdefault(gang, deque()).append(started)
+        for started, (worth, gpus, fewest) in enumerate(gangs.values()):
+            whole = min(gpus, fewest)
+            alike.setdefault((worth, whole), deque()).append(started)
+            if gpus > whole:
+                alike.setdefault((worth, 1), deque()).extend([started] * (gpus - whole))
         held = 0
         while alike:
             level, _, gang = min(
@@ -107,20 +116,27 @@ class Standings:
 
 
 def not_better(
-    state: State, held: GpusHeld, order: Order, now: datetime, *, whole: bool
+    state: State,
+    held: GpusHeld,
+    left: Mapping[str, int],
+    order: Order,
+    now: datetime,
+    *,
+    whole: bool,
 ) -> list[str]:
     """Why the stops of this `gpus.held`, as it is decided, are no improvement; [] when they are.
 
-    `whole`: a gang that its team borrowed in part may be stopped for a job that is owed.
+    `left`: GPUs that victims go on with, which shrink. `whole`: a gang that its team borrowed in
+    part may be stopped for a job that is owed.
     """
     job = state.jobs[held.job_id]
-    victims = [state.jobs[name] for name in held.victims]
+    victims = [(state.jobs[name], left.get(name, 0)) for name in held.victims]
     gpus = sum(share.gpus for share in held.nodes)
     if held.reason not in ("preempt", "reclaim", "surplus"):
         return []
     more = gpus - job.held_gpus if job.gang is not None else None
     claims = owed(state, promised(state), job, more=more) is not None
-    found = _taken_from_guarantees(state, job, victims, whole=whole and claims)
+    found = taken_from_guarantees(state, job, victims, whole=whole and claims)
     if held.reason == "reclaim" and not claims:
         found.append(f"{job.job_id} is owed nothing")
     if held.reason == "preempt" and not Standings(state, order, now).improves(job, gpus, victims):
@@ -128,22 +144,29 @@ def not_better(
     return found
 
 
-def _taken_from_guarantees(
-    state: State, job: Job, victims: Collection[Job], *, whole: bool
+def taken_from_guarantees(
+    state: State, job: Job, victims: Collection[tuple[Job, int]], *, whole: bool = False
 ) -> list[str]:
-    """Teams outside the job's line that would have less than they are guaranteed by these stops."""
+    """Teams outside the job's line that would have less than they are guaranteed by these stops.
+
+    `victims`: each with the GPUs that it goes on with. `whole`: see `not_better`.
+    """
     gone = leaving(state)
     taken: dict[str, list[int]] = {}
-    for victim in victims:
+    largest: dict[str, int] = {}
+    for victim, left in victims:
+        gives = victim.held_gpus - left
         for name in line_of(state.teams, victim.team):
-            taken.setdefault(name, []).append(victim.held_gpus)
+            taken.setdefault(name, []).append(gives)
+            if whole and not left:
+                largest[name] = max(gives, largest.get(name, 1))
     for name in line_of(state.teams, job.team):
         taken.pop(name, None)
     found = []
     for name, gpus in sorted(taken.items()):
         guarantee = state.teams[name].config.gpu_guarantee
         before = state.used.get(name, 0) - gone.get(name, 0)
-        last = max(gpus) if whole else 1
+        last = largest.get(name, 1)
         if guarantee and before - sum(gpus) + last <= guarantee:
             found.append(
                 f"{job.job_id} takes {sum(gpus)} GPUs of team {name}, which holds {before} and is "

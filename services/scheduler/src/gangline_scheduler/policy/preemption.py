@@ -33,7 +33,7 @@ def preempt(scene: Scene, job: Job) -> Room | None:
     stands = scene.stands(job, job.fewest)
     if _out_of_reach(scene, job, stands):
         return None
-    worse = [victim for victim in scene.victims if victim.standing > stands(victim.job)]
+    worse = [victim for victim in scene.steps if victim.standing > stands(victim.job)]
     question = scene.question(job) if worse else None
     if question is None:
         return None
@@ -47,7 +47,9 @@ def preempt(scene: Scene, job: Job) -> Room | None:
     wanted = question.wanted(
         scene.guarantees(job),
         lambda victims: scene.enough(question, victims),
-        lambda victims: scene.standings.improves(job, gpus, [item.job for item in victims]),
+        lambda victims: scene.standings.improves(
+            job, gpus, [(item.job, item.left) for item in victims]
+        ),
     )
     for found in scene.clearings(wanted, question.snapshot, worse):
         if found.cost < value:

@@ -20,12 +20,10 @@ def reclaim(scene: Scene, job: Job) -> Room | None:
     """Whom to stop for a job that its team is owed; None when it is not, or nobody can be."""
     state, settings = scene.state, scene.policy.preemption
     owed = scene.owed(job) if settings.reclaim == "on" else None
-    if owed is None or not scene.victims:
+    if owed is None or not scene.steps:
         return None
     outside = [
-        victim
-        for victim in scene.victims
-        if owed not in usage.line_of(state.teams, victim.job.team)
+        victim for victim in scene.steps if owed not in usage.line_of(state.teams, victim.job.team)
     ]
     question = scene.question(job) if outside else None
     if question is None or question.own:

@@ -28,6 +28,7 @@ from gangline_scheduler.policy.potential import Standings
 from gangline_scheduler.policy.reservation import Ends, Reservation, reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
+from gangline_scheduler.policy.steps import with_shrinks
 from gangline_scheduler.policy.victims import (
     Guarantees,
     Victim,
@@ -100,6 +101,11 @@ class Scene:
     def victims(self) -> tuple[Victim, ...]:
         """Every gang that may be stopped, the cheapest for each GPU first."""
         return stoppable(self.state, self.later, self.now, self.policy, self.estimates)
+
+    @cached_property
+    def steps(self) -> tuple[Victim, ...]:
+        """Every gang that may be stopped or shrink, the cheapest for each GPU first."""
+        return with_shrinks(self.state, self.later, self.now, self.policy, self.victims)
 
     @cached_property
     def coming_gpus(self) -> int:
@@ -271,9 +277,13 @@ class Scene:
         own: list[Victim] = []
         missing = short
         stands, checks = self.stands(job, wanted.gpus), 0
-        for victim in self.victims:
+        seen: set[str] = set()
+        for victim in self.steps:
             if victim.standing <= stands(victim.job) or tightest not in victim.line:
                 continue
+            if victim.job.job_id in seen:
+                continue
+            seen.add(victim.job.job_id)
             own.append(victim)
             missing -= victim.gpus
             if missing > 0:

@@ -106,9 +106,18 @@ class Statement:
             known = self._snapshot.free.get(part.node_id)
             if known is None:
                 continue
-            self._before.append(known)
-            hold = Hold.of(part.gpus, job.spec.resources, job.team)
-            self._snapshot.free.put(known.more(hold, self._snapshot.nodes[part.node_id]))
+            self._give(known, Hold.of(part.gpus, job.spec.resources, job.team))
+
+    def give(self, holds: Iterable[tuple[str, Hold]]) -> None:
+        """Give back these parts of a gang, by node; the rest of it stays."""
+        for node_id, hold in holds:
+            known = self._snapshot.free.get(node_id)
+            if known is not None:
+                self._give(known, hold)
+
+    def _give(self, known: FreeNode, hold: Hold) -> None:
+        self._before.append(known)
+        self._snapshot.free.put(known.more(hold, self._snapshot.nodes[known.node_id]))
 
     def commit(self) -> None:
         """Keep the moves in the snapshot. Raises ValueError when nothing was placed or evicted."""

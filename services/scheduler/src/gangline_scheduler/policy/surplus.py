@@ -38,7 +38,7 @@ def reclaim_surplus(scene: Scene, job: Job) -> Room | None:
         return None
     givers = [
         victim
-        for victim in scene.victims
+        for victim in scene.steps
         if team not in usage.line_of(state.teams, victim.job.team)
         and gives_back(state, victim.job.team)
     ]

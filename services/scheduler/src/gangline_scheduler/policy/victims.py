@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 from gangline_scheduler import usage
-from gangline_scheduler.model import Job, Member
+from gangline_scheduler.model import Hold, Job, Member
 from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.state import State
@@ -32,11 +32,13 @@ from gangline_schemas.job import JobState
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A gang that may be stopped: what that costs in GPU-seconds, and how its job stands.
+    """A gang that may be stopped or shrink: the cost in GPU-seconds, and how its job stands.
 
-    `delay_s`: how much longer than other gangs it may take to leave. `returning`: how its job
-    stands once it waits, if it is urgent. `line`: its team and those above it. `turn`: of those
-    that cost the same, who is stopped first.
+    `gpus`: what it gives back. `left`: GPUs that it goes on with if it shrinks (steps.py); 0: it is
+    stopped whole. `given`: those that it gives by node, once that is known. `delay_s`: how much
+    longer than other gangs it may take to leave. `returning`: how its job stands once it waits, if
+    it is urgent. `line`: its team and those above it. `turn`: of those that cost the same, which
+    comes first.
     """
 
     job: Job
@@ -47,6 +49,8 @@ class Victim:
     returning: float = 0.0
     line: tuple[str, ...] = ()
     turn: int = 0
+    left: int = 0
+    given: tuple[tuple[str, Hold], ...] = ()
 
     @property
     def cheapness(self) -> tuple[float, int]:
@@ -70,17 +74,15 @@ def stoppable(
         and _may_be_stopped(job, now, settings)
         and estimates.left_s(job) >= shortest_s
     ]
-    turns = {job.job_id: turn for turn, job in enumerate(_in_turn(found, later, now, policy))}
-    lines = {team: tuple(usage.line_of(state.teams, team)) for team in {job.team for job in found}}
-    victims = (
-        _victim(job, later, now, policy, lines[job.team], turns[job.job_id]) for job in found
-    )
+    turns = {job.job_id: turn for turn, job in enumerate(in_turn(found, later, now, policy))}
+    victims = (victim_of(job, state, later, now, policy, turn=turns[job.job_id]) for job in found)
     return tuple(sorted(victims, key=lambda victim: victim.cheapness))
 
 
-def _victim(
-    job: Job, later: State, now: datetime, policy: Policy, line: tuple[str, ...], turn: int
+def victim_of(
+    job: Job, state: State, later: State, now: datetime, policy: Policy, *, turn: int = 0
 ) -> Victim:
+    """What it means to stop this gang."""
     settings, order = policy.preemption, policy.order
     urgent = job.priority < settings.preempt_below
     return Victim(
@@ -90,12 +92,12 @@ def _victim(
         order.standing(job, later, now),
         delay_s(job, settings),
         order.standing(replace(job, gang=None), later, now) if urgent else 0.0,
-        line,
+        tuple(usage.line_of(state.teams, job.team)),
         turn,
     )
 
 
-def _in_turn(jobs: Iterable[Job], later: State, now: datetime, policy: Policy) -> list[Job]:
+def in_turn(jobs: Iterable[Job], later: State, now: datetime, policy: Policy) -> list[Job]:
     """Of the worst rank first, then who started last, then by where they lie; never by id."""
 
     def rank(job: Job) -> tuple[Any, ...]:
@@ -119,12 +121,19 @@ def steady(victims: Sequence[Victim], settings: Preemption) -> tuple[Victim, ...
     if settings.preempt == "off":
         return tuple(victims)
     worst_first = sorted(victims, key=lambda victim: -victim.standing)
+    most: dict[str, int] = {}
+    more: list[int] = []
+    for victim in worst_first:
+        before = most.get(victim.job.job_id, 0)
+        most[victim.job.job_id] = max(before, victim.gpus)
+        more.append(most[victim.job.job_id] - before)
     levels = [-victim.standing for victim in worst_first]
-    held = [0, *accumulate(victim.gpus for victim in worst_first)]
+    held = [0, *accumulate(more)]
     return tuple(
         victim
         for victim in victims
-        if victim.job.priority >= settings.preempt_below
+        if victim.left
+        or victim.job.priority >= settings.preempt_below
         or held[bisect_left(levels, -victim.returning)] < victim.gpus
     )
 
@@ -205,7 +214,7 @@ class Guarantees:
 
     def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
         """Whether it may be stopped, after so many GPUs of teams were taken."""
-        needed = 1 if self._whole else victim.gpus
+        needed = 1 if self._whole and not victim.left else victim.gpus
         return needed <= self.most(victim.job, taken)
 
     def take(self, job: Job, gpus: int, taken: dict[str, int]) -> None:
@@ -259,6 +268,7 @@ def gone(state: State, victims: Iterable[Victim]) -> State:
         gang = victim.job.gang
         for name in usage.line_of(state.teams, victim.job.team):
             used[name] = used.get(name, 0) - victim.gpus
+            part = victim.gpus / max(1, victim.gpus + victim.left)
             for model, count in gang.models if gang is not None else ():
-                models[name, model] = models.get((name, model), 0) - count
+                models[name, model] = models.get((name, model), 0) - int(part * count)
     return replace(state, used=used, used_models=models)
