@@ -9,6 +9,8 @@ One pass
    smaller ones behind it (but in a strict order),
 3. unless it has waited longer than the guard, or failed: then it gets a reservation, and who comes
    behind it starts only if that does not delay it (policy/reservation.py).
+   A claim that does not fit yet gets one too, if gangs may be stopped for it soon
+   (policy/claims.py).
    A preemptive order has a pass of its own (policy/rebalance.py).
 4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
 
@@ -26,6 +28,7 @@ tells how it grows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -35,6 +38,7 @@ from gangline_scheduler.allocate import allocate, need_of, next_demand
 from gangline_scheduler.model import Demand, Held, Job
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy import rebalance
+from gangline_scheduler.policy.claims import Claims
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.eligible import holdable, too_large
 from gangline_scheduler.policy.estimate import Estimates
@@ -52,16 +56,25 @@ BACKFILL_DEPTH = 1000
 """So many jobs are looked at behind the first reservation."""
 MOST_FRUITLESS = 32
 """So many searches may find nothing in a pass that an input leads to."""
+CLAIMS = 10
+"""So many jobs that do not fit yet into what their teams are guaranteed get a reservation."""
 RECOVERIES = 10
 """So many gangs that failed get a reservation, whatever the depth is for the others."""
 MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 """A gang that stops for these goes on at once, on GPUs that are held for it."""
 
 
-def run_pass(plan: Plan, policy: Policy, *, most_fruitless: int | None = None) -> list[Reservation]:
+def run_pass(
+    plan: Plan,
+    policy: Policy,
+    *,
+    most_fruitless: int | None = None,
+    refused: frozenset[str] = frozenset(),
+) -> list[Reservation]:
     """Start every job that can start now, in order; what was reserved for those that cannot.
 
     `most_fruitless`: it ends after so many searches that found nothing; None: with the queue.
+    `refused`: jobs whose claims hold nobody back, as no gangs are stopped for them.
     """
     _end_holds(plan)
     if policy.order.preemptive:
@@ -74,6 +87,7 @@ def run_pass(plan: Plan, policy: Policy, *, most_fruitless: int | None = None) -
         return []
     queue = _Pass(plan, policy, most_fruitless)
     queue.start_claims()
+    queue.reserve_claims(refused=refused)
     made = queue.run()
     _end_holds(plan)
     return made
@@ -95,16 +109,35 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
         allocate(plan, job, found)
 
 
-def guarded(plan: Plan, policy: Policy) -> bool:
+def guarded(plan: Plan, policy: Policy, job_id: str) -> bool:
     """Whether somebody may have a reservation, so that only full passes start jobs."""
-    return DEPTH[policy.reservation] > 0 and _anybody_waited(plan.state, plan.now, policy)
+    if DEPTH[policy.reservation] == 0:
+        return False
+    if _anybody_waited(plan.state, plan.now, policy):
+        return True
+    job = plan.state.jobs[job_id]
+    if owed(plan.state, promised(plan.state), job) is not None:
+        return False
+    return len(plan.state.pending) > 1 and _Pass(plan, policy, None).anybody_claims()
+
+
+def refused(plan: Plan, made: Sequence[Reservation]) -> frozenset[str]:
+    """Jobs whose claims could be helped now, and were not."""
+    return frozenset(
+        item.job_id
+        for item in made
+        if item.claim and item.start <= plan.now
+        if item.job_id in plan.state.pending and item.job_id not in plan.state.held
+    )
 
 
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
     """What is reserved for whom after a pass, so that nobody who waits could start."""
-    if policy.order.preemptive or not _anybody_waited(state, now, policy):
+    if policy.order.preemptive or not state.pending:
         return []
-    return _Pass(Plan(state, now), policy, None).run(start=False)
+    queue = _Pass(Plan(state, now), policy, None)
+    queue.reserve_claims(from_now=False)
+    return queue.run(start=False)
 
 
 def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
@@ -169,6 +202,7 @@ class _Pass:
         self._promised = promised(plan.state)
         # What the default placement does not find stays unfound until nodes grow.
         self._remembers = policy.placer is place
+        self._soon = Claims(plan.state, plan.now, policy, self._estimates)
         self._returns = returning(plan.state, plan.now, policy.node_return)
 
     def run(self, *, start: bool = True) -> list[Reservation]:
@@ -203,8 +237,8 @@ class _Pass:
 
         Restarts keep their place before all. A strict order lets nobody past.
         """
-        plan, policy = self._plan, self._policy
-        if policy.order.strict or policy.preemption.reclaim == "off":
+        plan = self._plan
+        if not self._may_claim():
             return
         for places in self._claims():
             for *_, job_id in places:
@@ -217,6 +251,52 @@ class _Pass:
                 demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
                 if demand is None or not self._try(job, demand):
                     break
+
+    def reserve_claims(
+        self, *, refused: frozenset[str] = frozenset(), from_now: bool = True
+    ) -> None:
+        """Claims that do not fit yet get reservations, if gangs may be stopped for them soon.
+
+        `refused`: not these. `from_now`: also those whose gangs may be stopped at once, until it is
+        tried (making_room.py).
+        """
+        if not self._may_claim() or not DEPTH[self._policy.reservation]:
+            return
+        for places in self._claims():
+            if len(self._made) >= CLAIMS or self._now.free_gpus <= 0:
+                return
+            job = self._plan.state.jobs[places[0][-1]]
+            name = owed(self._plan.state, self._promised, job)
+            if name is not None and not {job.job_id} & (refused | self._plan.state.held.keys()):
+                self._reserve_claim(job, name, from_now=from_now)
+
+    def anybody_claims(self) -> bool:
+        """Whether a job waits that its team is owed."""
+        return self._may_claim() and any(self._claims())
+
+    def _may_claim(self) -> bool:
+        policy = self._policy
+        return not (policy.order.strict or policy.preemption.reclaim == "off")
+
+    def _reserve_claim(self, job: Job, name: str, *, from_now: bool) -> None:
+        plan = self._plan
+        wanted = next_demand(job, plan.state)
+        demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
+        ends = self._soon.ends(job, name)
+        gpus = sum(gang.held_gpus for _, _, gang in ends)
+        if demand is None or self._now.free_gpus + gpus < demand.least().gpus:
+            return
+        found = reserve(
+            job.job_id,
+            demand.least(),
+            self._now,
+            ends,
+            plan.now,
+            made=self._until,
+            kept=self._later,
+        )
+        if found is not None and (from_now or found.start > plan.now):
+            self._keep(job, replace(found, claim=True))
 
     def _claims(self) -> list[list[tuple[Any, ...]]]:
         """Groups of jobs that their teams are owed, and restarts, in the policy's order.
@@ -294,7 +374,10 @@ class _Pass:
     def _reserve(self, job: Job, demand: Demand) -> bool:
         policy, now, depth = self._policy, self._plan.now, DEPTH[self._policy.reservation]
         most = max(depth, RECOVERIES) if depth and job.restarting else depth
-        if len(self._made) >= most or job.job_id in self._plan.state.held:
+        taken = {item.job_id for item in self._made}
+        if sum(not item.claim for item in self._made) >= most:
+            return False
+        if job.job_id in taken or job.job_id in self._plan.state.held:
             return False
         if not _waited(job, now, policy.reserve_after):
             return False
@@ -316,6 +399,10 @@ class _Pass:
         )
         if found is None:
             return False
+        self._keep(job, found)
+        return True
+
+    def _keep(self, job: Job, found: Reservation) -> None:
         self._made.append(found)
         lasts = timedelta(seconds=self._estimates.left_s(job))
         self._until.append((found.start + lasts, found))
@@ -324,7 +411,6 @@ class _Pass:
         self._later.keep(dict(found.kept))
         self._later.claim(found.nodes, job.team)
         self._failed.clear()
-        return True
 
     def _fits_at_last(self, demand: Demand) -> bool:
         """Whether it fits once all that runs has ended and all that is expected back is there."""

@@ -150,6 +150,10 @@ class Scheduler(BaseDecider[State]):
         passed = len(plan.decisions)
         moving.resize(plan, self._policy)
         making_room.make_room(plan, self._policy, made)
+        refused = cycle.refused(plan, made)
+        if refused:
+            made = cycle.run_pass(plan, self._policy, refused=refused)
+            passed = len(plan.decisions)
         making_room.grow(plan, self._policy)
         # What the pass reserved still holds if nothing was decided since.
         telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
@@ -173,7 +177,7 @@ class Scheduler(BaseDecider[State]):
         self._explain_new(plan, decided)
 
     def _joined(self, plan: Plan, job_id: str) -> None:
-        if cycle.guarded(plan, self._policy):
+        if cycle.guarded(plan, self._policy, job_id):
             return
         cycle.try_alone(plan, self._policy, job_id)
         making_room.make_room_for(plan, self._policy, job_id)

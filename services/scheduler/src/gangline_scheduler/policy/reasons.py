@@ -185,10 +185,13 @@ class Explainer:
         if not others or place(demand, self._state.free, self._state.levels) is None:
             return None
         head = self._state.jobs[others[0].job_id]
+        why = (
+            "whose team is guaranteed them:" if others[0].claim else "which has waited longest for"
+        )
         return Reason(
             "reservation",
-            f"GPUs are free but reserved for {head.team}/{head.job_id}, which has waited longest "
-            f"for its {head.gpus} on {_names(sorted(others[0].nodes))}; "
+            f"GPUs are free but reserved for {head.team}/{head.job_id}, {why} "
+            f"its {head.gpus} on {_names(sorted(others[0].nodes))}; "
             "a job that is expected to end before that one starts may run",
         )
 

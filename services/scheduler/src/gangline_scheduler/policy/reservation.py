@@ -40,7 +40,8 @@ Returns = Sequence[tuple[datetime, FreeNode]]
 class Reservation:
     """What is reserved for a job from `start` on, and how many GPUs of which nodes are kept.
 
-    `left`: GPUs that are free on its nodes once it has started.
+    `left`: GPUs that are free on its nodes once it has started. `claim`: its team is owed the GPUs,
+    and gangs are stopped for it (claims.py).
     """
 
     job_id: str
@@ -48,6 +49,7 @@ class Reservation:
     placement: Placement
     kept: tuple[tuple[str, int], ...]
     left: tuple[tuple[str, int], ...] = ()
+    claim: bool = False
 
     @property
     def nodes(self) -> frozenset[str]:

@@ -70,9 +70,7 @@ def stoppable(
     found = [
         job
         for job in (state.jobs[job_id] for job_id in state.live)
-        if job.spec.preemptible
-        and _may_be_stopped(job, now, settings)
-        and estimates.left_s(job) >= shortest_s
+        if _may_be_stopped(job, now, settings) and estimates.left_s(job) >= shortest_s
     ]
     turns = {job.job_id: turn for turn, job in enumerate(in_turn(found, later, now, policy))}
     victims = (victim_of(job, state, later, now, policy, turn=turns[job.job_id]) for job in found)
@@ -158,14 +156,22 @@ def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
     return job.held_gpus * (_pause_s(settings) + lost_s)
 
 
+def stoppable_from(job: Job, now: datetime, settings: Preemption) -> datetime | None:
+    """When its gang may be stopped, however long it still runs; None: that is not foreseeable."""
+    gang = job.gang
+    if gang is None or gang.stop is not None or not job.spec.preemptible:
+        return None
+    if not settings.may_stop_again(job.preemptions, job.ran_by(now)):
+        return None
+    return max(now, gang.allocated_at + settings.min_runtime)
+
+
 def _may_be_stopped(job: Job, now: datetime, settings: Preemption) -> bool:
     """Whether it may, however long it still runs."""
     gang = job.gang
-    if gang is None or gang.stop is not None or job.state is not JobState.RUNNING:
+    if gang is None or job.state is not JobState.RUNNING:
         return False
-    if now - gang.allocated_at < settings.min_runtime:
-        return False
-    if not settings.may_stop_again(job.preemptions, job.ran_by(now)):
+    if stoppable_from(job, now, settings) != now:
         return False
     return gang.members.count(Member.STARTED) == len(gang.members)
 

@@ -1,0 +1,71 @@
+"""What a job within its team's guarantee gets soon, so that nobody borrows it meanwhile.
+
+Such a job may not fit yet: a gang that would be stopped for it is in its first `min_runtime`,
+another one still stops, or a third one is about to end. The job's claim then has a reservation
+(reservation.py) from the moment on at which these gangs could be gone. Until then only jobs that
+end in time use its GPUs. A claim holds back jobs without one, never another claim.
+
+The wait is at most `min_runtime`, or as long as a stop under way takes. A claim that would not fit
+after that holds nobody back: it would take the end of gangs that nobody may stop. Nor does one for
+which, once its gangs may be stopped, none are (cycle.py).
+
+Cost: O(running gangs) for each team that is owed GPUs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gangline_scheduler.model import Job
+from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.policy.estimate import Estimates
+from gangline_scheduler.policy.reservation import Ends
+from gangline_scheduler.policy.victims import Guarantees, Victim, leaving, stoppable_from
+from gangline_scheduler.state import State
+from gangline_scheduler.usage import line_of
+
+
+class Claims:
+    """When gangs could be gone for the teams that are owed GPUs, in one state."""
+
+    def __init__(self, state: State, now: datetime, policy: Policy, estimates: Estimates) -> None:
+        self._state, self._now, self._policy, self._estimates = state, now, policy, estimates
+        self._known: dict[tuple[str, str], Ends] = {}
+
+    def ends(self, job: Job, owed: str) -> Ends:
+        """The gangs that could be gone soon for a job of which the team `owed` owes it its GPUs."""
+        key = (job.team, owed)
+        if key not in self._known:
+            self._known[key] = self._ends(job, owed)
+        return self._known[key]
+
+    def _ends(self, job: Job, owed: str) -> Ends:
+        state, now = self._state, self._now
+        latest = now + self._policy.preemption.min_runtime
+        promised = {name for held in state.held.values() for name in held.victims}
+        found: Ends = []
+        may_stop: Ends = []
+        for job_id in state.live:
+            other = state.jobs[job_id]
+            gang = other.gang
+            if gang is None or job_id in state.held:
+                continue
+            if gang.stop is not None:
+                if gang.leaving and job_id not in promised:
+                    found.append((max(now, gang.stop.deadline), job_id, other))
+                continue
+            end = self._estimates.end(other)
+            if end <= latest:
+                found.append((end, job_id, other))
+            elif owed not in line_of(state.teams, other.team):
+                at = stoppable_from(other, now, self._policy.preemption)
+                if at is not None:
+                    may_stop.append((at, job_id, other))
+        guarantees = Guarantees(state, leaving(state), line_of(state.teams, job.team))
+        taken: dict[str, int] = {}
+        for at, job_id, other in sorted(may_stop, key=lambda entry: entry[:2]):
+            victim = Victim(other, other.held_gpus, 0.0)
+            if guarantees.allow(victim, taken):
+                guarantees.take(other, victim.gpus, taken)
+                found.append((at, job_id, other))
+        return found
