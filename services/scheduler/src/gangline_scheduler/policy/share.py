@@ -10,8 +10,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import takewhile
 
 from gangline_scheduler.allocate import next_demand
@@ -53,7 +54,7 @@ class Ceilings:
             return None
         demand = demand.at_most(room)
         allowed = self._allowed(job.team)
-        return demand if allowed is None else _of_models(state, demand, allowed)
+        return demand if allowed is None else _of_models(state, demand, allowed, self._there)
 
     def allows(self, state: State, job: Job) -> bool:
         """Whether the team may take the job's GPUs, the fewest that do, whatever their model."""
@@ -114,7 +115,7 @@ class Ceilings:
         demand: Demand | None = next_demand(job, self._at_start).least()
         allowed = self._allowed(job.team)
         if demand is not None and allowed is not None:
-            demand = _of_models(state, demand, allowed)
+            demand = _of_models(state, demand, allowed, self._there)
         if demand is None:
             return False
         if job.job_id not in self._holdable:
@@ -133,6 +134,11 @@ class Ceilings:
                 jobs.sort(key=lambda job: (job.fewest, job.job_id))
             self._owed = dict(sorted(found.items()))
         return self._owed
+
+    @cached_property
+    def _there(self) -> Sequence[str]:
+        """The GPU models of the nodes that take gangs."""
+        return self._at_start.empty.models()
 
     def _line(self, team: str) -> tuple[TeamConfig, ...]:
         """The team and those above it; the tree stays as it is for the pass."""
@@ -156,15 +162,24 @@ def _up_to(gpus: int, jobs: Iterable[Job]) -> Iterable[Job]:
 
 
 def _of_models(
-    state: State, demand: Demand, allowed: Mapping[str, tuple[TypeLimit, ...]]
+    state: State,
+    demand: Demand,
+    allowed: Mapping[str, tuple[TypeLimit, ...]],
+    there: Sequence[str],
 ) -> Demand | None:
-    """Only models of which the teams of the line may hold so many more."""
+    """Only models of which the teams of the line may hold so many more.
+
+    A gang that names no model mixes them if the teams may hold all of it in each of the models that
+    are `there`; else it is of one model.
+    """
     fewest = demand.fewest or demand.gpus
     rooms = {
         model: min(_left(state, limit, demand.gpus) for limit in limits)
         for model, limits in allowed.items()
         if not demand.gpu_types or model in demand.gpu_types
     }
+    if not demand.gpu_types and there and all(rooms.get(one, 0) >= demand.gpus for one in there):
+        return demand
     wanted = demand.gpu_types or tuple(rooms)
     models = tuple(model for model in wanted if rooms.get(model, 0) >= fewest)
     if not models:
