@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -318,12 +319,30 @@ def test_a_reason_is_told_again_only_when_something_happened() -> None:
 
     assert [cluster.tick(seconds=20) for _ in range(5)] == [[]] * 5
     cluster.submit("y", gpus=1)
-    told = cluster.tick(seconds=1)
+    assert cluster.tick(seconds=20) == []  # other numbers alone are told once in 15 minutes
+    told = cluster.tick(seconds=900)
     assert "0 of 2 are free" in only(told, JobWaiting).message
 
-    cluster.cancel("y")
-    assert cluster.tick(seconds=5) == []  # too soon to be told again
-    assert "1 of 2 are free" in only(cluster.tick(seconds=11), JobWaiting).message
+    cluster.give(TeamConfigured(config=team("nlp", limit=1)))
+    assert only(cluster.tick(seconds=20), JobWaiting).code == "quota"
+
+
+def test_a_queue_that_stands_costs_few_events_whatever_starts_and_ends() -> None:
+    """300 jobs wait for 2 hours, and one ends every minute: 50 are told, 4 times an hour each."""
+    cluster = Cluster(*(node(f"n{number}", gpus=8) for number in range(4)), limit=500)
+    draw = Random(1)
+    for number in range(300):
+        gpus, priority = draw.choice((1, 2, 4, 8)), draw.choice((30, 40, 50, 60))
+        cluster.submit(f"j{number}", gpus, draw.choice(("nlp", "cv")), priority=priority)
+    told = 0
+    for _ in range(2 * 60):
+        live = sorted(cluster.state.live)
+        for job_id in live:
+            if cluster.job(job_id).state is JobState.SCHEDULED:
+                cluster.start(job_id)
+        ended = cluster.exit(draw.choice(live))
+        told += len(every([*ended, *cluster.tick(seconds=60)], JobWaiting))
+    assert 50 < told < 50 * 4 * 2 + 250
 
 
 def test_a_long_queue_is_told_shortly() -> None:

@@ -1,5 +1,9 @@
 """Telling pending jobs why they wait, when it changed and not too often; and when they will start.
 
+An event is written when the reason changes, or its bound: that a job starts by a time, since GPUs
+are held for it. The numbers of a reason change with each job that starts or ends in the cluster,
+so they alone are told once in `EVIDENCE_EVERY`.
+
 The first estimate of a job's start in a wait is written into the log, with its reason, so that it
 can be compared with what came (evolve.py): `explain` tells that error with each new estimate. One
 job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py), and what lies
@@ -25,6 +29,10 @@ from gangline_schemas.events.scheduling import JobWaiting
 
 REASONED = 50
 REASON_EVERY = timedelta(seconds=15)
+EVIDENCE_EVERY = timedelta(minutes=15)
+"""The same reason with other numbers is told so often; `explain` has those of now."""
+FULL = frozenset({"capacity", "topology"})
+"""Reasons of jobs that wait for GPUs that others have, or that are kept for others."""
 KINDS_EXPLAINED = 10
 """So many kinds of jobs are looked at on a tick, in turn: each may take a look at every node."""
 FORETOLD = 10
@@ -96,11 +104,22 @@ def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None
     return Explainer(plan.state, Ceilings(plan.state), made)
 
 
+def _alike(before: str, reason: Reason) -> bool:
+    """Whether it is the reason that was told, with other numbers. A start that is promised is not.
+
+    That GPUs are free for a moment, and kept for another job, is no other reason.
+    """
+    if reason.promised:
+        return False
+    return reason.code == before or (before in FULL and reason.code in (*FULL, "reservation"))
+
+
 def _tell(plan: Plan, job: Job, reason: Reason) -> None:
     before = job.waiting
-    same = before is not None and before.code == reason.code
-    if before is not None and same and before.message == reason.message:
-        return
-    if before is not None and same and plan.now - before.at < REASON_EVERY:
-        return
+    if before is not None:
+        if (before.code, before.message) == (reason.code, reason.message):
+            return
+        every = EVIDENCE_EVERY if _alike(before.code, reason) else REASON_EVERY
+        if plan.now - before.at < every:
+            return
     plan.add(job.job_id, JobWaiting(job_id=job.job_id, code=reason.code, message=reason.message))

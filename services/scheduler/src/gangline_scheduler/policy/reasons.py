@@ -31,10 +31,11 @@ _EVIDENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What `job.waiting` says."""
+    """What `job.waiting` says. `promised`: GPUs are held for the job, so it starts by a time."""
 
     code: Code
     message: str
+    promised: bool = False
 
 
 def later() -> Reason:
@@ -303,9 +304,11 @@ def _making_room(held: Held) -> Reason:
     """GPUs are held for it already."""
     count = len(held.victims)
     if not count:
-        return Reason("reservation", "GPUs are held for it; it starts when all of them are there")
+        message = "GPUs are held for it; it starts when all of them are there"
+        return Reason("reservation", message, promised=True)
     gangs = "1 gang saves and makes" if count == 1 else f"{count} gangs save and make"
-    return Reason("reservation", f"{gangs} room for it; it starts by {held.until:%H:%M} UTC")
+    message = f"{gangs} room for it; it starts by {held.until:%H:%M} UTC"
+    return Reason("reservation", message, promised=True)
 
 
 def _room(demand: Demand, nodes: list[FreeNode]) -> int:
