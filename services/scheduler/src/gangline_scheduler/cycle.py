@@ -118,7 +118,7 @@ def guarded(plan: Plan, policy: Policy, job_id: str) -> bool:
     job = plan.state.jobs[job_id]
     if owed(plan.state, promised(plan.state), job) is not None:
         return False
-    return len(plan.state.pending) > 1 and _Pass(plan, policy, None).anybody_claims()
+    return len(plan.state.pending) > 1 and _Pass(plan, policy, None).reserve_claims()
 
 
 def refused(plan: Plan, made: Sequence[Reservation]) -> frozenset[str]:
@@ -254,25 +254,24 @@ class _Pass:
 
     def reserve_claims(
         self, *, refused: frozenset[str] = frozenset(), from_now: bool = True
-    ) -> None:
+    ) -> bool:
         """Claims that do not fit yet get reservations, if gangs may be stopped for them soon.
+
+        Whether any does.
 
         `refused`: not these. `from_now`: also those whose gangs may be stopped at once, until it is
         tried (making_room.py).
         """
         if not self._may_claim() or not DEPTH[self._policy.reservation]:
-            return
+            return False
         for places in self._claims():
             if len(self._made) >= CLAIMS or self._now.free_gpus <= 0:
-                return
+                break
             job = self._plan.state.jobs[places[0][-1]]
             name = owed(self._plan.state, self._promised, job)
             if name is not None and not {job.job_id} & (refused | self._plan.state.held.keys()):
                 self._reserve_claim(job, name, from_now=from_now)
-
-    def anybody_claims(self) -> bool:
-        """Whether a job waits that its team is owed."""
-        return self._may_claim() and any(self._claims())
+        return bool(self._made)
 
     def _may_claim(self) -> bool:
         policy = self._policy
