@@ -9,6 +9,7 @@ from builders_deciding import team
 from builders_scheduler import Cluster, node, stopped_for
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import ExitReason
+from gangline_schemas.job import TeamConfig
 
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 4}
 HOUR = 3600.0
@@ -92,3 +93,25 @@ def test_a_team_within_its_guarantee_keeps_it_when_nodes_are_lost() -> None:
 
     assert cluster.job("b").gang is None
     assert stopped_for(told) == [], "what is left is all within the guarantee of nlp"
+
+
+def test_a_surplus_by_weight_and_urgent_jobs_never_take_turns() -> None:
+    """What b and c take by their weights, the urgent jobs of a do not take back, and no team again.
+
+    Nothing ends in this day, so each gang is stopped once at most.
+    """
+    cluster = Cluster(node("n1", 12))
+    for name, weight in (("a", 1), ("b", 2), ("c", 3)):
+        config = TeamConfig(team=name, gpu_limit=12, weight=weight, surplus="reclaim_by_weight")
+        cluster.give(TeamConfigured(config=config))
+    names = []
+    for name, priority in (("a", 10), ("b", 50), ("c", 15)):
+        for number in range(12):
+            names.append(f"{name}{number}")
+            cluster.submit(names[-1], of_team=name, priority=priority, **RUNS)
+
+    stops = day(cluster, names, hours=30)
+
+    assert stops, "b and c get their parts"
+    assert set(stops.values()) == {1}, stops
+    assert [cluster.state.used.get(name, 0) for name in ("a", "b", "c")] == [2, 4, 6]

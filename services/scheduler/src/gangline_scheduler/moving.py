@@ -31,6 +31,7 @@ from gangline_scheduler.policy.elastic import (
 )
 from gangline_scheduler.policy.eligible import holdable
 from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.policy.parts import parts
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.potential import taken_from_guarantees
 from gangline_scheduler.policy.statement import Statement
@@ -99,7 +100,7 @@ def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
 
 def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
     """Stop the gangs that give GPUs to this job, and hold these for it."""
-    taken = taken_from_guarantees(plan.state, job, found.sizes)
+    taken = taken_from_guarantees(plan.state, job, found.sizes, parts(plan.state))
     if taken:
         raise InvariantViolated("; ".join(taken))
     for other, size in found.sizes:

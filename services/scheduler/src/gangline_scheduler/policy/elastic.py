@@ -9,7 +9,8 @@ those of its `gpu_counts`, if it names such:
   `left_s * gained`, are more than the restart and the work since the checkpoint cost.
 - **Shrink**, when a waiting job of a better rank fits once gangs give GPUs back down to their
   fewest: the worst rank gives first, no gang more than is needed, and none without need. No team
-  outside the waiting job's line is taken below its guarantee. Worth it if the GPUs of the waiting
+  outside the waiting job's line is taken below its guarantee, nor below its part of a surplus that
+  is divided by weight. Worth it if the GPUs of the waiting
   job times the time by which it starts sooner are more than the cost.
 
 Each gang is resized at most once in `resize_every`. One that would start anew from nothing
@@ -29,6 +30,7 @@ from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.eligible import eligible
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.order import examples
+from gangline_scheduler.policy.parts import Parts, parts
 from gangline_scheduler.policy.placement import Placement, models, room
 from gangline_scheduler.policy.reservation import reserve
 from gangline_scheduler.policy.share import Ceilings
@@ -247,8 +249,9 @@ class _Trial:
         self._job, self._need = job, need
         self._snapshot, self._state = snapshot, state
         self._ceilings = Ceilings(state)
-        line = line_of(state.teams, job.team)
-        self._guarantees = Guarantees(state, leaving(state), line)
+        line, due = line_of(state.teams, job.team), parts(state)
+        gone = leaving(state)
+        self._guarantees = Parts(state, gone, line, due) if due else Guarantees(state, gone, line)
 
     def fit(self, asked: Sequence[Job]) -> Found | None:
         """The sizes of the gangs, as large as may be, else their fewest."""

@@ -10,11 +10,12 @@ Cost: O(teams + groups of pending jobs); nothing unless a team lets its surplus 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.policy.eligible import holdable
+from gangline_scheduler.policy.victims import Guarantees
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
 from gangline_schemas.job import TeamConfig
@@ -93,3 +94,22 @@ def _wants(state: State) -> dict[str, int]:
             for name in line_of(state.teams, first.team):
                 found[name] += more
     return found
+
+
+class Parts(Guarantees):
+    """What each team may still lose: no team is taken below its part, nor its guarantee."""
+
+    def __init__(
+        self,
+        state: State,
+        leaving: Mapping[str, int],
+        inside: Iterable[str],
+        parts: Mapping[str, int],
+    ) -> None:
+        inside = frozenset(inside)
+        super().__init__(state, leaving, inside)
+        self._spare = {
+            name: state.used.get(name, 0) - leaving.get(name, 0) - parts[name]
+            for name in state.teams
+            if name not in inside
+        }

@@ -12,7 +12,11 @@ victims. So between two events from outside (a job is submitted or ends, a prior
 node changes) no standings come back, and nobody takes turns.
 
 A reclaim lowers what teams lack of their guarantees instead: the waiting gang fits into one, and
-no team outside its line comes to lack more.
+no team outside its line comes to lack more. A reclaim of the surplus by weight lowers what teams
+lack of their parts (parts.py), and raises no lack of a guarantee. A preemption raises neither. So
+each stop lowers the first of these three that it changes: what lacks of guarantees, what lacks of
+parts, the standings. A stop of gangs of a fixed size changes no part: what a team holds and waits for
+counts alike.
 
 GPUs that are held for a gang count as its own, those of a gang that stops as nobody's.
 Cost: O(gangs) once; for each question O(gangs of the teams in it), times their kinds for a team
@@ -28,6 +32,7 @@ from functools import cached_property
 
 from gangline_scheduler.model import Job
 from gangline_scheduler.policy.order import Order
+from gangline_scheduler.policy.parts import parts
 from gangline_scheduler.policy.victims import leaving, owed, promised
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
@@ -136,7 +141,8 @@ def not_better(
         return []
     more = gpus - job.held_gpus if job.gang is not None else None
     claims = owed(state, promised(state), job, more=more) is not None
-    found = taken_from_guarantees(state, job, victims, whole=whole and claims)
+    due = parts(state) if held.reason != "reclaim" and not claims else {}
+    found = taken_from_guarantees(state, job, victims, due, whole=whole and claims)
     if held.reason == "reclaim" and not claims:
         found.append(f"{job.job_id} is owed nothing")
     if held.reason == "preempt" and not Standings(state, order, now).improves(job, gpus, victims):
@@ -145,11 +151,17 @@ def not_better(
 
 
 def taken_from_guarantees(
-    state: State, job: Job, victims: Collection[tuple[Job, int]], *, whole: bool = False
+    state: State,
+    job: Job,
+    victims: Collection[tuple[Job, int]],
+    due: Mapping[str, int],
+    *,
+    whole: bool = False,
 ) -> list[str]:
     """Teams outside the job's line that would have less than they are guaranteed by these stops.
 
-    `victims`: each with the GPUs that it goes on with. `whole`: see `not_better`.
+    `victims`: each with the GPUs that it goes on with. `due`: what teams keep with their parts of
+    the surplus (parts.py). `whole`: see `not_better`.
     """
     gone = leaving(state)
     taken: dict[str, list[int]] = {}
@@ -164,12 +176,12 @@ def taken_from_guarantees(
         taken.pop(name, None)
     found = []
     for name, gpus in sorted(taken.items()):
-        guarantee = state.teams[name].config.gpu_guarantee
+        guarantee = due.get(name, state.teams[name].config.gpu_guarantee)
         before = state.used.get(name, 0) - gone.get(name, 0)
         last = largest.get(name, 1)
         if guarantee and before - sum(gpus) + last <= guarantee:
             found.append(
                 f"{job.job_id} takes {sum(gpus)} GPUs of team {name}, which holds {before} and is "
-                f"guaranteed {guarantee}"
+                f"guaranteed or due {guarantee}"
             )
     return found

@@ -3,7 +3,8 @@
 Who: pending jobs of a priority below `preempt_below`. Whom: gangs that may be stopped
 (victims.py) and stand worse: priority plus what their team is above its share, without what waiting
 gives, and the waiting job's with the GPUs that it asks for. All in all the standings must improve
-(potential.py). No team outside the job's line is taken below its guarantee.
+(potential.py). No team outside the job's line is taken below its guarantee, nor below its part of
+a surplus that is divided by weight (parts.py): it would take that back.
 
 When: the cheapest set (clearing.py) is taken only if it costs less than it is worth:
 
@@ -45,7 +46,7 @@ def preempt(scene: Scene, job: Job) -> Room | None:
         return None
     gpus = question.demand.gpus
     wanted = question.wanted(
-        scene.guarantees(job),
+        scene.parts_of_others(job),
         lambda victims: scene.enough(question, victims),
         lambda victims: scene.standings.improves(
             job, gpus, [(item.job, item.left) for item in victims]

@@ -2,13 +2,13 @@
 
 For a pending job that fits into what its team, or one above it, is due (parts.py). Whom: gangs that
 may be stopped (victims.py) of teams outside it that let their surplus be reclaimed; none of them is
-taken below its part. So the taker is not above its part afterwards, who gave is not below its own,
-and nothing is taken back before jobs, limits or nodes change.
+taken below its part. So the taker is not above its part afterwards, a giver is not below its own,
+and nothing is taken back before jobs, limits or nodes change: no preemption takes a team below its
+part either (potential.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from math import inf
 
 from gangline_scheduler import usage
@@ -16,8 +16,7 @@ from gangline_scheduler.model import Job
 from gangline_scheduler.policy.clearing import clearings
 from gangline_scheduler.policy.parts import gives_back
 from gangline_scheduler.policy.scene import Room, Scene
-from gangline_scheduler.policy.victims import Guarantees, steady
-from gangline_scheduler.state import State
+from gangline_scheduler.policy.victims import steady
 
 
 def due(scene: Scene, job: Job) -> str | None:
@@ -47,28 +46,8 @@ def reclaim_surplus(scene: Scene, job: Job) -> Room | None:
         return None
     worth = settings.reclaim_worth
     value = question.demand.gpus * worth.total_seconds() if worth is not None else inf
-    inside = usage.line_of(state.teams, job.team)
-    wanted = question.wanted(Parts(state, scene.leaving, inside, scene.parts))
+    wanted = question.wanted(scene.parts_of_others(job))
     for found in clearings(wanted, question.snapshot, givers, steady(givers, settings)):
         if found.cost < value:
             return Room(job, "surplus", found, value if worth is not None else 0.0)
     return None
-
-
-class Parts(Guarantees):
-    """What each team may still lose: no team is taken below its part, nor its guarantee."""
-
-    def __init__(
-        self,
-        state: State,
-        leaving: Mapping[str, int],
-        inside: Iterable[str],
-        parts: Mapping[str, int],
-    ) -> None:
-        inside = frozenset(inside)
-        super().__init__(state, leaving, inside)
-        self._spare = {
-            name: state.used.get(name, 0) - leaving.get(name, 0) - parts[name]
-            for name in state.teams
-            if name not in inside
-        }
