@@ -15,8 +15,8 @@ A reclaim lowers what teams lack of their guarantees instead: the waiting gang f
 no team outside its line comes to lack more. A reclaim of the surplus by weight lowers what teams
 lack of their parts (parts.py), and raises no lack of a guarantee. A preemption raises neither. So
 each stop lowers the first of these three that it changes: what lacks of guarantees, what lacks of
-parts, the standings. A stop of gangs of a fixed size changes no part: what a team holds and waits for
-counts alike.
+parts, the standings. A stop of gangs of a fixed size changes no part: what a team holds and waits
+for counts alike.
 
 GPUs that are held for a gang count as its own, those of a gang that stops as nobody's.
 Cost: O(gangs) once; for each question O(gangs of the teams in it), times their kinds for a team
