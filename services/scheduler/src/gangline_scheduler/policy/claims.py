@@ -33,7 +33,10 @@ class Claims:
         self._known: dict[tuple[str, str], Ends] = {}
 
     def ends(self, job: Job, owed: str) -> Ends:
-        """The gangs that could be gone soon for a job of which the team `owed` owes it its GPUs."""
+        """The gangs that could be gone soon for a job that the guarantee of the team `owed` holds.
+
+        Those that could be gone at one time are in the order of their places, not of their names.
+        """
         key = (job.team, owed)
         if key not in self._known:
             self._known[key] = self._ends(job, owed)
@@ -50,22 +53,23 @@ class Claims:
             gang = other.gang
             if gang is None or job_id in state.held:
                 continue
+            place = f"{gang.nodes[0].node_id}/{gang.nodes[0].gpus[0]}"
             if gang.stop is not None:
                 if gang.leaving and job_id not in promised:
-                    found.append((max(now, gang.stop.deadline), job_id, other))
+                    found.append((max(now, gang.stop.deadline), place, other))
                 continue
             end = self._estimates.end(other)
             if end <= latest:
-                found.append((end, job_id, other))
+                found.append((end, place, other))
             elif owed not in line_of(state.teams, other.team):
                 at = stoppable_from(other, now, self._policy.preemption)
                 if at is not None:
-                    may_stop.append((at, job_id, other))
+                    may_stop.append((at, place, other))
         guarantees = Guarantees(state, leaving(state), line_of(state.teams, job.team))
         taken: dict[str, int] = {}
-        for at, job_id, other in sorted(may_stop, key=lambda entry: entry[:2]):
+        for at, place, other in sorted(may_stop, key=lambda entry: entry[:2]):
             victim = Victim(other, other.held_gpus, 0.0)
             if guarantees.allow(victim, taken):
                 guarantees.take(other, victim.gpus, taken)
-                found.append((at, job_id, other))
+                found.append((at, place, other))
         return found
