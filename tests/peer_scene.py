@@ -31,10 +31,9 @@ from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_worker.agent.checkpoints import Checkpoints
-from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.isolation_files import Owner
 from gangline_worker.agent.model import GangKey, RankKey
-from gangline_worker.agent.peer_tier import open_peer_tier
+from gangline_worker.agent.peer_tier import PeerSettings, open_peer_tier
 
 JOB, TEAM, STEP = "job", "nlp", 5
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -74,13 +73,7 @@ class PeerNode:
         self.name = name
         self.data = folder / name
         self.data.mkdir(exist_ok=True)
-        settings = AgentSettings(
-            node_id=name,
-            address="127.0.0.1",
-            store_url=f"file://{store.root}",
-            peer_timeout_s=timeout_s,
-        )
-        tier = open_peer_tier(settings, self.data)
+        tier = open_peer_tier(PeerSettings(name, "127.0.0.1", 0, timeout_s), self.data)
         assert tier is not None
         self.tier = tier
         self.store = store

@@ -28,9 +28,7 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.local import LocalStore
 from gangline_worker.agent import peer_client
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints
-from gangline_worker.agent.environment import Places
 from gangline_worker.agent.model import GangKey, RankKey
-from gangline_worker.agent.prepare import GangGround
 from gangline_worker.agent.repair import Repairs
 from node_scene import NodeScene
 from peer_scene import PeerNode, PeerScene, commit, peer_scene, save
@@ -147,15 +145,13 @@ def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(scene: Pee
     folder = scene.nodes["a"].fetch(second)
     flip(folder / "rank-00001.bin")
     scene.store.read.clear()
-    places = Places(folder, folder, folder, folder, folder)
     peers = scene.nodes["a"].copies.round(second)
-    ground = GangGround(second, second.nodes[0], places, tokens={}, secrets={}, peers=peers)
     notes: list[str] = []
     repairs = Repairs(
         scene.nodes["a"].checkpoints, lambda _, text: notes.append(text), lambda _: None
     )
     asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
-    answer = repairs.answer(RankKey(GangKey("job", 2), 0), ground, asked)
+    answer = repairs.answer(RankKey(GangKey("job", 2), 0), second, asked, peers=peers)
     assert answer == CopyReplaced(file="rank-00001.bin", sound=True)
     assert (folder / "rank-00001.bin").read_bytes() == scene.data[1]
     assert notes == [

@@ -27,9 +27,9 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
-from gangline_worker.agent.environment import Places
+from gangline_worker.agent.folders import Folders
 from gangline_worker.agent.model import GangKey, NoSoundCopy, Prepared, RankKey
-from gangline_worker.agent.prepare import Folders, GangGround, Preparer
+from gangline_worker.agent.prepare import Preparer
 from gangline_worker.agent.repair import Repairs
 from gangline_worker.agent.share import Share
 
@@ -346,24 +346,21 @@ def test_a_rank_is_told_whether_there_is_a_sound_copy(node: Checkpoints, store: 
     ref = commit(store, parts)
     folder = node.fetch(ref, "nlp")
     resumed = ALLOCATION.model_copy(update={"attempt": 2, "resume": ref})
-    places = Places(folder, folder, folder, folder, folder)
-    ground = GangGround(resumed, resumed.nodes[0], places, tokens={}, secrets={})
     notes: list[str] = []
     lost: list[NoSoundCopy] = []
     repairs = Repairs(node, lambda _, text: notes.append(text), lost.append)
     asked = CopyDamaged(file="rank-00001.bin", reason="its xxh3-128 is another")
     break_file(folder / asked.file, "flip")
-    assert repairs.answer(rank_key(1), ground, asked) == CopyReplaced(file=asked.file, sound=True)
+    assert repairs.answer(rank_key(1), resumed, asked) == CopyReplaced(file=asked.file, sound=True)
     assert (folder / asked.file).read_bytes() == b"bin of 1 at 5"
     store.delete(parts[1].shards[0].key)
     break_file(folder / asked.file, "flip")
-    assert not repairs.answer(rank_key(1), ground, asked).sound
+    assert not repairs.answer(rank_key(1), resumed, asked).sound
     assert "a sound copy of the store lies there now" in notes[0]
     assert "is missing" in notes[1]
     assert lost == [NoSoundCopy(rank_key(1), parts[1].shards[0].key)]
     first = ALLOCATION.model_copy(update={"resume": None})
-    afresh = GangGround(first, first.nodes[0], places, tokens={}, secrets={})
-    assert not repairs.answer(rank_key(1), afresh, asked).sound
+    assert not repairs.answer(rank_key(1), first, asked).sound
 
 
 def test_a_rank_that_asks_on_and_on_gets_no_more(node: Checkpoints):

@@ -56,7 +56,7 @@ from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing
-from .peer_tier import open_peer_tier
+from .peer_tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
 from .rank_env_file import read_rank_env
@@ -122,7 +122,7 @@ class Agent:
             adopt_premises(settings, handover.premises) if handover else take_premises(settings)
         )
         self._folders, self._isolator = self._premises.folders, self._premises.isolator
-        self._peers = open_peer_tier(settings, self._folders.data) if settings.peer_copies else None
+        self._peers = self._peer_tier()
         self._node = handover.core.standing.node if handover else self._inventory()
         self._watch = HealthWatch(self._health_source, settings.health_interval_s, self._gpus)
         self._checks = self._node_checks()
@@ -238,6 +238,16 @@ class Agent:
                 outgoing.unsaved(),
             )
         )
+
+    def _peer_tier(self) -> PeerTier | None:
+        """None where the node gives no copies, or cannot listen for those who ask."""
+        settings = self._settings
+        if not settings.peer_copies:
+            return None
+        given = PeerSettings(
+            settings.node_id, settings.address, settings.peer_port, settings.peer_timeout_s
+        )
+        return open_peer_tier(given, self._folders.data)
 
     def _inventory(self) -> NodeInfo:
         settings = self._settings

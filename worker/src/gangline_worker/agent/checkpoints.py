@@ -42,7 +42,7 @@ from gangline_storage.port import CHUNK_BYTES, ObjectStore
 from .fetched import Fetched, Tier
 from .isolation_files import Owner, acting_as, opened_as
 from .model import RankKey
-from .peer_client import Round
+from .other_copies import OtherCopies
 from .referred import Referred, objects, objects_of, place_of
 from .share import Share
 
@@ -192,7 +192,7 @@ class Checkpoints:
         ref: CheckpointRef,
         team: str,
         owner: Owner | None = None,
-        peers: Round | None = None,
+        peers: OtherCopies | None = None,
         share: Share | None = None,
     ) -> Path:
         """The folder of a committed checkpoint on this node's disk.
@@ -239,7 +239,7 @@ class Checkpoints:
         team: str,
         file: str,
         owner: Owner | None = None,
-        peers: Round | None = None,
+        peers: OtherCopies | None = None,
     ) -> tuple[str, bool]:
         """Bring one file of a checkpoint that a rank found damaged, or not here, after `fetch`.
 
@@ -348,7 +348,7 @@ class Checkpoints:
         self,
         wanted: dict[str, _Wanted],
         owner: Owner | None,
-        peers: Round | None,
+        peers: OtherCopies | None,
         fetched: Fetched,
     ) -> list[tuple[str, bool]]:
         """Bring objects from peers or the store: whose copies they are now, and if one was here."""
@@ -373,7 +373,7 @@ class Checkpoints:
         return origins
 
     @staticmethod
-    def _from_peer(item: _Wanted, owner: Owner | None, peers: Round | None) -> str | None:
+    def _from_peer(item: _Wanted, owner: Owner | None, peers: OtherCopies | None) -> str | None:
         """Bring it from another node and say from which, if one gives a sound copy."""
         if peers is None:
             return None

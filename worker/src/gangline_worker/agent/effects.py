@@ -15,10 +15,11 @@ from gangline_schemas.secrets import redact
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .cold_start import Launch
 from .environment import rank_command, rank_environment
 from .inbox import Inbox
 from .isolation import Isolator
-from .launcher import KeptRank, Launch, Launcher
+from .launcher import KeptRank, Launcher
 from .log_lines import LogBatcher, without_secrets
 from .model import (
     Action,
@@ -296,7 +297,12 @@ class Effects:
         if ground is not None and self._repairs.admit(rank, ground.allocation):
             self._submit(
                 self._pool,
-                lambda: self._ranks.send(rank, self._repairs.answer(rank, ground, asked)),
+                lambda: self._ranks.send(
+                    rank,
+                    self._repairs.answer(
+                        rank, ground.allocation, asked, ground.owner, ground.peers
+                    ),
+                ),
             )
 
     def _note(self, rank: RankKey, text: str) -> None:

@@ -17,6 +17,8 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 
+from .drivers import driver_variables
+
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OF_NCCL = "NCCL_SOCKET_IFNAME"
 _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -51,12 +53,6 @@ def base_environment(places: Places) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         **driver_variables(),
     }
-
-
-def driver_variables() -> dict[str, str]:
-    """Where this machine's drivers are."""
-    names = ("LD_LIBRARY_PATH", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES")
-    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def rank_environment(

@@ -27,6 +27,7 @@ import structlog
 from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
+from .cold_start import Launch, start_cold
 from .forked import Forked
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
@@ -40,7 +41,6 @@ from .isolation_rooms import (
     begin_room,
     finish_room,
 )
-from .launcher import Launch, start_cold
 from .model import GangKey, RankKey
 
 log = structlog.get_logger(__name__)

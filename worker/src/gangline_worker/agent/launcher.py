@@ -15,13 +15,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
+from .cold_start import Launch, start_cold
 from .forked import Forked
-from .isolation_rooms import UNCONFINED, Confinement, Room, born_in
+from .isolation_rooms import Room
 from .log_lines import KeptLog, LogBatcher, Stream
 from .model import RankExited, RankKey
 from .oom import OomKills
@@ -40,35 +41,6 @@ _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "MemoryError")
 def become_subreaper() -> None:
     """Inherit what ranks leave behind, so that it can be found and collected."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How to start one rank."""
-
-    rank: RankKey
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    folder: Path
-    confinement: Confinement = UNCONFINED
-
-
-def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
-    """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
-    room = launch.confinement.room
-    with born_in(room):
-        return subprocess.Popen(
-            tied_command(*launch.command, orders=launch.confinement.orders, room=room),
-            cwd=launch.folder,
-            env=dict(launch.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            umask=0o077,
-            pass_fds=() if room is None else (room,),
-        )
 
 
 @dataclass(frozen=True, slots=True)

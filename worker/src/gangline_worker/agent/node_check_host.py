@@ -14,10 +14,10 @@ from typing import Literal
 import structlog
 
 from .fitness import FitnessLimits, unfit_for
+from .folders import Folders
 from .health_source import HealthWatch
 from .model import NodeChecked
 from .node_check import UNFIT
-from .prepare import Folders
 from .rank_exec import tied_command
 
 log = structlog.get_logger(__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -13,7 +14,6 @@ from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
 
-from .config import AgentSettings
 from .connections import End
 from .isolation_files import Owner
 from .model import GangKey
@@ -28,10 +28,20 @@ log = structlog.get_logger(__name__)
 _ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that begins anew does not answer for a moment
 
 
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """This node's id and address; the port to listen at, 0 takes a free one; a peer's timeout."""
+
+    node_id: str
+    address: str
+    port: int
+    timeout_s: float
+
+
 class PeerTier:
     """Listens once made, answers from `start` to `stop`."""
 
-    def __init__(self, settings: AgentSettings, data: Path, server: PeerServer) -> None:
+    def __init__(self, settings: PeerSettings, data: Path, server: PeerServer) -> None:
         self._settings = settings
         self._data = data
         self._gangs = Gangs()
@@ -52,7 +62,7 @@ class PeerTier:
         node_id, secret = self._settings.node_id, Secret(store)
         files = CopyFiles(self._data / "checkpoints", store)
         self._server.start(Desk(node_id, secret, self._gangs, files, owner))
-        copies = PeerCopies(node_id, secret, self._gangs, self._settings.peer_timeout_s)
+        copies = PeerCopies(node_id, secret, self._gangs, self._settings.timeout_s)
         self._copies = copies
         return copies
 
@@ -93,7 +103,7 @@ class PeerTier:
         self._server.close()
 
 
-def open_peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
+def open_peer_tier(settings: PeerSettings, data: Path) -> PeerTier | None:
     """None where it cannot listen: then the store has to do."""
     try:
         server = _listen(settings, data / "copies.port")
@@ -103,13 +113,13 @@ def open_peer_tier(settings: AgentSettings, data: Path) -> PeerTier | None:
     return PeerTier(settings, data, server)
 
 
-def _listen(settings: AgentSettings, kept: Path) -> PeerServer:
+def _listen(settings: PeerSettings, kept: Path) -> PeerServer:
     """At the port that was given, or that the last agent had: gangs that run know it by that one.
 
     Raises OSError.
     """
-    if settings.peer_port:
-        return PeerServer(settings.address, settings.peer_port)
+    if settings.port:
+        return PeerServer(settings.address, settings.port)
     server = None
     with contextlib.suppress(OSError, ValueError, OverflowError):
         server = PeerServer(settings.address, int(kept.read_text("ascii")))

@@ -18,9 +18,9 @@ from pathlib import Path
 from gangline_schemas.isolation import Isolation
 
 from .config import AgentSettings
+from .folders import Folders
 from .isolation import Bounds, Isolator, KeptIsolation
 from .old_copies import delete_unused
-from .prepare import Folders
 from .rendezvous_ports import PortBlock
 from .sweep import kill_agent
 

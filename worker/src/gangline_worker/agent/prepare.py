@@ -20,6 +20,7 @@ from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
 from .environment import Places
+from .folders import Folders
 from .isolation_files import Owner, give
 from .log_lines import secret_texts
 from .model import GangKey, Prepared, PrepareFailed
@@ -67,15 +68,6 @@ class GangGround:
     def kept(self, gang: GangKey) -> KeptGround:
         """To be adopted by the program that goes on in this process."""
         return KeptGround(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """The agent's folders. `sockets` has a short path: a socket's name has 107 bytes."""
-
-    data: Path
-    sockets: Path
-    secrets: Path
 
 
 class Preparer:

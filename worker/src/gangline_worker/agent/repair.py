@@ -18,8 +18,9 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .isolation_files import Owner
 from .model import GangKey, NoSoundCopy, RankKey
-from .prepare import GangGround
+from .other_copies import OtherCopies
 
 log = structlog.get_logger(__name__)
 
@@ -55,16 +56,25 @@ class Repairs:
         for rank in [rank for rank in self._asked if rank.gang == gang]:
             del self._asked[rank]
 
-    def answer(self, rank: RankKey, ground: GangGround, asked: CopyDamaged) -> CopyReplaced:
-        """Replace the file and say how it went; the store is waited for as by all its calls."""
-        resume = ground.allocation.resume
+    def answer(
+        self,
+        rank: RankKey,
+        allocation: GangAllocated,
+        asked: CopyDamaged,
+        owner: Owner | None = None,
+        peers: OtherCopies | None = None,
+    ) -> CopyReplaced:
+        """Replace the file; the answer says whether that worked. Waits for a store that is away.
+
+        `owner` is the rank's user, `peers` are the other nodes that may have a copy.
+        """
+        resume = allocation.resume
         if resume is None:
             return CopyReplaced(file=asked.file, sound=False)
         sound, was_here = False, True
         try:
-            team = ground.allocation.team
             origin, was_here = self._checkpoints.refetch(
-                resume, team, asked.file, ground.owner, ground.peers
+                resume, allocation.team, asked.file, owner, peers
             )
         except (CheckpointDamaged, WrongPath, OSError, StoreError) as error:
             outcome = f"no other copy was found: {error}"

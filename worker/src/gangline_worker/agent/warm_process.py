@@ -16,7 +16,7 @@ from typing import IO, Protocol
 
 import structlog
 
-from .environment import driver_variables
+from .drivers import driver_variables
 from .forked import Forked
 from .isolation_rooms import Confinement
 from .warm_rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest

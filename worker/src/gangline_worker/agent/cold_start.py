@@ -1,0 +1,41 @@
+"""Starts one rank's command in a fresh process, with the confinement of its gang."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .isolation_rooms import UNCONFINED, Confinement, born_in
+from .model import RankKey
+from .rank_exec import tied_command
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start one rank."""
+
+    rank: RankKey
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    confinement: Confinement = UNCONFINED
+
+
+def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
+    """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
+    room = launch.confinement.room
+    with born_in(room):
+        return subprocess.Popen(
+            tied_command(*launch.command, orders=launch.confinement.orders, room=room),
+            cwd=launch.folder,
+            env=dict(launch.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            umask=0o077,
+            pass_fds=() if room is None else (room,),
+        )
