@@ -9,7 +9,7 @@ import pynvml
 import pytest
 import torch
 
-from gangline_worker.agent.drivers import driver_variables
+from gangline_worker.agent.host.drivers import driver_variables
 
 Test = TypeVar("Test", bound=Callable[..., object])
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0

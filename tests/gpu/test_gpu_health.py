@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gangline_worker.agent.gpu_health import GpuWatch
-from gangline_worker.agent.inventory import find_gpus, gpu_statuses
+from gangline_worker.agent.host.inventory import find_gpus, gpu_statuses
 from gpu_scene import GPUS, needs_gpus, nvml_index, rank_variables, uuid_of
 
 _HELD = 1 << 30

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from gangline_worker.agent.inventory import gpu_statuses
+from gangline_worker.agent.host.inventory import gpu_statuses
 from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.standby import gpu_files
 from gangline_worker.agent.standby_host import StandbyPool

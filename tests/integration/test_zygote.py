@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gangline_worker.agent.forked import Forked
+from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
 from gangline_worker.agent.store_host import StoreHost

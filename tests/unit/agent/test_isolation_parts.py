@@ -14,7 +14,7 @@ import pytest
 from gangline_schemas.isolation import Isolation
 from gangline_worker.agent.cold_start import Launch, start_cold
 from gangline_worker.agent.config import AgentSettings
-from gangline_worker.agent.connections import uid_of
+from gangline_worker.agent.host.connections import uid_of
 from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator, Owners
 from gangline_worker.agent.isolation_files import Owner, acting_as, give, opened_as
 from gangline_worker.agent.isolation_groups import Groups

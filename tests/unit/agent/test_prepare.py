@@ -13,7 +13,7 @@ from gangline_schemas.checkpoint import code_key
 from gangline_storage.local import LocalStore
 from gangline_worker.agent import bundles
 from gangline_worker.agent.bundles import BadBundle, fetch_bundle, unpack
-from gangline_worker.agent.inventory import Labels, node_name, take_inventory
+from gangline_worker.agent.host.inventory import Labels, node_name, take_inventory
 from gangline_worker.agent.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.rendezvous_ports import PortBlock
 

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gangline_worker.agent.resource_limits import ResourceLimits, unfit_limits
+from gangline_worker.agent.host.resource_limits import ResourceLimits, unfit_limits
 
 CHILD = """
 import resource, subprocess
-from gangline_worker.agent.resource_limits import raise_limits
+from gangline_worker.agent.host.resource_limits import raise_limits
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4000))
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 65536))
 found = raise_limits()

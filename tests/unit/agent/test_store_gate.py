@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from gangline_worker.agent import store_gate
-from gangline_worker.agent.connections import End
+from gangline_worker.agent.host.connections import End
 from gangline_worker.agent.store_gate import Gate, Guests, clients_of
 from gangline_worker.agent.store_server import listen
 

@@ -15,12 +15,12 @@ from gangline_service.lifecycle import Context, Restart, run
 from .app import Agent
 from .config import AgentSettings
 from .handover import refusal, take_over
-from .inventory import DriverUnusable
+from .host.inventory import DriverUnusable
+from .host.resource_limits import raise_limits
 from .isolation import IsolationMissing
 from .premises import DataFolderTaken
 from .rank_env_file import BadRankEnvFile
 from .renewal import TRIAL_OPTION
-from .resource_limits import raise_limits
 
 log = structlog.get_logger(__name__)
 

@@ -47,8 +47,8 @@ from .fitness import FitnessLimits
 from .gpu_health import GpuWatch
 from .handover import FORMAT, Handover, leave
 from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
+from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
-from .inventory import Labels, take_inventory
 from .launcher import Launcher, become_subreaper
 from .lease_guard import LeaseGuard
 from .membership import AgentLimits

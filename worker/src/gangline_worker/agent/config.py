@@ -13,8 +13,8 @@ from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
 from gangline_service.settings import ServiceSettings
 
-from .addresses import default_address
-from .inventory import node_name
+from .host.addresses import default_address
+from .host.inventory import node_name
 from .lease_guard import SLACK_S
 from .notices import Provider
 

@@ -17,7 +17,7 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
 
-from .drivers import driver_variables
+from .host.drivers import driver_variables
 
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OF_NCCL = "NCCL_SOCKET_IFNAME"

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from .sweep import kill_agent
+from .host.sweep import kill_agent
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from gangline_schemas.events.workers import GpuStatus, NodeHealth
 
 from .gpu_health import GpuWatch
-from .inventory import gpu_statuses
+from .host.inventory import gpu_statuses
 
 log = structlog.get_logger(__name__)
 

@@ -28,7 +28,7 @@ from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
 from .cold_start import Launch, start_cold
-from .forked import Forked
+from .host.forked import Forked
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
 from .isolation_interpreter import closed_above, interpreter_places, places_of

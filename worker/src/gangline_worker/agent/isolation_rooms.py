@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from . import isolation_room
-from .forked import Forked
+from .host.forked import Forked
 
 _CLONE_NEWPID = 0x2000_0000
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from .cold_start import Launch, start_cold
-from .forked import Forked
+from .host.forked import Forked
+from .host.sweep import kill_rank, reap_orphans
 from .isolation_rooms import Room
 from .log_lines import KeptLog, LogBatcher, Stream
 from .model import RankExited, RankKey
 from .oom import OomKills
 from .rank_exec import tied_command
-from .sweep import kill_rank, reap_orphans
 from .warm_process import WarmRank, WarmStart, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36

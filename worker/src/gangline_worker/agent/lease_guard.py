@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from .forked import Forked
+from .host.forked import Forked
 
 log = structlog.get_logger(__name__)
 

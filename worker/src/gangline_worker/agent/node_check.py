@@ -1,8 +1,8 @@
 """Does this machine compute, keep and pass on what it is given? Run before its node joins.
 
-`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when it does,
-else with `UNFIT` and one clause a line about what does not. GPUS are what NVML calls those that
-CUDA is to see, in that order: 0,1,... It knows nothing of the bus.
+`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when
+it does, else with `UNFIT` and one line for each fault. GPUS are the NVML indexes of the GPUs that
+CUDA is to see, in that order: 0,1,... It does not use the bus.
 
 light: a product of matrices on the CPU, and bytes that the disk of FOLDER gives back.
 full: that, the memory that ranks may lock where there is InfiniBand, the same product by torch on
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gangline_worker.agent.rank_exec import tie_to
-from gangline_worker.agent.resource_limits import current, unfit_limits
+
+from .host.resource_limits import current, unfit_limits
 
 if TYPE_CHECKING:
     import numpy as np

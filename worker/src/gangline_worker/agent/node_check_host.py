@@ -14,8 +14,8 @@ from typing import Literal
 import structlog
 
 from .fitness import FitnessLimits, unfit_for
-from .folders import Folders
 from .health_source import HealthWatch
+from .host.folders import Folders
 from .model import NodeChecked
 from .node_check import UNFIT
 from .rank_exec import tied_command

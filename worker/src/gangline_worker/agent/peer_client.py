@@ -23,7 +23,7 @@ from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
 
-from .connections import End
+from .host.connections import End
 from .model import GangKey
 from .peer_files import name_of
 from .peer_gangs import Gangs, Peer

@@ -28,7 +28,7 @@ from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
 
-from .connections import End, uid_of
+from .host.connections import End, uid_of
 from .isolation_files import Owner
 from .peer_files import NAME, CopyFiles, NotGiven
 from .peer_gangs import Gangs, KnownGang

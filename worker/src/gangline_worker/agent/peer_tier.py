@@ -14,7 +14,7 @@ from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
 
-from .connections import End
+from .host.connections import End
 from .isolation_files import Owner
 from .model import GangKey
 from .peer_client import PeerCopies, PeerFailed

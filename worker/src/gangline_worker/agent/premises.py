@@ -18,11 +18,11 @@ from pathlib import Path
 from gangline_schemas.isolation import Isolation
 
 from .config import AgentSettings
-from .folders import Folders
+from .host.folders import Folders
+from .host.sweep import kill_agent
 from .isolation import Bounds, Isolator, KeptIsolation
 from .old_copies import delete_unused
 from .rendezvous_ports import PortBlock
-from .sweep import kill_agent
 
 _SOCKET_FOLDER_LIMIT = 36
 

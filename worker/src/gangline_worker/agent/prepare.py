@@ -15,12 +15,12 @@ from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
-from .addresses import check_addresses
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
 from .environment import Places
-from .folders import Folders
+from .host.addresses import check_addresses
+from .host.folders import Folders
 from .isolation_files import Owner, give
 from .log_lines import secret_texts
 from .model import GangKey, Prepared, PrepareFailed

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .connections import End, is_here, uid_of
+from .host.connections import End, is_here, uid_of
 
 T = TypeVar("T")
 

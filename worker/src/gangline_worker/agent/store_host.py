@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from .connections import End
-from .forked import Forked
+from .host.connections import End
+from .host.forked import Forked
 from .model import GangKey, OpenStore, StoreFailed, StoreOpened
 from .store_gate import clients_of
 from .zygote_host import ZygoteHost

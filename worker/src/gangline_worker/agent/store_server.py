@@ -23,7 +23,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from .connections import End
+from .host.connections import End
 from .store_gate import Gate, Guests, Inside
 
 _PR_SET_PDEATHSIG = 1

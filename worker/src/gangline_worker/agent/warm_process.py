@@ -16,8 +16,8 @@ from typing import IO, Protocol
 
 import structlog
 
-from .drivers import driver_variables
-from .forked import Forked
+from .host.drivers import driver_variables
+from .host.forked import Forked
 from .isolation_rooms import Confinement
 from .warm_rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
 

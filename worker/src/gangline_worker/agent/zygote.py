@@ -1,6 +1,6 @@
 """The process that has torch imported already, and forks ranks from itself: a warm start.
 
-`python -m gangline_worker.agent.zygote FD`: FD is the socket that it is asked over (`warm_rank`).
+`python -m gangline_worker.agent.zygote FD`: FD is the socket of requests (`rank`).
 
 A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
 agent collects its status and its death is the rank's (PDEATHSIG).

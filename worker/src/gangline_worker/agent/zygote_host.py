@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from .forked import Forked
+from .host.forked import Forked
 from .isolation_rooms import Confinement
 from .warm_process import Refused, WarmProcess, WarmRank
 from .warm_rank import WarmRequest

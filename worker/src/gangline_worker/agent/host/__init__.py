@@ -1,0 +1,1 @@
+"""This machine as the agent finds it: devices, addresses, processes, connections, limits."""
