@@ -22,9 +22,9 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import CheckpointShardWritten, GpuInfo, NodeInfo, ObjectDigest
 from gangline_schemas.job import JobSpec
 from gangline_schemas.rank_protocol import ShardReady
-from gangline_worker.agent.core import AgentCore, AgentLimits
-from gangline_worker.agent.core_state import CoreState
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core_state import CoreState
+from gangline_worker.agent.decide.model import (
     Action,
     GangKey,
     HeartbeatAcked,

@@ -13,10 +13,10 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.workers import CheckpointShardWritten
 from gangline_schemas.rank_protocol import FROM_AGENT, FromRank, ShardReady
-from gangline_worker.agent.core import AgentCore
-from gangline_worker.agent.core_state import CoreState
-from gangline_worker.agent.membership import AgentLimits
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.core import AgentCore
+from gangline_worker.agent.decide.core_state import CoreState
+from gangline_worker.agent.decide.membership import AgentLimits
+from gangline_worker.agent.decide.model import (
     Action,
     CheckShard,
     Input,

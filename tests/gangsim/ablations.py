@@ -30,8 +30,8 @@ from gangline_scheduler.model import Demand
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_worker.agent.core import AgentCore, AgentLimits
-from gangline_worker.agent.model import Gang
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.model import Gang
 from gangsim import effects
 from gangsim.bus import SimBroker
 from gangsim.parts import HEARTBEAT_S, Parts

@@ -18,8 +18,8 @@ from gangline_schemas.events.workers import CheckpointShardWritten, ObjectDigest
 from gangline_schemas.rank_protocol import FromRank, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.errors import NotFound, StoreError
-from gangline_worker.agent import model as agent
-from gangline_worker.agent.model import GangKey, RankKey
+from gangline_worker.agent.decide import model as agent
+from gangline_worker.agent.decide.model import GangKey, RankKey
 from gangsim.engine import Violation
 from gangsim.training import RankProcess, state_of
 

@@ -15,7 +15,7 @@ from gangline_faults.policy.timing import Timing
 from gangline_quota.decide import Quota
 from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy, Preemption
-from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangsim.bus import SimBroker
 
 HEARTBEAT_S = 5.0

@@ -24,7 +24,7 @@ from gangline_schemas.rank_protocol import (
     ShardReady,
 )
 from gangline_storage.digest import digest_bytes
-from gangline_worker.agent.model import GangKey, RankKey
+from gangline_worker.agent.decide.model import GangKey, RankKey
 from gangline_worker.checkpoint.chunks import Tables, plan
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, Prepared, RankKey
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.model import GangKey, NoSoundCopy, Prepared, RankKey
 from gangline_worker.agent.prepare import Preparer
 from gangline_worker.agent.repair import Repairs
 from gangline_worker.agent.share import Share

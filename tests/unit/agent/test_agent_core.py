@@ -45,7 +45,7 @@ from gangline_schemas.rank_protocol import (
     Report,
     Troubled,
 )
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.model import (
     DAMAGE_LIMIT,
     CheckShard,
     CloseGang,

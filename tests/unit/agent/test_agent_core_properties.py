@@ -15,8 +15,8 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, StopReason
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
-from gangline_worker.agent.core import AgentCore, AgentLimits
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.model import (
     Action,
     CloseGang,
     GangKey,

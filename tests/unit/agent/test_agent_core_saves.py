@@ -13,7 +13,7 @@ from gangline_schemas.events.workers import (
     WorkerExited,
 )
 from gangline_schemas.rank_protocol import Hello
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.model import (
     Action,
     CheckShard,
     KillRank,

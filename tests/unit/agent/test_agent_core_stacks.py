@@ -18,7 +18,7 @@ from agent_core_scene import (
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.rank_protocol import Report
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.model import (
     STACKS_WAIT_S,
     GangKey,
     KillRank,

@@ -19,7 +19,7 @@ from checkpoint_scene import resumes
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
 from gangline_schemas.rank_protocol import Control, HandlesStop, Hello
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.model import (
     Action,
     CloseGang,
     GangKey,

@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 
 from gangline_schemas.events.workers import GpuInfo, LogLine, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
-from gangline_worker.agent.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.model import GangKey, Moment, Prepared, RankKey, RankMessage
 from gangline_worker.agent.handover import FORMAT, refusal, sample
 from gangline_worker.agent.inbox import Inbox
 from gangline_worker.agent.log_lines import KeptLog, LogBatcher
-from gangline_worker.agent.model import GangKey, Moment, Prepared, RankKey, RankMessage
 from gangline_worker.agent.rank_socket import KeptListener, RankServer
 
 GANG = GangKey("job", 1)

@@ -16,9 +16,8 @@ from gangline_schemas.events.scheduling import ResumePointChanged
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import Incremental
 from gangline_schemas.rank_protocol import Control, Hello
-from gangline_worker.agent.core import AgentCore, AgentLimits
-from gangline_worker.agent.environment import Places, rank_environment
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.core import AgentCore, AgentLimits
+from gangline_worker.agent.decide.model import (
     Action,
     GangKey,
     Input,
@@ -30,6 +29,7 @@ from gangline_worker.agent.model import (
     SendControl,
     StoreOpened,
 )
+from gangline_worker.agent.environment import Places, rank_environment
 from gangline_worker.agent_line import Reporter
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))

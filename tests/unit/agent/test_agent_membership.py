@@ -15,11 +15,9 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
 from gangline_worker.agent.config import AgentSettings
-from gangline_worker.agent.core import AgentCore
-from gangline_worker.agent.fitness import FitnessLimits, unfit_for
-from gangline_worker.agent.lease_guard import KeptGuard, LeaseGuard
-from gangline_worker.agent.membership import AgentLimits
-from gangline_worker.agent.model import (
+from gangline_worker.agent.decide.core import AgentCore
+from gangline_worker.agent.decide.membership import AgentLimits
+from gangline_worker.agent.decide.model import (
     Action,
     CheckNode,
     HeartbeatAcked,
@@ -32,6 +30,8 @@ from gangline_worker.agent.model import (
     SendHeartbeat,
     Tick,
 )
+from gangline_worker.agent.fitness import FitnessLimits, unfit_for
+from gangline_worker.agent.lease_guard import KeptGuard, LeaseGuard
 
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)
 BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)

@@ -20,7 +20,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.workers import LogLine, NodeHealth, NodeLeaving, WorkerHeartbeat
 from gangline_worker.agent import outgoing as outgoing_module
-from gangline_worker.agent.model import GangKey, Publish, RankKey
+from gangline_worker.agent.decide.model import GangKey, Publish, RankKey
 from gangline_worker.agent.outgoing import Outgoing
 
 NAMES = TopicNames("t.")

@@ -6,7 +6,7 @@ import math
 
 from gangline_schemas.events.workers import RankActivity
 from gangline_schemas.limits import SECONDS_MAX
-from gangline_worker.agent.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
+from gangline_worker.agent.decide.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
 
 
 def stepping(*times_s: float) -> Pace:

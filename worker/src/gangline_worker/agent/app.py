@@ -41,7 +41,9 @@ from gangline_storage.s3_options import S3Options
 
 from .checkpoints import Checkpoints
 from .config import AgentSettings
-from .core import AgentCore
+from .decide.core import AgentCore
+from .decide.membership import AgentLimits
+from .decide.model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .effects import Effects, Parts
 from .fitness import FitnessLimits
 from .gpu_health import GpuWatch
@@ -51,8 +53,6 @@ from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
 from .launcher import Launcher, become_subreaper
 from .lease_guard import LeaseGuard
-from .membership import AgentLimits
-from .model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .outgoing import Outgoing

@@ -39,9 +39,9 @@ from gangline_storage.errors import NotFound
 from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
+from .decide.model import RankKey
 from .fetched import Fetched, Tier
 from .isolation_files import Owner, acting_as, opened_as
-from .model import RankKey
 from .other_copies import OtherCopies
 from .referred import Referred, objects, objects_of, place_of
 from .share import Share

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .decide.model import RankKey
 from .isolation_rooms import UNCONFINED, Confinement, born_in
-from .model import RankKey
 from .rank_exec import tied_command
 
 

@@ -16,12 +16,7 @@ from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .cold_start import Launch
-from .environment import rank_command, rank_environment
-from .inbox import Inbox
-from .isolation import Isolator
-from .launcher import KeptRank, Launcher
-from .log_lines import LogBatcher, without_secrets
-from .model import (
+from .decide.model import (
     Action,
     CheckNode,
     CheckShard,
@@ -52,6 +47,11 @@ from .model import (
     Uploaded,
     UploadFailed,
 )
+from .environment import rank_command, rank_environment
+from .inbox import Inbox
+from .isolation import Isolator
+from .launcher import KeptRank, Launcher
+from .log_lines import LogBatcher, without_secrets
 from .outgoing import Outgoing
 from .prepare import GangGround, KeptGround, Preparer
 from .rank_socket import KeptListener, RankServer

@@ -20,7 +20,7 @@ from pydantic import Base64Bytes, TypeAdapter, ValidationError
 from gangline_bus.ports import TopicPartition
 from gangline_service.lifecycle import Restart
 
-from .core_state import CoreState
+from .decide.core_state import CoreState
 from .effects import KeptEffects
 from .lease_guard import KeptGuard
 from .premises import KeptPremises

@@ -28,6 +28,7 @@ from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
 
 from .cold_start import Launch, start_cold
+from .decide.model import GangKey, RankKey
 from .host.forked import Forked
 from .isolation_files import Owner, acting_as, give
 from .isolation_groups import Groups, delegated_group
@@ -41,7 +42,6 @@ from .isolation_rooms import (
     begin_room,
     finish_room,
 )
-from .model import GangKey, RankKey
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from .model import GangKey
+from .decide.model import GangKey
 
 AGENTS_OWN = "gangline-agent"
 _NEEDED = frozenset({"memory", "pids"})

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from .cold_start import Launch, start_cold
+from .decide.model import RankExited, RankKey
 from .host.forked import Forked
 from .host.sweep import kill_rank, reap_orphans
 from .isolation_rooms import Room
 from .log_lines import KeptLog, LogBatcher, Stream
-from .model import RankExited, RankKey
 from .oom import OomKills
 from .rank_exec import tied_command
 from .warm_process import WarmRank, WarmStart, warm_arguments

@@ -13,10 +13,10 @@ from typing import Literal
 
 import structlog
 
+from .decide.model import NodeChecked
 from .fitness import FitnessLimits, unfit_for
 from .health_source import HealthWatch
 from .host.folders import Folders
-from .model import NodeChecked
 from .node_check import UNFIT
 from .rank_exec import tied_command
 

@@ -26,7 +26,7 @@ from gangline_schemas.events.workers import (
     WorkerLog,
 )
 
-from .model import GangKey, HeartbeatAcked, Publish, RankKey
+from .decide.model import GangKey, HeartbeatAcked, Publish, RankKey
 from .sender import Sender
 from .spool import Spool
 

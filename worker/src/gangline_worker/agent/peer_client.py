@@ -23,8 +23,8 @@ from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
 
+from .decide.model import GangKey
 from .host.connections import End
-from .model import GangKey
 from .peer_files import name_of
 from .peer_gangs import Gangs, Peer
 from .peer_seal import Asking, Secret, new_nonce, proof, same, token

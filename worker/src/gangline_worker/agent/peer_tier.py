@@ -14,9 +14,9 @@ from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
 
+from .decide.model import GangKey
 from .host.connections import End
 from .isolation_files import Owner
-from .model import GangKey
 from .peer_client import PeerCopies, PeerFailed
 from .peer_files import CopyFiles
 from .peer_gangs import Gangs

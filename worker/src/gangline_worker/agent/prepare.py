@@ -18,12 +18,12 @@ from gangline_storage.port import ObjectStore
 from .bundles import BadBundle, fetch_bundle, unpack
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
+from .decide.model import GangKey, Prepared, PrepareFailed
 from .environment import Places
 from .host.addresses import check_addresses
 from .host.folders import Folders
 from .isolation_files import Owner, give
 from .log_lines import secret_texts
-from .model import GangKey, Prepared, PrepareFailed
 from .named_secrets import SecretMissing, read_secrets
 from .old_copies import delete_unused, note_use
 from .peer_client import PeerCopies, Round

@@ -16,7 +16,7 @@ import time
 
 import structlog
 
-from .core import AgentCore
+from .decide.core import AgentCore
 from .handover import FORMAT, sample
 from .launcher import Launcher
 from .rank_exec import tied_command

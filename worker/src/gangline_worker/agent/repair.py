@@ -18,8 +18,8 @@ from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .decide.model import GangKey, NoSoundCopy, RankKey
 from .isolation_files import Owner
-from .model import GangKey, NoSoundCopy, RankKey
 from .other_copies import OtherCopies
 
 log = structlog.get_logger(__name__)

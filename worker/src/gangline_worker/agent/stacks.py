@@ -22,8 +22,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gangline_schemas.secrets import redact
 
+from .decide.model import RankKey, RankStacks
 from .host.sweep import processes
-from .model import RankKey, RankStacks
 
 LIMIT_S = 2.0
 """For all ranks together; below model.STACKS_WAIT_S, so that what was read arrives in time."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from .decide.model import GangKey, OpenStore, StoreFailed, StoreOpened
 from .host.connections import End
 from .host.forked import Forked
-from .model import GangKey, OpenStore, StoreFailed, StoreOpened
 from .store_gate import clients_of
 from .zygote_host import ZygoteHost
 

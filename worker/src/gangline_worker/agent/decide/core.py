@@ -36,7 +36,6 @@ from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited
 
 from . import announce
 from .core_state import CoreState, asked_again
-from .hearing import hear
 from .membership import AgentLimits, Membership
 from .model import (
     EXIT_CONFIG,
@@ -79,6 +78,7 @@ from .model import (
     Uploaded,
     UploadFailed,
 )
+from .rank_messages import hear
 
 _KILL_AGAIN_S = 1.0
 _LAST_CALL_S, _LAST_CALL_SHARE = 5.0, 0.25  # before the end of a stop's time, whichever is less
