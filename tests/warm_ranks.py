@@ -13,9 +13,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from gangline_worker.agent.cold_start import Launch
 from gangline_worker.agent.decide.model import GangKey, RankExited, RankKey
-from gangline_worker.agent.isolation_rooms import UNCONFINED, Confinement
+from gangline_worker.agent.isolation.cold_start import Launch
+from gangline_worker.agent.isolation.sandbox import UNCONFINED, Confinement
 from gangline_worker.agent.launcher import Launcher
 from gangline_worker.agent.log_lines import LogBatcher
 from gangline_worker.agent.warm_process import WarmStart

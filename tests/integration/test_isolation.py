@@ -546,8 +546,8 @@ CHAINED = """
 import json, sys
 from pathlib import Path
 from gangline_schemas.isolation import Isolation
-from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator
-from gangline_worker.agent.cold_start import Launch, start_cold
+from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator
+from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.decide.model import GangKey, RankKey
 data, closed = Path(sys.argv[1]), Path(sys.argv[2])
 (data / "sockets").mkdir(parents=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_worker.agent.isolation_rooms import Confinement, Furniture, begin_room, finish_room
+from gangline_worker.agent.isolation.sandbox import Confinement, Furniture, begin_room, finish_room
 from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.standby import gpu_files
 from gangline_worker.agent.standby_host import StandbyPool

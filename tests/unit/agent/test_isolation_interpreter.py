@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gangline_worker.agent.isolation_interpreter import (
+from gangline_worker.agent.isolation.interpreter import (
     LINKS,
     closed_above,
     follow,

@@ -12,14 +12,14 @@ from textwrap import dedent
 import pytest
 
 from gangline_schemas.isolation import Isolation
-from gangline_worker.agent.cold_start import Launch, start_cold
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.decide.model import GangKey, RankKey
 from gangline_worker.agent.host.connections import uid_of
-from gangline_worker.agent.isolation import Bounds, IsolationMissing, Isolator, Owners
-from gangline_worker.agent.isolation_files import Owner, acting_as, give, opened_as
-from gangline_worker.agent.isolation_groups import Groups
-from gangline_worker.agent.isolation_rooms import Confinement
+from gangline_worker.agent.isolation.cold_start import Launch, start_cold
+from gangline_worker.agent.isolation.files import Owner, acting_as, give, opened_as
+from gangline_worker.agent.isolation.groups import Groups
+from gangline_worker.agent.isolation.isolator import Bounds, IsolationMissing, Isolator, Owners
+from gangline_worker.agent.isolation.sandbox import Confinement
 
 UIDS = range(1_900_000_000, 1_900_000_010)
 STRANGER = Owner(1_900_000_003)

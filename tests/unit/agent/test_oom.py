@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline_worker.agent import oom
-from gangline_worker.agent.oom import WINDOW_S, OomKills
+from gangline_worker.agent.isolation import oom
+from gangline_worker.agent.isolation.oom import WINDOW_S, OomKills
 
 
 class Kernel:

@@ -16,7 +16,7 @@ from gangline_schemas.events.scheduling import GangAllocated, GangReleased, Rele
 from gangline_storage.local import LocalStore
 from gangline_worker.agent import peer_tier
 from gangline_worker.agent.decide.model import GangKey
-from gangline_worker.agent.isolation_files import Owner, give
+from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peer_files import CopyFiles, NotGiven
 from gangline_worker.agent.peer_seal import SECRET_KEY, Asking, new_nonce, proof, token
 from gangline_worker.agent.peer_server import (

@@ -17,7 +17,7 @@ from .config import AgentSettings
 from .handover import refusal, take_over
 from .host.inventory import DriverUnusable
 from .host.resource_limits import raise_limits
-from .isolation import IsolationMissing
+from .isolation.isolator import IsolationMissing
 from .premises import DataFolderTaken
 from .rank_env_file import BadRankEnvFile
 from .renewal import TRIAL_OPTION

@@ -41,7 +41,7 @@ from gangline_storage.port import CHUNK_BYTES, ObjectStore
 
 from .decide.model import RankKey
 from .fetched import Fetched, Tier
-from .isolation_files import Owner, acting_as, opened_as
+from .isolation.files import Owner, acting_as, opened_as
 from .other_copies import OtherCopies
 from .referred import Referred, objects, objects_of, place_of
 from .share import Share

@@ -15,7 +15,6 @@ from gangline_schemas.secrets import redact
 from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
-from .cold_start import Launch
 from .decide.model import (
     Action,
     CheckNode,
@@ -49,7 +48,8 @@ from .decide.model import (
 )
 from .environment import rank_command, rank_environment
 from .inbox import Inbox
-from .isolation import Isolator
+from .isolation.cold_start import Launch
+from .isolation.isolator import Isolator
 from .launcher import KeptRank, Launcher
 from .log_lines import LogBatcher, without_secrets
 from .outgoing import Outgoing

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from .cold_start import Launch, start_cold
 from .decide.model import RankExited, RankKey
 from .host.forked import Forked
 from .host.sweep import kill_rank, reap_orphans
-from .isolation_rooms import Room
+from .isolation.cold_start import Launch, start_cold
+from .isolation.oom import OomKills
+from .isolation.rank_exec import tied_command
+from .isolation.sandbox import Room
 from .log_lines import KeptLog, LogBatcher, Stream
-from .oom import OomKills
-from .rank_exec import tied_command
 from .warm_process import WarmRank, WarmStart, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -23,9 +23,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gangline_worker.agent.rank_exec import tie_to
-
 from .host.resource_limits import current, unfit_limits
+from .isolation.rank_exec import tie_to
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,8 +17,8 @@ from .decide.model import NodeChecked
 from .fitness import FitnessLimits, unfit_for
 from .health_source import HealthWatch
 from .host.folders import Folders
+from .isolation.rank_exec import tied_command
 from .node_check import UNFIT
-from .rank_exec import tied_command
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from gangline_storage.errors import StoreError
 from gangline_storage.port import ObjectStore
 from gangline_storage.rooted import RootedTree
 
-from .isolation_files import Owner, acting_as
+from .isolation.files import Owner, acting_as
 from .referred import objects, place_of
 
 NAME = r"step-\d{10,19}/rank-\d{5,9}\.(?:bin|json)"

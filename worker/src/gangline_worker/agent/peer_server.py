@@ -29,7 +29,7 @@ from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
 
 from .host.connections import End, uid_of
-from .isolation_files import Owner
+from .isolation.files import Owner
 from .peer_files import NAME, CopyFiles, NotGiven
 from .peer_gangs import Gangs, KnownGang
 from .peer_seal import Asking, Secret, proof, same, token

@@ -16,7 +16,7 @@ from gangline_storage.port import ObjectStore
 
 from .decide.model import GangKey
 from .host.connections import End
-from .isolation_files import Owner
+from .isolation.files import Owner
 from .peer_client import PeerCopies, PeerFailed
 from .peer_files import CopyFiles
 from .peer_gangs import Gangs

@@ -20,7 +20,7 @@ from gangline_schemas.isolation import Isolation
 from .config import AgentSettings
 from .host.folders import Folders
 from .host.sweep import kill_agent
-from .isolation import Bounds, Isolator, KeptIsolation
+from .isolation.isolator import Bounds, Isolator, KeptIsolation
 from .old_copies import delete_unused
 from .rendezvous_ports import PortBlock
 
@@ -130,7 +130,7 @@ def _socket_folder(data: Path) -> Path:
         folder = Path("/tmp") / f"gangline-{os.getuid()}-{name}"  # noqa: S108 -- checked below
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
-    # 0711: teams' users may pass to the sockets that are theirs (isolation.py).
+    # 0711: teams' users may pass to the sockets that are theirs (isolation/isolator.py).
     private = stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) in {0o700, 0o711}
     if not private or found.st_uid != os.getuid():
         raise PermissionError(f"{folder} is not a folder of this user alone; remove it")

@@ -22,7 +22,7 @@ from .decide.model import GangKey, Prepared, PrepareFailed
 from .environment import Places
 from .host.addresses import check_addresses
 from .host.folders import Folders
-from .isolation_files import Owner, give
+from .isolation.files import Owner, give
 from .log_lines import secret_texts
 from .named_secrets import SecretMissing, read_secrets
 from .old_copies import delete_unused, note_use

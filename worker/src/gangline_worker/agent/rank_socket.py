@@ -25,7 +25,7 @@ from pydantic import Base64Bytes, ValidationError
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
 
 from .decide.model import GangKey, RankKey, RankMessage
-from .isolation_files import Owner, give
+from .isolation.files import Owner, give
 
 log = structlog.get_logger(__name__)
 

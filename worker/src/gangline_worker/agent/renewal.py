@@ -18,8 +18,8 @@ import structlog
 
 from .decide.core import AgentCore
 from .handover import FORMAT, sample
+from .isolation.rank_exec import tied_command
 from .launcher import Launcher
-from .rank_exec import tied_command
 
 log = structlog.get_logger(__name__)
 

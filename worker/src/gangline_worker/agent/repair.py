@@ -19,7 +19,7 @@ from gangline_storage.errors import StoreError
 
 from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
 from .decide.model import GangKey, NoSoundCopy, RankKey
-from .isolation_files import Owner
+from .isolation.files import Owner
 from .other_copies import OtherCopies
 
 log = structlog.get_logger(__name__)

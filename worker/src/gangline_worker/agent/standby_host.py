@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from .isolation_rooms import Confinement
+from .isolation.sandbox import Confinement
 from .warm_process import Refused, WarmProcess, WarmRank
 from .warm_rank import WarmRequest
 

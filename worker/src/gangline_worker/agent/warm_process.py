@@ -18,7 +18,7 @@ import structlog
 
 from .host.drivers import driver_variables
 from .host.forked import Forked
-from .isolation_rooms import Confinement
+from .isolation.sandbox import Confinement
 from .warm_rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import os
 from functools import partial
 
 from . import warm_up
-from .isolation_rooms import turn_to
+from .isolation.sandbox import turn_to
 from .rank_end import run_and_end
 from .warm_rank import WarmRequest, answer, become, begin, receive, refusal, run
 

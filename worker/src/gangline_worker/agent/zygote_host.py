@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from .host.forked import Forked
-from .isolation_rooms import Confinement
+from .isolation.sandbox import Confinement
 from .warm_process import Refused, WarmProcess, WarmRank
 from .warm_rank import WarmRequest
 from .zygote import NO_GPUS

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import isolation_room
-from .host.forked import Forked
+from gangline_worker.agent.host.forked import Forked
+
+from . import sandbox_init
 
 _CLONE_NEWPID = 0x2000_0000
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -71,7 +72,7 @@ class Room:
 
 def begin_room(furniture: Furniture) -> Room:
     """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
-    given = isolation_room.arguments(
+    given = sandbox_init.arguments(
         [str(path) for path in furniture.hide],
         [str(path) for path in furniture.show],
         furniture.shm_bytes,
@@ -80,7 +81,7 @@ def begin_room(furniture: Furniture) -> Room:
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(isolation_room.__file__), *given],
+            [sys.executable, "-I", "-S", str(sandbox_init.__file__), *given],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

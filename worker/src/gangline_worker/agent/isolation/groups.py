@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from .decide.model import GangKey
+from gangline_worker.agent.decide.model import GangKey
 
 AGENTS_OWN = "gangline-agent"
 _NEEDED = frozenset({"memory", "pids"})

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .decide.model import RankKey
-from .isolation_rooms import UNCONFINED, Confinement, born_in
+from gangline_worker.agent.decide.model import RankKey
+
 from .rank_exec import tied_command
+from .sandbox import UNCONFINED, Confinement, born_in
 
 
 @dataclass(frozen=True, slots=True)

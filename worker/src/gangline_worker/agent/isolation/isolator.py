@@ -5,7 +5,7 @@ takes the first at which that works. From then on each gang gets what its node's
 
 - process: ranks can gain no privileges by what they execute, and leave no core dumps;
 - user: one user for each team, which owns what the gang needs and can read nothing of others;
-- namespaces: one room for each gang (`isolation_room`), in which there is nobody else;
+- namespaces: one room for each gang (`sandbox_init`), in which there is nobody else;
 - limits: one control group for each gang, with limits for all that it does together.
 """
 
@@ -26,22 +26,16 @@ import structlog
 
 from gangline_schemas.isolation import Isolation
 from gangline_storage.durable import replace_file
+from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.host.forked import Forked
 
 from .cold_start import Launch, start_cold
-from .decide.model import GangKey, RankKey
-from .host.forked import Forked
-from .isolation_files import Owner, acting_as, give
-from .isolation_groups import Groups, delegated_group
-from .isolation_interpreter import closed_above, interpreter_places, places_of
-from .isolation_metadata import block_metadata
-from .isolation_room import SHARED
-from .isolation_rooms import (
-    Confinement,
-    Furniture,
-    Room,
-    begin_room,
-    finish_room,
-)
+from .files import Owner, acting_as, give
+from .groups import Groups, delegated_group
+from .interpreter import closed_above, interpreter_places, places_of
+from .metadata import block_metadata
+from .sandbox import Confinement, Furniture, Room, begin_room, finish_room
+from .sandbox_init import SHARED
 
 log = structlog.get_logger(__name__)
 

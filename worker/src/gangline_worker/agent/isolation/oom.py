@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .isolation_groups import group_of
+from .groups import group_of
 
 WINDOW_S = 5.0
 """A kill that is longer ago than twice this explains no death. To free much memory takes time."""

@@ -1,0 +1,1 @@
+"""Keeps the ranks of one team from those of another: users, sandboxes, control groups."""
