@@ -19,9 +19,9 @@ from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.workers import LogLine, NodeHealth, NodeLeaving, WorkerHeartbeat
-from gangline_worker.agent import outgoing as outgoing_module
 from gangline_worker.agent.decide.model import GangKey, Publish, RankKey
-from gangline_worker.agent.outgoing import Outgoing
+from gangline_worker.agent.spool import outgoing as outgoing_module
+from gangline_worker.agent.spool.outgoing import Outgoing
 
 NAMES = TopicNames("t.")
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

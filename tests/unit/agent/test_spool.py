@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gangline_bus.memory import Broker, Faults
 from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings
-from gangline_worker.agent.sender import Sender
-from gangline_worker.agent.spool import Position, Spool
+from gangline_worker.agent.spool.sender import Sender
+from gangline_worker.agent.spool.spool import Position, Spool
 from small_disk import SmallDisk, mounted
 
 

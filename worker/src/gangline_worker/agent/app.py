@@ -55,12 +55,12 @@ from .launcher import Launcher, become_subreaper
 from .lease_guard import LeaseGuard
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
-from .outgoing import Outgoing
 from .peer_tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
 from .rank_env_file import read_rank_env
 from .renewal import Renewal
+from .spool.outgoing import Outgoing
 from .standby_host import StandbyPool
 from .store_host import StoreHost, unknown_guest
 from .warm_process import WarmStart

@@ -52,10 +52,10 @@ from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
 from .launcher import KeptRank, Launcher
 from .log_lines import LogBatcher, without_secrets
-from .outgoing import Outgoing
 from .prepare import GangGround, KeptGround, Preparer
 from .rank_socket import KeptListener, RankServer
 from .repair import Repairs
+from .spool.outgoing import Outgoing
 from .stacks import take_stacks
 from .store_host import StoreHost
 from .warm_process import WarmStart

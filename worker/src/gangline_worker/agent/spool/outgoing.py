@@ -25,8 +25,8 @@ from gangline_schemas.events.workers import (
     WorkerHeartbeat,
     WorkerLog,
 )
+from gangline_worker.agent.decide.model import GangKey, HeartbeatAcked, Publish, RankKey
 
-from .decide.model import GangKey, HeartbeatAcked, Publish, RankKey
 from .sender import Sender
 from .spool import Spool
 

@@ -1,0 +1,1 @@
+"""Events of the agent that wait on disk until the bus has them."""
