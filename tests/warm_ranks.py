@@ -18,8 +18,8 @@ from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.sandbox import UNCONFINED, Confinement
 from gangline_worker.agent.launcher import Launcher
 from gangline_worker.agent.log_lines import LogBatcher
-from gangline_worker.agent.warm_process import WarmStart
-from gangline_worker.agent.warm_rank import TOKEN_CHARS
+from gangline_worker.agent.warm.process import WarmStart
+from gangline_worker.agent.warm.rank import TOKEN_CHARS
 from node_scene import until
 
 PROBE = """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gangline_worker.agent.host.inventory import gpu_statuses
 from gangline_worker.agent.launcher import become_subreaper
-from gangline_worker.agent.standby import gpu_files
-from gangline_worker.agent.standby_host import StandbyPool
-from gangline_worker.agent.zygote_host import ZygoteHost
+from gangline_worker.agent.warm.standby import gpu_files
+from gangline_worker.agent.warm.standby_host import StandbyPool
+from gangline_worker.agent.warm.zygote_host import ZygoteHost
 from gpu_scene import TRAINS, needs_gpus, nvml_index, rank_variables
 from node_scene import until
 from warm_ranks import Ranks, write

@@ -12,8 +12,8 @@ import pytest
 
 from gangline_worker.agent.isolation.sandbox import Confinement, Furniture, begin_room, finish_room
 from gangline_worker.agent.launcher import become_subreaper
-from gangline_worker.agent.standby import gpu_files
-from gangline_worker.agent.standby_host import StandbyPool
+from gangline_worker.agent.warm.standby import gpu_files
+from gangline_worker.agent.warm.standby_host import StandbyPool
 from node_scene import alive, until
 from warm_ranks import PROBE, Ranks, write
 

@@ -21,9 +21,9 @@ from gangline_worker.agent.decide.model import GangKey, OpenStore, RankKey, Stor
 from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.launcher import become_subreaper
 from gangline_worker.agent.store_host import StoreHost
-from gangline_worker.agent.warm_process import warm_arguments
-from gangline_worker.agent.warm_rank import WarmRequest, cold_variable
-from gangline_worker.agent.zygote_host import ZygoteHost
+from gangline_worker.agent.warm.process import warm_arguments
+from gangline_worker.agent.warm.rank import WarmRequest, cold_variable
+from gangline_worker.agent.warm.zygote_host import ZygoteHost
 from node_scene import alive, free_port, until
 from warm_ranks import PROBE, Ranks, token_of, write
 

@@ -61,10 +61,10 @@ from .prepare import Preparer
 from .rank_env_file import read_rank_env
 from .renewal import Renewal
 from .spool.outgoing import Outgoing
-from .standby_host import StandbyPool
 from .store_host import StoreHost, unknown_guest
-from .warm_process import WarmStart
-from .zygote_host import ZygoteHost
+from .warm.process import WarmStart
+from .warm.standby_host import StandbyPool
+from .warm.zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
 

@@ -58,7 +58,7 @@ from .repair import Repairs
 from .spool.outgoing import Outgoing
 from .stacks import take_stacks
 from .store_host import StoreHost
-from .warm_process import WarmStart
+from .warm.process import WarmStart
 
 log = structlog.get_logger(__name__)
 

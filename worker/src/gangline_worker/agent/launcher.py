@@ -28,7 +28,7 @@ from .isolation.oom import OomKills
 from .isolation.rank_exec import tied_command
 from .isolation.sandbox import Room
 from .log_lines import KeptLog, LogBatcher, Stream
-from .warm_process import WarmRank, WarmStart, warm_arguments
+from .warm.process import WarmRank, WarmStart, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2

@@ -24,7 +24,7 @@ from .decide.model import GangKey, OpenStore, StoreFailed, StoreOpened
 from .host.connections import End
 from .host.forked import Forked
 from .store_gate import clients_of
-from .zygote_host import ZygoteHost
+from .warm.zygote_host import ZygoteHost
 
 log = structlog.get_logger(__name__)
 

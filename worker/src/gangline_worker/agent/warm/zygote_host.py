@@ -11,10 +11,11 @@ from pathlib import Path
 
 import structlog
 
-from .host.forked import Forked
-from .isolation.sandbox import Confinement
-from .warm_process import Refused, WarmProcess, WarmRank
-from .warm_rank import WarmRequest
+from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.isolation.sandbox import Confinement
+
+from .process import Refused, WarmProcess, WarmRank
+from .rank import WarmRequest
 from .zygote import NO_GPUS
 
 log = structlog.get_logger(__name__)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import structlog
 
-from .isolation.sandbox import Confinement
-from .warm_process import Refused, WarmProcess, WarmRank
-from .warm_rank import WarmRequest
+from gangline_worker.agent.isolation.sandbox import Confinement
+
+from .process import Refused, WarmProcess, WarmRank
+from .rank import WarmRequest
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .isolation.rank_exec import HANDED_DOWN, confine, tie_to
+from gangline_worker.agent.isolation.rank_exec import HANDED_DOWN, confine, tie_to
 
 TOKEN_VARIABLE = "GANGLINE_RANK_TOKEN"  # noqa: S105 -- a name
 TOKEN_CHARS = 32

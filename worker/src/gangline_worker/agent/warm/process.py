@@ -1,4 +1,4 @@
-"""The agent's side of `warm_rank`: one warm interpreter, and the ranks that come of it."""
+"""The agent's side of `rank`: one warm interpreter, and the ranks that come of it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import IO, Protocol
 
 import structlog
 
-from .host.drivers import driver_variables
-from .host.forked import Forked
-from .isolation.sandbox import Confinement
-from .warm_rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
+from gangline_worker.agent.host.drivers import driver_variables
+from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.isolation.sandbox import Confinement
+
+from .rank import SOCKET_VARIABLE, TOKEN_CHARS, TOKEN_VARIABLE, WarmRequest
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """The process that has torch imported already, and forks ranks from itself: a warm start.
 
-`python -m gangline_worker.agent.zygote FD`: FD is the socket of requests (`rank`).
+`python -m gangline_worker.agent.warm.zygote FD`: FD is the socket of requests (`rank`).
 
 A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
 agent collects its status and its death is the rank's (PDEATHSIG).
@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from gangline_worker.agent.isolation.sandbox import turn_to
+
 from . import warm_up
-from .isolation.sandbox import turn_to
+from .rank import WarmRequest, answer, become, begin, receive, refusal, run
 from .rank_end import run_and_end
-from .warm_rank import WarmRequest, answer, become, begin, receive, refusal, run
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
 """What it is started with."""
