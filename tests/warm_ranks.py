@@ -16,8 +16,8 @@ from typing import Any
 from gangline_worker.agent.decide.model import GangKey, RankExited, RankKey
 from gangline_worker.agent.isolation.cold_start import Launch
 from gangline_worker.agent.isolation.sandbox import UNCONFINED, Confinement
-from gangline_worker.agent.launcher import Launcher
-from gangline_worker.agent.log_lines import LogBatcher
+from gangline_worker.agent.runtime.launcher import Launcher
+from gangline_worker.agent.runtime.log_lines import LogBatcher
 from gangline_worker.agent.warm.process import WarmStart
 from gangline_worker.agent.warm.rank import TOKEN_CHARS
 from node_scene import until

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from gangline_worker.agent.host.inventory import gpu_statuses
-from gangline_worker.agent.launcher import become_subreaper
+from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
 from gangline_worker.agent.warm.zygote_host import ZygoteHost

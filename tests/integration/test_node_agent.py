@@ -291,7 +291,7 @@ def guards(agent: int) -> list[int]:
     return [
         int(pid)
         for pid in children
-        if b"gangline_worker.agent.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"gangline_worker.agent.runtime.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
 
 

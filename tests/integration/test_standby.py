@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gangline_worker.agent.isolation.sandbox import Confinement, Furniture, begin_room, finish_room
-from gangline_worker.agent.launcher import become_subreaper
+from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
 from node_scene import alive, until

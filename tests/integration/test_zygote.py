@@ -19,7 +19,7 @@ import pytest
 
 from gangline_worker.agent.decide.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
 from gangline_worker.agent.host.forked import Forked
-from gangline_worker.agent.launcher import become_subreaper
+from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.store_host import StoreHost
 from gangline_worker.agent.warm.process import warm_arguments
 from gangline_worker.agent.warm.rank import WarmRequest, cold_variable

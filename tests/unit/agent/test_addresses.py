@@ -17,7 +17,7 @@ from gangline_worker.agent.host.addresses import (
     check_addresses,
     default_address,
 )
-from gangline_worker.agent.rank_env_file import BadRankEnvFile, read_rank_env
+from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
 
 
 def gang(*places: tuple[str, int | None]) -> GangAllocated:

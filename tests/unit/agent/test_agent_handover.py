@@ -20,8 +20,8 @@ from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import GangKey, Moment, Prepared, RankKey, RankMessage
 from gangline_worker.agent.handover import FORMAT, refusal, sample
 from gangline_worker.agent.inbox import Inbox
-from gangline_worker.agent.log_lines import KeptLog, LogBatcher
-from gangline_worker.agent.rank_socket import KeptListener, RankServer
+from gangline_worker.agent.runtime.log_lines import KeptLog, LogBatcher
+from gangline_worker.agent.runtime.rank_socket import KeptListener, RankServer
 
 GANG = GangKey("job", 1)
 RANK = RankKey(GANG, 0)
@@ -147,7 +147,7 @@ def test_a_handover_that_cannot_be_read_ends_all_that_was_left():
     program = """
         import os, subprocess, sys
         from gangline_worker.agent.handover import VARIABLE, take_over
-        from gangline_worker.agent.launcher import become_subreaper
+        from gangline_worker.agent.runtime.launcher import become_subreaper
 
         assert take_over() is None  # a first program: nothing was left
         become_subreaper()

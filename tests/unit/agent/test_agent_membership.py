@@ -31,7 +31,7 @@ from gangline_worker.agent.decide.model import (
     Tick,
 )
 from gangline_worker.agent.fitness import FitnessLimits, unfit_for
-from gangline_worker.agent.lease_guard import KeptGuard, LeaseGuard
+from gangline_worker.agent.runtime.lease_guard import KeptGuard, LeaseGuard
 
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)
 BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)

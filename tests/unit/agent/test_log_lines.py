@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gangline_schemas.events.workers import LINE_CHARS, LogLine, Trouble, TroubleKind
 from gangline_schemas.rank_protocol import Report, Troubled
-from gangline_worker.agent.log_lines import (
+from gangline_worker.agent.runtime.log_lines import (
     LineSplitter,
     LogBatcher,
     secret_texts,

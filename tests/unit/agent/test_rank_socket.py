@@ -14,7 +14,7 @@ import pytest
 
 from gangline_schemas.rank_protocol import Control, FromRank, Hello, Report
 from gangline_worker.agent.decide.model import GangKey, RankKey, RankMessage
-from gangline_worker.agent.rank_socket import FRAME_LIMIT_BYTES, RankServer
+from gangline_worker.agent.runtime.rank_socket import FRAME_LIMIT_BYTES, RankServer
 
 GANG = GangKey("job", 1)
 TOKENS = {0: "token-0", 1: "token-1"}

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gangline_worker.agent.decide.model import GangKey, RankKey
-from gangline_worker.agent.stacks import take_stacks
+from gangline_worker.agent.runtime.stacks import take_stacks
 
 RANK = RankKey(GangKey("job", 1), 3)
 STUCK = dedent("""

@@ -19,8 +19,8 @@ from .host.inventory import DriverUnusable
 from .host.resource_limits import raise_limits
 from .isolation.isolator import IsolationMissing
 from .premises import DataFolderTaken
-from .rank_env_file import BadRankEnvFile
 from .renewal import TRIAL_OPTION
+from .runtime.rank_env_file import BadRankEnvFile
 
 log = structlog.get_logger(__name__)
 

@@ -51,15 +51,15 @@ from .handover import FORMAT, Handover, leave
 from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
-from .launcher import Launcher, become_subreaper
-from .lease_guard import LeaseGuard
 from .node_check_host import NodeCheckHost
 from .notices import Notice, NoticeWatch, open_notices
 from .peer_tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
-from .rank_env_file import read_rank_env
 from .renewal import Renewal
+from .runtime.launcher import Launcher, become_subreaper
+from .runtime.lease_guard import LeaseGuard
+from .runtime.rank_env_file import read_rank_env
 from .spool.outgoing import Outgoing
 from .store_host import StoreHost, unknown_guest
 from .warm.process import WarmStart

@@ -15,8 +15,8 @@ from gangline_service.settings import ServiceSettings
 
 from .host.addresses import default_address
 from .host.inventory import node_name
-from .lease_guard import SLACK_S
 from .notices import Provider
+from .runtime.lease_guard import SLACK_S
 
 _LEASE_SHARE = 0.75
 _LEASE_MOST = 0.8

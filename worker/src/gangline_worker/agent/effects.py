@@ -50,13 +50,13 @@ from .environment import rank_command, rank_environment
 from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
-from .launcher import KeptRank, Launcher
-from .log_lines import LogBatcher, without_secrets
 from .prepare import GangGround, KeptGround, Preparer
-from .rank_socket import KeptListener, RankServer
 from .repair import Repairs
+from .runtime.launcher import KeptRank, Launcher
+from .runtime.log_lines import LogBatcher, without_secrets
+from .runtime.rank_socket import KeptListener, RankServer
+from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
-from .stacks import take_stacks
 from .store_host import StoreHost
 from .warm.process import WarmStart
 

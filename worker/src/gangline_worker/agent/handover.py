@@ -22,8 +22,8 @@ from gangline_service.lifecycle import Restart
 
 from .decide.core_state import CoreState
 from .effects import KeptEffects
-from .lease_guard import KeptGuard
 from .premises import KeptPremises
+from .runtime.lease_guard import KeptGuard
 from .store_host import KeptStores
 
 log = structlog.get_logger(__name__)

@@ -23,10 +23,10 @@ from .environment import Places
 from .host.addresses import check_addresses
 from .host.folders import Folders
 from .isolation.files import Owner, give
-from .log_lines import secret_texts
 from .named_secrets import SecretMissing, read_secrets
 from .old_copies import delete_unused, note_use
 from .peer_client import PeerCopies, Round
+from .runtime.log_lines import secret_texts
 from .share import Share
 
 _STORE_ATTEMPTS = 3

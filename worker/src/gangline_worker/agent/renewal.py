@@ -19,7 +19,7 @@ import structlog
 from .decide.core import AgentCore
 from .handover import FORMAT, sample
 from .isolation.rank_exec import tied_command
-from .launcher import Launcher
+from .runtime.launcher import Launcher
 
 log = structlog.get_logger(__name__)
 

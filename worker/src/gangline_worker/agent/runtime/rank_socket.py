@@ -23,9 +23,8 @@ import structlog
 from pydantic import Base64Bytes, ValidationError
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, Hello
-
-from .decide.model import GangKey, RankKey, RankMessage
-from .isolation.files import Owner, give
+from gangline_worker.agent.decide.model import GangKey, RankKey, RankMessage
+from gangline_worker.agent.isolation.files import Owner, give
 
 log = structlog.get_logger(__name__)
 

@@ -21,9 +21,8 @@ import psutil
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gangline_schemas.secrets import redact
-
-from .decide.model import RankKey, RankStacks
-from .host.sweep import processes
+from gangline_worker.agent.decide.model import RankKey, RankStacks
+from gangline_worker.agent.host.sweep import processes
 
 LIMIT_S = 2.0
 """For all ranks together; below model.STACKS_WAIT_S, so that what was read arrives in time."""

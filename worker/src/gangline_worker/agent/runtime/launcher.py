@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
 
-from .decide.model import RankExited, RankKey
-from .host.forked import Forked
-from .host.sweep import kill_rank, reap_orphans
-from .isolation.cold_start import Launch, start_cold
-from .isolation.oom import OomKills
-from .isolation.rank_exec import tied_command
-from .isolation.sandbox import Room
+from gangline_worker.agent.decide.model import RankExited, RankKey
+from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.host.sweep import kill_rank, reap_orphans
+from gangline_worker.agent.isolation.cold_start import Launch, start_cold
+from gangline_worker.agent.isolation.oom import OomKills
+from gangline_worker.agent.isolation.rank_exec import tied_command
+from gangline_worker.agent.isolation.sandbox import Room
+from gangline_worker.agent.warm.process import WarmRank, WarmStart, warm_arguments
+
 from .log_lines import KeptLog, LogBatcher, Stream
-from .warm.process import WarmRank, WarmStart, warm_arguments
 
 _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2

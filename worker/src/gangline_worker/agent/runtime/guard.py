@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from .host.sweep import kill_agent
+from gangline_worker.agent.host.sweep import kill_agent
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from .host.forked import Forked
+from gangline_worker.agent.host.forked import Forked
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ class LeaseGuard:
         """Start the process."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gangline_worker.agent.guard", self._folder],
+            [sys.executable, "-m", "gangline_worker.agent.runtime.guard", self._folder],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             env={"PATH": os.environ.get("PATH", "")},
