@@ -19,8 +19,8 @@ import pytest
 
 from gangline_worker.agent.decide.model import GangKey, OpenStore, RankKey, StoreFailed, StoreOpened
 from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.rendezvous.store_host import StoreHost
 from gangline_worker.agent.runtime.launcher import become_subreaper
-from gangline_worker.agent.store_host import StoreHost
 from gangline_worker.agent.warm.process import warm_arguments
 from gangline_worker.agent.warm.rank import WarmRequest, cold_variable
 from gangline_worker.agent.warm.zygote_host import ZygoteHost

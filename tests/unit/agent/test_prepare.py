@@ -15,7 +15,7 @@ from gangline_worker.agent import bundles
 from gangline_worker.agent.bundles import BadBundle, fetch_bundle, unpack
 from gangline_worker.agent.host.inventory import Labels, node_name, take_inventory
 from gangline_worker.agent.named_secrets import SecretMissing, read_secrets
-from gangline_worker.agent.rendezvous_ports import PortBlock
+from gangline_worker.agent.rendezvous.ports import PortBlock
 
 
 def pack(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo) -> Path:

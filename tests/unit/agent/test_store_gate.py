@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from gangline_worker.agent import store_gate
 from gangline_worker.agent.host.connections import End
-from gangline_worker.agent.store_gate import Gate, Guests, clients_of
-from gangline_worker.agent.store_server import listen
+from gangline_worker.agent.rendezvous import proxy as store_gate
+from gangline_worker.agent.rendezvous.proxy import Gate, Guests, clients_of
+from gangline_worker.agent.rendezvous.store_server import listen
 
 GANG = "job/1"
 

@@ -11,7 +11,7 @@ from gangline.local import leftovers
 from gangline.local.log_file import LogFile
 from gangline.local.ports import is_free, pick_ports
 from gangline.local.process_model import SupervisorError
-from gangline_worker.agent.rendezvous_ports import FIRST_PORT
+from gangline_worker.agent.rendezvous.ports import FIRST_PORT
 
 
 def test_a_log_that_grew_is_set_aside_while_its_writer_goes_on(tmp_path: Path) -> None:

@@ -56,12 +56,12 @@ from .notices import Notice, NoticeWatch, open_notices
 from .peer_tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
+from .rendezvous.store_host import StoreHost, unknown_guest
 from .renewal import Renewal
 from .runtime.launcher import Launcher, become_subreaper
 from .runtime.lease_guard import LeaseGuard
 from .runtime.rank_env_file import read_rank_env
 from .spool.outgoing import Outgoing
-from .store_host import StoreHost, unknown_guest
 from .warm.process import WarmStart
 from .warm.standby_host import StandbyPool
 from .warm.zygote_host import ZygoteHost

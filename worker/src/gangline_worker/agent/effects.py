@@ -51,13 +51,13 @@ from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
 from .prepare import GangGround, KeptGround, Preparer
+from .rendezvous.store_host import StoreHost
 from .repair import Repairs
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
 from .runtime.rank_socket import KeptListener, RankServer
 from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
-from .store_host import StoreHost
 from .warm.process import WarmStart
 
 log = structlog.get_logger(__name__)

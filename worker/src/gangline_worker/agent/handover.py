@@ -23,8 +23,8 @@ from gangline_service.lifecycle import Restart
 from .decide.core_state import CoreState
 from .effects import KeptEffects
 from .premises import KeptPremises
+from .rendezvous.store_host import KeptStores
 from .runtime.lease_guard import KeptGuard
-from .store_host import KeptStores
 
 log = structlog.get_logger(__name__)
 

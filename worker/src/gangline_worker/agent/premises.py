@@ -22,7 +22,7 @@ from .host.folders import Folders
 from .host.sweep import kill_agent
 from .isolation.isolator import Bounds, Isolator, KeptIsolation
 from .old_copies import delete_unused
-from .rendezvous_ports import PortBlock
+from .rendezvous.ports import PortBlock
 
 _SOCKET_FOLDER_LIMIT = 36
 

@@ -31,7 +31,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .host.connections import End, is_here, uid_of
+from gangline_worker.agent.host.connections import End, is_here, uid_of
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ Its standard output is a socket, over which commands come and answers go as JSON
 -> {"opened": KEY} or {"failed": KEY, "error": TEXT}; {"close": KEY} -> nothing. It ends with that
 socket. Each gang gets a store of its own on a socket that is bound to the given address alone:
 torch's own listens on all addresses. With a uid, only that user gets through, with N connections
-at most (`store_gate`). Of a connection from one of those peers it asks
+at most (`proxy`). Of a connection from one of those peers it asks
 {"ask": N, "key": KEY, "ends": [[ADDRESS, PORT], [ADDRESS, PORT]]}, and waits
 for {"tell": N, "guest": BOOL}.
 """
@@ -23,8 +23,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from .host.connections import End
-from .store_gate import Gate, Guests, Inside
+from gangline_worker.agent.host.connections import End
+
+from .proxy import Gate, Guests, Inside
 
 _PR_SET_PDEATHSIG = 1
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from .decide.model import GangKey, OpenStore, StoreFailed, StoreOpened
-from .host.connections import End
-from .host.forked import Forked
-from .store_gate import clients_of
-from .warm.zygote_host import ZygoteHost
+from gangline_worker.agent.decide.model import GangKey, OpenStore, StoreFailed, StoreOpened
+from gangline_worker.agent.host.connections import End
+from gangline_worker.agent.host.forked import Forked
+from gangline_worker.agent.warm.zygote_host import ZygoteHost
+
+from .proxy import clients_of
 
 log = structlog.get_logger(__name__)
 
