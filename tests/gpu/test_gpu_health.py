@@ -11,7 +11,7 @@ import pynvml
 import pytest
 import torch
 
-from gangline_worker.agent.gpu_health import GpuWatch
+from gangline_worker.agent.health.gpus import GpuWatch
 from gangline_worker.agent.host.inventory import find_gpus, gpu_statuses
 from gpu_scene import GPUS, needs_gpus, nvml_index, rank_variables, uuid_of
 
@@ -76,7 +76,7 @@ def test_a_rank_that_is_given_a_gpu_by_nvmls_number_has_that_one(place: int) -> 
 def test_this_node_passes_its_full_check(tmp_path: Path) -> None:
     """A product on each GPU; where there are two, a sum over NCCL by a process for each."""
     given = rank_variables(*range(GPUS))
-    program = ["-m", "gangline_worker.agent.node_check", str(tmp_path), "full"]
+    program = ["-m", "gangline_worker.agent.health.node_check", str(tmp_path), "full"]
     found = subprocess.run(
         [sys.executable, *program, given["CUDA_VISIBLE_DEVICES"]],
         env={**os.environ, **given},

@@ -18,11 +18,11 @@ import pytest
 from gangline_schemas.events.faults import CheckpointRequested, GangWatched
 from gangline_schemas.events.workers import NodeJoined, NodeUnfit, WorkerHeartbeat
 from gangline_worker.agent.decide.model import NodeChecked
-from gangline_worker.agent.fitness import FitnessLimits
-from gangline_worker.agent.health_source import HealthWatch, ScriptedHealth
+from gangline_worker.agent.health.fitness import FitnessLimits
+from gangline_worker.agent.health.node_check import PROBE, run
+from gangline_worker.agent.health.node_check_host import LIMIT_S, NodeCheckHost
+from gangline_worker.agent.health.source import HealthWatch, ScriptedHealth
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.node_check import PROBE, run
-from gangline_worker.agent.node_check_host import LIMIT_S, NodeCheckHost
 from node_scene import NodeScene, alive
 
 WELL: dict[str, Any] = {"disk_free_gb": 50, "gpus": [{"index": 0, "ecc_uncorrected": 0}]}

@@ -30,7 +30,7 @@ from gangline_worker.agent.decide.model import (
     SendHeartbeat,
     Tick,
 )
-from gangline_worker.agent.fitness import FitnessLimits, unfit_for
+from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.runtime.lease_guard import KeptGuard, LeaseGuard
 
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)

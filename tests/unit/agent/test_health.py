@@ -13,9 +13,9 @@ import pynvml
 import pytest
 
 from gangline_schemas.events.workers import GpuHealth, NodeHealth
-from gangline_worker.agent.fitness import FitnessLimits, unfit_for
-from gangline_worker.agent.gpu_health import GpuWatch
-from gangline_worker.agent.health_source import HealthWatch, HostHealth, ScriptedHealth
+from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
+from gangline_worker.agent.health.gpus import GpuWatch
+from gangline_worker.agent.health.source import HealthWatch, HostHealth, ScriptedHealth
 from gangline_worker.agent.host.inventory import DriverUnusable, find_gpus
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

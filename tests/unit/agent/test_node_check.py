@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gangline_worker.agent import node_check
-from gangline_worker.agent.node_check import PROBE, UNFIT, factors, run
+from gangline_worker.agent.health import node_check
+from gangline_worker.agent.health.node_check import PROBE, UNFIT, factors, run
 
 
 def test_this_machine_passes_and_nothing_is_left(tmp_path: Path) -> None:

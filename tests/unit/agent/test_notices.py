@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gangline_worker.agent.notices import (
+from gangline_worker.agent.health.notices import (
     Notice,
     Notices,
     NoticesUnavailableError,

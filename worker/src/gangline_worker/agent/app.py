@@ -45,14 +45,14 @@ from .decide.core import AgentCore
 from .decide.membership import AgentLimits
 from .decide.model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
 from .effects import Effects, Parts
-from .fitness import FitnessLimits
-from .gpu_health import GpuWatch
 from .handover import FORMAT, Handover, leave
-from .health_source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
+from .health.fitness import FitnessLimits
+from .health.gpus import GpuWatch
+from .health.node_check_host import NodeCheckHost
+from .health.notices import Notice, NoticeWatch, open_notices
+from .health.source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
-from .node_check_host import NodeCheckHost
-from .notices import Notice, NoticeWatch, open_notices
 from .peer_tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer

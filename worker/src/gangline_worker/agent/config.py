@@ -13,9 +13,9 @@ from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
 from gangline_service.settings import ServiceSettings
 
+from .health.notices import Provider
 from .host.addresses import default_address
 from .host.inventory import node_name
-from .notices import Provider
 from .runtime.lease_guard import SLACK_S
 
 _LEASE_SHARE = 0.75

@@ -28,9 +28,9 @@ import structlog
 from pydantic import ValidationError
 
 from gangline_schemas.events.workers import GpuStatus, NodeHealth
+from gangline_worker.agent.host.inventory import gpu_statuses
 
-from .gpu_health import GpuWatch
-from .host.inventory import gpu_statuses
+from .gpus import GpuWatch
 
 log = structlog.get_logger(__name__)
 

@@ -13,12 +13,13 @@ from typing import Literal
 
 import structlog
 
-from .decide.model import NodeChecked
+from gangline_worker.agent.decide.model import NodeChecked
+from gangline_worker.agent.host.folders import Folders
+from gangline_worker.agent.isolation.rank_exec import tied_command
+
 from .fitness import FitnessLimits, unfit_for
-from .health_source import HealthWatch
-from .host.folders import Folders
-from .isolation.rank_exec import tied_command
 from .node_check import UNFIT
+from .source import HealthWatch
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class NodeCheckHost:
     ) -> None:
         """`gpus`, as NVML counts them, are what the node offers, and what is looked at."""
         self._gpus = ",".join(map(str, gpus))
-        program = "gangline_worker.agent.node_check"
+        program = "gangline_worker.agent.health.node_check"
         self._command = ["-m", program, str(folders.data), level, self._gpus]
         self._mark = str(folders.sockets / "check")
         self._limit_s = LIMIT_S[level]

@@ -1,6 +1,6 @@
 """Does this machine compute, keep and pass on what it is given? Run before its node joins.
 
-`python -m gangline_worker.agent.node_check FOLDER LEVEL [GPUS]` ends with status 0 when
+`python -m gangline_worker.agent.health.node_check FOLDER LEVEL [GPUS]` ends with status 0 when
 it does, else with `UNFIT` and one line for each fault. GPUS are the NVML indexes of the GPUs that
 CUDA is to see, in that order: 0,1,... It does not use the bus.
 
@@ -23,8 +23,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .host.resource_limits import current, unfit_limits
-from .isolation.rank_exec import tie_to
+from gangline_worker.agent.host.resource_limits import current, unfit_limits
+from gangline_worker.agent.isolation.rank_exec import tie_to
 
 if TYPE_CHECKING:
     import numpy as np
