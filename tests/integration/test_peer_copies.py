@@ -27,9 +27,9 @@ from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.local import LocalStore
 from gangline_worker.agent import peer_client
-from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints
+from gangline_worker.agent.checkpoints.repair import Repairs
+from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
 from gangline_worker.agent.decide.model import GangKey, RankKey
-from gangline_worker.agent.repair import Repairs
 from node_scene import NodeScene
 from peer_scene import PeerNode, PeerScene, commit, peer_scene, save
 

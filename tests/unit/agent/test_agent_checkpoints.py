@@ -26,12 +26,12 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, ShardReady
 from gangline_storage.digest import digest_bytes
 from gangline_storage.local import LocalStore
-from gangline_worker.agent.checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.checkpoints.repair import Repairs
+from gangline_worker.agent.checkpoints.share import Share
+from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, Prepared, RankKey
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.prepare import Preparer
-from gangline_worker.agent.repair import Repairs
-from gangline_worker.agent.share import Share
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 ALLOCATION = GangAllocated(

@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint_scene import allocated
 from gangline_storage.local import LocalStore
-from gangline_worker.agent.checkpoints import Checkpoints
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.data_caches import DataCaches
 from gangline_worker.agent.decide.model import GangKey
 from gangline_worker.agent.environment import rank_environment

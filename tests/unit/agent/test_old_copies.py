@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agent_core_scene import allocation
 from gangline_storage.local import LocalStore
-from gangline_worker.agent.checkpoints import Checkpoints
+from gangline_worker.agent.checkpoints.old_copies import KEPT_S, delete_unused, note_use
+from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.model import GangKey, Prepared
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.old_copies import KEPT_S, delete_unused, note_use
 from gangline_worker.agent.prepare import Preparer
 
 NOW_S = time.time()

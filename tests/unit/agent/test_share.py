@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gangline_schemas.checkpoint import RankManifest, TensorSlice
 from gangline_schemas.events.workers import ObjectDigest
-from gangline_worker.agent.share import Share
+from gangline_worker.agent.checkpoints.share import Share
 
 SHARD = ObjectDigest(key="rank-00000.bin", size_bytes=0, xxh3="0" * 32)
 

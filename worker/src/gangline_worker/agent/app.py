@@ -39,7 +39,7 @@ from gangline_storage.pace import Pace
 from gangline_storage.retry import Retry
 from gangline_storage.s3_options import S3Options
 
-from .checkpoints import Checkpoints
+from .checkpoints.transfer import Checkpoints
 from .config import AgentSettings
 from .decide.core import AgentCore
 from .decide.membership import AgentLimits

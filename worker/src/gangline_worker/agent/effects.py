@@ -14,7 +14,8 @@ from gangline_schemas.rank_protocol import CopyDamaged
 from gangline_schemas.secrets import redact
 from gangline_storage.errors import StoreError
 
-from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .checkpoints.repair import Repairs
+from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from .decide.model import (
     Action,
     CheckNode,
@@ -52,7 +53,6 @@ from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
 from .prepare import GangGround, KeptGround, Preparer
 from .rendezvous.store_host import StoreHost
-from .repair import Repairs
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
 from .runtime.rank_socket import KeptListener, RankServer

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from gangline_schemas.isolation import Isolation
 
+from .checkpoints.old_copies import delete_unused
 from .config import AgentSettings
 from .host.folders import Folders
 from .host.sweep import kill_agent
 from .isolation.isolator import Bounds, Isolator, KeptIsolation
-from .old_copies import delete_unused
 from .rendezvous.ports import PortBlock
 
 _SOCKET_FOLDER_LIMIT = 36

@@ -16,7 +16,9 @@ from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
 
 from .bundles import BadBundle, fetch_bundle, unpack
-from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
+from .checkpoints.old_copies import delete_unused, note_use
+from .checkpoints.share import Share
+from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
 from .decide.model import GangKey, Prepared, PrepareFailed
 from .environment import Places
@@ -24,10 +26,8 @@ from .host.addresses import check_addresses
 from .host.folders import Folders
 from .isolation.files import Owner, give
 from .named_secrets import SecretMissing, read_secrets
-from .old_copies import delete_unused, note_use
 from .peer_client import PeerCopies, Round
 from .runtime.log_lines import secret_texts
-from .share import Share
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0

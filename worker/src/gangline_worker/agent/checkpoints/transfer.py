@@ -38,10 +38,10 @@ from gangline_storage.durable import replace_file
 from gangline_storage.errors import NotFound
 from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectStore
+from gangline_worker.agent.decide.model import RankKey
+from gangline_worker.agent.isolation.files import Owner, acting_as, opened_as
 
-from .decide.model import RankKey
 from .fetched import Fetched, Tier
-from .isolation.files import Owner, acting_as, opened_as
 from .other_copies import OtherCopies
 from .referred import Referred, objects, objects_of, place_of
 from .share import Share

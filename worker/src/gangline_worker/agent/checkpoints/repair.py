@@ -16,11 +16,11 @@ import structlog
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.errors import StoreError
+from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, RankKey
+from gangline_worker.agent.isolation.files import Owner
 
-from .checkpoints import CheckpointDamaged, Checkpoints, WrongPath
-from .decide.model import GangKey, NoSoundCopy, RankKey
-from .isolation.files import Owner
 from .other_copies import OtherCopies
+from .transfer import CheckpointDamaged, Checkpoints, WrongPath
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""Checkpoints on this node: uploaded, fetched, verified, replaced where damaged, and pruned."""
