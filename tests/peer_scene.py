@@ -33,7 +33,7 @@ from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.model import GangKey, RankKey
 from gangline_worker.agent.isolation.files import Owner
-from gangline_worker.agent.peer_tier import PeerSettings, open_peer_tier
+from gangline_worker.agent.peers.tier import PeerSettings, open_peer_tier
 
 JOB, TEAM, STEP = "job", "nlp", 5
 START = datetime(2026, 11, 1, tzinfo=UTC)

@@ -26,10 +26,10 @@ from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced
 from gangline_storage.local import LocalStore
-from gangline_worker.agent import peer_client
 from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
 from gangline_worker.agent.decide.model import GangKey, RankKey
+from gangline_worker.agent.peers import client as peer_client
 from node_scene import NodeScene
 from peer_scene import PeerNode, PeerScene, commit, peer_scene, save
 

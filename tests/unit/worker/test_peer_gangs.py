@@ -17,8 +17,8 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.job import JobSpec
-from gangline_worker.agent import peer_gangs
-from gangline_worker.agent.peer_gangs import Gangs, around
+from gangline_worker.agent.peers import gangs as peer_gangs
+from gangline_worker.agent.peers.gangs import Gangs, around
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 

@@ -9,7 +9,7 @@ import pytest
 
 from gangline_storage.errors import StoreError
 from gangline_storage.local import LocalStore
-from gangline_worker.agent.peer_seal import (
+from gangline_worker.agent.peers.seal import (
     SECRET_KEY,
     Asking,
     Secret,

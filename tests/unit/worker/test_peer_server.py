@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
 from gangline_storage.local import LocalStore
-from gangline_worker.agent import peer_tier
 from gangline_worker.agent.decide.model import GangKey
 from gangline_worker.agent.isolation.files import Owner, give
-from gangline_worker.agent.peer_files import CopyFiles, NotGiven
-from gangline_worker.agent.peer_seal import SECRET_KEY, Asking, new_nonce, proof, token
-from gangline_worker.agent.peer_server import (
+from gangline_worker.agent.peers import tier as peer_tier
+from gangline_worker.agent.peers.files import CopyFiles, NotGiven
+from gangline_worker.agent.peers.seal import SECRET_KEY, Asking, new_nonce, proof, token
+from gangline_worker.agent.peers.server import (
     NODE_HEADER,
     NONCE_HEADER,
     PROOF_HEADER,

@@ -53,7 +53,7 @@ from .health.notices import Notice, NoticeWatch, open_notices
 from .health.source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
-from .peer_tier import PeerSettings, PeerTier, open_peer_tier
+from .peers.tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
 from .prepare import Preparer
 from .rendezvous.store_host import StoreHost, unknown_guest

@@ -26,7 +26,7 @@ from .host.addresses import check_addresses
 from .host.folders import Folders
 from .isolation.files import Owner, give
 from .named_secrets import SecretMissing, read_secrets
-from .peer_client import PeerCopies, Round
+from .peers.client import PeerCopies, Round
 from .runtime.log_lines import secret_texts
 
 _STORE_ATTEMPTS = 3

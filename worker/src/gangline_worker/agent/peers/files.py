@@ -20,9 +20,8 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import ObjectStore
 from gangline_storage.rooted import RootedTree
-
-from .checkpoints.referred import objects, place_of
-from .isolation.files import Owner, acting_as
+from gangline_worker.agent.checkpoints.referred import objects, place_of
+from gangline_worker.agent.isolation.files import Owner, acting_as
 
 NAME = r"step-\d{10,19}/rank-\d{5,9}\.(?:bin|json)"
 """A file of a checkpoint, as agents name it to each other."""

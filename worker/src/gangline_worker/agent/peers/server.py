@@ -5,7 +5,7 @@
     GET /v1/guests/JOB/ATTEMPT/HERE/PORT/THERE/PORT     whose a connection is, as JSON (`Vouched`)
 
 JOB and ATTEMPT are those of the gang that starts; what it starts from is all that it is given. A
-request shows that an agent asks (peer_seal.py): 401 else. It must be of a node of that gang (403),
+request shows that an agent asks (peers/seal.py): 401 else. It must be of a node of that gang (403),
 and the gang must not be over (404). `AT_ONCE` are answered at a time; 503 may come again.
 """
 
@@ -27,12 +27,12 @@ from gangline_schemas.base import Model
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_service.thread_server import ThreadServer
 from gangline_storage.errors import StoreError
+from gangline_worker.agent.host.connections import End, uid_of
+from gangline_worker.agent.isolation.files import Owner
 
-from .host.connections import End, uid_of
-from .isolation.files import Owner
-from .peer_files import NAME, CopyFiles, NotGiven
-from .peer_gangs import Gangs, KnownGang
-from .peer_seal import Asking, Secret, proof, same, token
+from .files import NAME, CopyFiles, NotGiven
+from .gangs import Gangs, KnownGang
+from .seal import Asking, Secret, proof, same, token
 
 log = structlog.get_logger(__name__)
 

@@ -13,15 +13,15 @@ import structlog
 from gangline_schemas.base import Event
 from gangline_service.private_file import write_private
 from gangline_storage.port import ObjectStore
+from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.host.connections import End
+from gangline_worker.agent.isolation.files import Owner
 
-from .decide.model import GangKey
-from .host.connections import End
-from .isolation.files import Owner
-from .peer_client import PeerCopies, PeerFailed
-from .peer_files import CopyFiles
-from .peer_gangs import Gangs
-from .peer_seal import Secret
-from .peer_server import Desk, PeerServer
+from .client import PeerCopies, PeerFailed
+from .files import CopyFiles
+from .gangs import Gangs
+from .seal import Secret
+from .server import Desk, PeerServer
 
 log = structlog.get_logger(__name__)
 

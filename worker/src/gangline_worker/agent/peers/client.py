@@ -22,13 +22,13 @@ from gangline_schemas.events.workers import ObjectDigest
 from gangline_storage.digest import Digest
 from gangline_storage.errors import StoreError
 from gangline_storage.port import CHUNK_BYTES
+from gangline_worker.agent.decide.model import GangKey
+from gangline_worker.agent.host.connections import End
 
-from .decide.model import GangKey
-from .host.connections import End
-from .peer_files import name_of
-from .peer_gangs import Gangs, Peer
-from .peer_seal import Asking, Secret, new_nonce, proof, same, token
-from .peer_server import (
+from .files import name_of
+from .gangs import Gangs, Peer
+from .seal import Asking, Secret, new_nonce, proof, same, token
+from .server import (
     NODE_HEADER,
     NONCE_HEADER,
     PROOF_HEADER,

@@ -1,0 +1,1 @@
+"""Copies of checkpoints from agent to agent, and what agents confirm for each other."""
