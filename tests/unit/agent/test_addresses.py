@@ -11,13 +11,13 @@ import pytest
 from checkpoint_scene import allocated
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_worker.agent.config import AgentSettings
-from gangline_worker.agent.environment import Places, rank_environment
 from gangline_worker.agent.host.addresses import (
     AddressUnreachable,
     check_addresses,
     default_address,
 )
 from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
+from gangline_worker.agent.workspace.environment import Places, rank_environment
 
 
 def gang(*places: tuple[str, int | None]) -> GangAllocated:

@@ -31,7 +31,7 @@ from gangline_worker.agent.checkpoints.share import Share
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from gangline_worker.agent.decide.model import GangKey, NoSoundCopy, Prepared, RankKey
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.prepare import Preparer
+from gangline_worker.agent.workspace.prepare import Preparer
 
 SPEC = JobSpec.model_validate({"name": "j", "team": "nlp", "resources": {"gpus": 1}, "run": "true"})
 ALLOCATION = GangAllocated(

@@ -29,7 +29,7 @@ from gangline_worker.agent.decide.model import (
     SendControl,
     StoreOpened,
 )
-from gangline_worker.agent.environment import Places, rank_environment
+from gangline_worker.agent.workspace.environment import Places, rank_environment
 from gangline_worker.agent_line import Reporter
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))

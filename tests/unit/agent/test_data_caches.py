@@ -10,11 +10,11 @@ import pytest
 from checkpoint_scene import allocated
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
-from gangline_worker.agent.data_caches import DataCaches
 from gangline_worker.agent.decide.model import GangKey
-from gangline_worker.agent.environment import rank_environment
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.prepare import Preparer
+from gangline_worker.agent.workspace.data_caches import DataCaches
+from gangline_worker.agent.workspace.environment import rank_environment
+from gangline_worker.agent.workspace.prepare import Preparer
 from gangline_worker.data.opening import ReadSettings
 
 

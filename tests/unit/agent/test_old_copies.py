@@ -12,7 +12,7 @@ from gangline_worker.agent.checkpoints.old_copies import KEPT_S, delete_unused, 
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.model import GangKey, Prepared
 from gangline_worker.agent.host.folders import Folders
-from gangline_worker.agent.prepare import Preparer
+from gangline_worker.agent.workspace.prepare import Preparer
 
 NOW_S = time.time()
 OLD_S = NOW_S - KEPT_S - 1

@@ -11,11 +11,11 @@ import pytest
 
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.local import LocalStore
-from gangline_worker.agent import bundles
-from gangline_worker.agent.bundles import BadBundle, fetch_bundle, unpack
 from gangline_worker.agent.host.inventory import Labels, node_name, take_inventory
-from gangline_worker.agent.named_secrets import SecretMissing, read_secrets
 from gangline_worker.agent.rendezvous.ports import PortBlock
+from gangline_worker.agent.workspace import bundles
+from gangline_worker.agent.workspace.bundles import BadBundle, fetch_bundle, unpack
+from gangline_worker.agent.workspace.named_secrets import SecretMissing, read_secrets
 
 
 def pack(path: Path, *members: tuple[str, bytes] | tarfile.TarInfo) -> Path:

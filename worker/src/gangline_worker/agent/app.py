@@ -55,7 +55,6 @@ from .host.inventory import Labels, take_inventory
 from .inbox import Inbox
 from .peers.tier import PeerSettings, PeerTier, open_peer_tier
 from .premises import adopt_premises, take_premises
-from .prepare import Preparer
 from .rendezvous.store_host import StoreHost, unknown_guest
 from .renewal import Renewal
 from .runtime.launcher import Launcher, become_subreaper
@@ -65,6 +64,7 @@ from .spool.outgoing import Outgoing
 from .warm.process import WarmStart
 from .warm.standby_host import StandbyPool
 from .warm.zygote_host import ZygoteHost
+from .workspace.prepare import Preparer
 
 log = structlog.get_logger(__name__)
 

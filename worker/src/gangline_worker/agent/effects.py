@@ -47,11 +47,9 @@ from .decide.model import (
     Uploaded,
     UploadFailed,
 )
-from .environment import rank_command, rank_environment
 from .inbox import Inbox
 from .isolation.cold_start import Launch
 from .isolation.isolator import Isolator
-from .prepare import GangGround, KeptGround, Preparer
 from .rendezvous.store_host import StoreHost
 from .runtime.launcher import KeptRank, Launcher
 from .runtime.log_lines import LogBatcher, without_secrets
@@ -59,6 +57,8 @@ from .runtime.rank_socket import KeptListener, RankServer
 from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
 from .warm.process import WarmStart
+from .workspace.environment import rank_command, rank_environment
+from .workspace.prepare import GangGround, KeptGround, Preparer
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.port import ObjectStore
-
-from .checkpoints.old_copies import note_use
+from gangline_worker.agent.checkpoints.old_copies import note_use
 
 PACKED_LIMIT_BYTES = 512 * 1024 * 1024
 UNPACKED_LIMIT_BYTES = 2 * 1024**3

@@ -16,8 +16,7 @@ import psutil
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_schemas.job import JobSpec
 from gangline_service.loopback import is_loopback
-
-from .host.drivers import driver_variables
+from gangline_worker.agent.host.drivers import driver_variables
 
 _OF_TORCH = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OF_NCCL = "NCCL_SOCKET_IFNAME"

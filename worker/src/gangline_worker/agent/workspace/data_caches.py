@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .isolation.files import Owner, acting_as
+from gangline_worker.agent.isolation.files import Owner, acting_as
 
 FREE_SHARE = 0.1
 """So much of the disk is left free."""

@@ -14,20 +14,20 @@ from secrets import token_urlsafe
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 from gangline_storage.errors import NotFound, StoreError
 from gangline_storage.port import ObjectStore
+from gangline_worker.agent.checkpoints.old_copies import delete_unused, note_use
+from gangline_worker.agent.checkpoints.share import Share
+from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
+from gangline_worker.agent.decide.model import GangKey, Prepared, PrepareFailed
+from gangline_worker.agent.host.addresses import check_addresses
+from gangline_worker.agent.host.folders import Folders
+from gangline_worker.agent.isolation.files import Owner, give
+from gangline_worker.agent.peers.client import PeerCopies, Round
+from gangline_worker.agent.runtime.log_lines import secret_texts
 
 from .bundles import BadBundle, fetch_bundle, unpack
-from .checkpoints.old_copies import delete_unused, note_use
-from .checkpoints.share import Share
-from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from .data_caches import DataCaches
-from .decide.model import GangKey, Prepared, PrepareFailed
 from .environment import Places
-from .host.addresses import check_addresses
-from .host.folders import Folders
-from .isolation.files import Owner, give
 from .named_secrets import SecretMissing, read_secrets
-from .peers.client import PeerCopies, Round
-from .runtime.log_lines import secret_texts
 
 _STORE_ATTEMPTS = 3
 _RETRY_S = 2.0
