@@ -17,8 +17,8 @@ from .config import AgentSettings
 from .handover import refusal, take_over
 from .host.inventory import DriverUnusable
 from .host.resource_limits import raise_limits
+from .host_resources import DataFolderTaken
 from .isolation.isolator import IsolationMissing
-from .premises import DataFolderTaken
 from .renewal import TRIAL_OPTION
 from .runtime.rank_env_file import BadRankEnvFile
 

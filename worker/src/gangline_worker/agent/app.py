@@ -1,6 +1,6 @@
 """The agent's process: folders, threads, and the loop of the one thread that owns the core.
 
-1. Take the data folder, kill what an earlier agent left behind (premises.py).
+1. Take the data folder, kill what an earlier agent left behind (host_resources.py).
 2. Wait while the provider says that the machine will go; then begin to check it.
 3. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
 4. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
@@ -44,7 +44,7 @@ from .config import AgentSettings
 from .decide.core import AgentCore
 from .decide.membership import AgentLimits
 from .decide.model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
-from .effects import Effects, Parts
+from .executor import Effects, Parts
 from .handover import FORMAT, Handover, leave
 from .health.fitness import FitnessLimits
 from .health.gpus import GpuWatch
@@ -52,9 +52,9 @@ from .health.node_check_host import NodeCheckHost
 from .health.notices import Notice, NoticeWatch, open_notices
 from .health.source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .host.inventory import Labels, take_inventory
+from .host_resources import adopt_premises, take_premises
 from .inbox import Inbox
 from .peers.tier import PeerSettings, PeerTier, open_peer_tier
-from .premises import adopt_premises, take_premises
 from .rendezvous.store_host import StoreHost, unknown_guest
 from .renewal import Renewal
 from .runtime.launcher import Launcher, become_subreaper

@@ -21,8 +21,8 @@ from gangline_bus.ports import TopicPartition
 from gangline_service.lifecycle import Restart
 
 from .decide.core_state import CoreState
-from .effects import KeptEffects
-from .premises import KeptPremises
+from .executor import KeptEffects
+from .host_resources import KeptPremises
 from .rendezvous.store_host import KeptStores
 from .runtime.lease_guard import KeptGuard
 
