@@ -33,7 +33,7 @@ MOST_WORDS = 35
 MOST_CELL_WORDS = 25
 MOST_COLUMNS = 100
 
-FOLDERS = ("libs/storage/src", "services/quota/src", "services/tracker/src")
+FOLDERS = ("libs", "services/quota/src", "services/tracker/src")
 """Folders whose modules keep to plain words."""
 
 RETIRED = {

@@ -443,7 +443,7 @@ def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:
         ("raises", 1, 2, "OverflowError at "),
         # These are found by going one by one, for a batch of 7 and in whatever order they come.
         ("unlucky", 13, 8, "InvariantViolated at "),
-        ("kills", 1, 8, "the process ended without a word"),
+        ("kills", 1, 8, "the process ended without an error"),
     ],
 )
 def test_an_input_that_ends_its_decider_is_passed_over(

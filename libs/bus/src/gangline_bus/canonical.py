@@ -1,8 +1,8 @@
 """The canonical form of a state: equal for equal facts, in this version and in later ones.
 
 JSON with sorted keys. A field at its default is left out, so that a model with one more optional
-field gives the same bytes for an old log. What a later version derives from old events in a new
-field is left out by giving the fields that count, as they were recorded (`fields_of`).
+field gives the same bytes for an old log. A later version may derive a new field from old events.
+`fields_of` then leaves it out: it gives the fields that were recorded.
 """
 
 from __future__ import annotations

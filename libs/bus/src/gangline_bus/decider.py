@@ -1,27 +1,28 @@
 """The decider loop: the only place with transactions.
 
 Takeover
-1. `transactional_writer` of (service, shard): fences the predecessor, ends what it left open. If
-   the log's end is still held back, Kafka has lost track of a transaction: nothing goes on.
+1. `transactional_writer` of (service, shard): fences the predecessor and ends its open
+   transactions. If the log's end is still held back, Kafka has lost track of a transaction, and the
+   takeover fails.
 2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
-3. Read on behind the inputs that Kafka or the log itself says are decided (input_places.py; a new
-   input: from its start; signals: from their end). Read again what a `Recalling` decider names of
-   what lies before them.
+3. Read the inputs from the first one that is not decided, as Kafka or the log itself says
+   (input_places.py). A new input is read from its start, signals from their end. A `Recalling`
+   decider names earlier inputs that are read again.
 
 Cycle
 1. Unless the writer has lost the bus: poll a batch of inputs; add a Tick when one is due, and
    finished effects. Inputs that are not decided after `cycle_s` wait for the next cycle.
-2. For each: `decide` -> events -> `evolve` in memory. What cannot be read goes to the DLQ, and so
-   does an input whose decision ended two processes (poison.py).
+2. For each: `decide` -> events -> `evolve` in memory. Unreadable records go to the DLQ, and so does
+   an input whose decision ended two processes (poison.py).
 3. `check` the invariants; a violation ends the process before anything is written.
 4. One transaction with the events, the DLQ records and the inputs' next offsets.
-5. Write a snapshot if one is due; start the effects that the state now asks for.
+5. Write a snapshot if one is due; start the effects that the state now requests.
 
 The state in memory runs ahead of the log between 2 and 4, so after any error it is worthless: the
 error is raised, the process ends, and a new one folds the log again. There is no repair in place.
 Offsets of inputs that led to nothing wait for the next transaction, at most `offsets_after_s`:
-deciding them again from the same state gives nothing again. Those of quiet inputs are committed
-again every `offsets_refresh_s`, as Kafka forgets what nobody commits.
+deciding them again from the same state gives nothing again. Kafka forgets offsets that are not
+committed again, so those of quiet inputs are committed every `offsets_refresh_s`.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Performer(Protocol):
         """Start the work of a key that was not submitted before."""
 
     def completed(self) -> list[EffectDone]:
-        """What was finished since the last call."""
+        """The effects that were finished since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,10 @@ class DeciderLoop(Generic[StateT]):
         return len(out)
 
     def _take_one(self, now: datetime, out: list[OutRecord]) -> None:
-        """One input alone, with what holds after it; no Tick, whose trouble would be its."""
+        """Decide one input alone and check the invariants.
+
+        Not a Tick: its error would be blamed on the input.
+        """
         self._take(now, out, self._check)
         self._guard.passed(1)
 
@@ -322,7 +326,7 @@ class DeciderLoop(Generic[StateT]):
         self._writer.check_connection()
 
     def close(self) -> None:
-        """Let go after the last cycle, and begin a last snapshot if there was news: `settle`."""
+        """Close after the last cycle, and begin a last snapshot if there was news (`settle`)."""
         self._reader.close()
         self._writer.close()
         snapshots = self._snapshots
@@ -378,7 +382,7 @@ class DeciderLoop(Generic[StateT]):
             self._observe(record, receive(record), now)
 
     def _observe(self, record: Record, received: Received, now: datetime) -> None:
-        """Soft state is lost at each takeover: what it cannot take is refused and ends nobody."""
+        """Note in the soft state. It is lost at each takeover, so an error here ends no process."""
         try:
             self.decider.observe(self.state, received, now)
         except Exception as error:  # noqa: BLE001 - whatever it is, other signals are noted
@@ -402,10 +406,13 @@ class DeciderLoop(Generic[StateT]):
     def _pass_over(
         self, record: Record, poison: Suspect, now: datetime, out: list[OutRecord]
     ) -> None:
-        """Its decision ended processes. Whoever waits is answered, unless that ends one too."""
+        """Refuse an input whose decision ended processes.
+
+        Its sender is answered, unless the answer ends a process too.
+        """
         where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
         POISONED.add(1, {"service": self.decider.name, "topic": record.topic})
-        log.critical("poison: passed over", **where, deaths=poison.deaths, trace=poison.trace)
+        log.critical("poison record skipped", **where, deaths=poison.deaths, trace=poison.trace)
         reason = f"its decision ended the {self.decider.name} {poison.deaths} times"
         error = UndecodableError(reason, attributes=attributes_of(record.headers))
         if poison.deaths == DEATHS:
@@ -413,7 +420,7 @@ class DeciderLoop(Generic[StateT]):
         self._refuse(record, error, now, out, trace=poison.trace)
 
     def _answer(self, error: UndecodableError, now: datetime, out: list[OutRecord]) -> int:
-        """Let the decider answer whoever wrote what cannot be read; how many decisions it made."""
+        """Let the decider answer the sender of an unreadable record; how many decisions it made."""
         attributes = error.attributes
         refused = Refused(
             error, attributes.get("ce_subject", ""), attributes.get("ce_type", ""), now

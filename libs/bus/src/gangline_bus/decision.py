@@ -1,7 +1,7 @@
-"""What a deciding service is: pure functions over its state, driven by `DeciderLoop`.
+"""The interface of a deciding service: pure functions over its state, driven by `DeciderLoop`.
 
-A decider never reads a clock, a random source, a file or the network. What it must remember it
-writes as an event: its state is the fold of its own log and of nothing else.
+A decider never reads a clock, a random source, a file or the network. To remember a fact it writes
+an event: its state is the fold of its own log and of nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class InvariantViolated(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time went on. Comes at least every tick interval, and once after a takeover."""
+    """The time has advanced. Comes at least every tick interval, and once after a takeover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Decision:
 class Decider(Protocol[StateT]):
     """One service's decisions. `evolve` may change the state in place and return it.
 
-    Every record of an `inputs` topic is decided once: its offset is in the transaction of what
-    followed from it. `signals` topics (heartbeats) are read from their end and lead to soft state
-    only: what `observe` notes is lost on a takeover and is no part of the state's hash.
+    Every record of an `inputs` topic is decided once: its offset is in the transaction of the
+    resulting events. `signals` topics (heartbeats) are read from their end and lead to soft state
+    only: `observe` writes to a part that is lost on a takeover and is no part of the state's hash.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Decider(Protocol[StateT]):
         """The state before the first event."""
 
     def decide(self, state: StateT, item: Input, now: datetime) -> Sequence[Decision]:
-        """What follows from one input. Never changes the state; duplicates lead to nothing.
+        """The events that follow from one input; [] for duplicates. Never changes the state.
 
         For a `Refused` input: [] leaves it to the DLQ.
         """
@@ -95,11 +95,11 @@ class Decider(Protocol[StateT]):
         """
 
     def effects(self, state: StateT) -> Mapping[str, object]:
-        """Work in the outside world that the state asks for, by key; {} for most services.
+        """Work in the outside world that the state requests, by key; {} for most services.
 
-        The loop hands each new key to its performer once per process and feeds the result back
-        as `EffectDone`; a key is asked for until an event makes it go away, so work may be done
-        twice (after a crash) and must be idempotent.
+        The loop gives each new key to its performer once per process and feeds the result back as
+        `EffectDone`. A key stays until an event removes it. After a crash the work may be done
+        twice, so it must be idempotent.
         """
 
     def check(self, state: StateT) -> list[str]:
@@ -114,7 +114,7 @@ class Fold(Generic[StateT]):
     """How each type of one decision log changes the state: one function a type.
 
     A function changes the state in place by the event and the time when it was decided. An event
-    of another type raises UnfoldedEvent, which ends the process: it may not be passed over.
+    of another type raises UnfoldedEvent, which ends the process: it must not be skipped.
     """
 
     def __init__(self, log: Topic) -> None:
@@ -152,7 +152,7 @@ class Fold(Generic[StateT]):
 
 
 class BaseDecider(ABC, Generic[StateT]):
-    """What deciders have in common: a fold, no signals, no effects.
+    """The base of all deciders: a fold, no signals, no effects.
 
     A decider names its `name`, `log`, `inputs` and `fold`, and defines `initial`, `decide` and
     `check`.
@@ -190,7 +190,7 @@ class BaseDecider(ABC, Generic[StateT]):
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a takeover reads again: records of `types`, from these offsets (by partition) on."""
+    """The records that a takeover reads again: of `types`, from these offsets (by partition)."""
 
     topic: Topic
     types: frozenset[str]
@@ -201,10 +201,10 @@ class Recall:
 class Recalling(Protocol[StateT_contra]):
     """A decider whose soft state is also made of inputs, so that its log need not repeat them.
 
-    The loop gives each input to `observe` too, after what followed from it was applied. A takeover
-    gives it again what `recall` names, up to the committed offset of each partition. So the soft
-    state is a function of the own log and of that part of the input.
+    The loop gives each input to `observe` too, after its events were applied. A takeover gives it
+    the records of `recall` again, up to the committed offset of each partition. So the soft state
+    is a function of the own log and of that part of the input.
     """
 
     def recall(self, state: StateT_contra) -> Recall:
-        """What the soft state is made of, as the state's log tells it."""
+        """The inputs that make the soft state, according to the state."""

@@ -32,10 +32,10 @@ _REFUSED = metrics.get_meter(__name__).create_counter(
 def refused_record(
     record: Record, error: UndecodableError, *, dlq: str, trace: str = ""
 ) -> OutRecord:
-    """The record to put into `dlq`: the message as it was, and why and where it was refused.
+    """The record for `dlq`: the message as it was, and why and where it was refused.
 
-    A value above 1 MiB is cut, headers above 1 KiB and beyond the first 32 are left out. `trace`
-    says where its decision failed. Neither it nor the reason ever holds a value of the message.
+    A value above 1 MiB is cut, headers above 1 KiB and beyond the first 32 are left out. `trace` is
+    the place where its decision failed. Neither it nor the reason contains a value of the message.
     """
     added: list[tuple[str, bytes]] = [
         ("gangline_dlq_error", _text(error.reason)),

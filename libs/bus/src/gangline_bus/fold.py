@@ -24,7 +24,7 @@ _BATCH = 5000
 
 
 def unheard(done: int, end: int) -> None:
-    """The progress of a fold that nobody waits for."""
+    """The default progress of a fold: does nothing."""
 
 
 class Interrupted(Exception):
@@ -32,7 +32,7 @@ class Interrupted(Exception):
 
 
 class LogBroken(Exception):
-    """A decision log has a gap, a stale writer or something unreadable in it. Nothing goes on."""
+    """A decision log has a gap, a stale writer or an unreadable record. The fold stops."""
 
 
 @dataclass(slots=True)
@@ -52,10 +52,10 @@ class Folded(Generic[StateT]):
 
 
 def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
-    """Raise LogBroken when the log's end is held back; ask it as the log's fenced, only writer.
+    """Raise LogBroken when the log's end is held back; call it as the log's fenced, only writer.
 
-    Taking over has ended all that predecessors left open. What is open now nobody will ever end:
-    Kafka 4.1 to 4.4 can forget the marker of a transaction (KAFKA-20734), and readers would wait
+    A takeover ends all open transactions of predecessors, so one that is open now will never end.
+    Kafka 4.1 to 4.4 can forget the marker of a transaction (KAFKA-20734). Readers would then wait
     for it for ever, without a sign.
     """
     readable, written = bus.end_offsets([place])[place], bus.written_offsets([place])[place]
@@ -138,10 +138,10 @@ def fold_tail(
     timeout_s: float = 60.0,
     progress: Progress = unheard,
 ) -> None:
-    """Go on with a state that was taken from a snapshot of this log, to the end of the log.
+    """Continue from a snapshot's state of this log, to the end of the log.
 
-    `offset` is that of the event `folded.last` or an earlier one. Raises LogBroken, also when
-    that event is not there: then it is the state of another log.
+    `offset` is that of the event `folded.last` or an earlier one. Raises LogBroken, also when that
+    event is not there: then it is the state of another log.
     """
     start, end = bus.start_offsets([place])[place], bus.end_offsets([place])[place]
     if not start <= offset < end:
@@ -156,7 +156,7 @@ def fold_tail(
             break
         found = position.seq == folded.next_seq - 1
         if found and event_name(envelope) != folded.last:
-            raise LogBroken(f"{_where(record)}: is another event than the state was told of")
+            raise LogBroken(f"{_where(record)}: is not the event that the state applied last")
     if not found:
         raise LogBroken(f"{place.topic}: no event {folded.next_seq - 1} from offset {offset} on")
 
@@ -164,7 +164,7 @@ def fold_tail(
 def _records(
     bus: Bus, name: str, place: TopicPartition, start: int, timeout_s: float, progress: Progress
 ) -> Iterator[Record]:
-    """What stands from `start` up to the end as it is now."""
+    """The records from `start` up to the end as it is now."""
     end = bus.end_offsets([place])[place]
     return records_between(bus, name, place, start, end, timeout_s=timeout_s, progress=progress)
 

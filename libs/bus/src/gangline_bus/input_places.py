@@ -1,10 +1,10 @@
-"""How far a decision log has decided its inputs, told by the log itself.
+"""How far a decision log has decided its inputs, according to the log itself.
 
-Kafka forgets a group's offsets when nobody commits them for `offsets.retention.minutes` (7 days by
-default), partition by partition. To decide an input again is to take jobs back, so the log knows
-too: the last record of each transaction names the next offset of every input that moved since the
-last one that did. What was read after that led to nothing, and leads to nothing again, as the
-state is the same.
+Kafka forgets a group's offsets that are not committed for `offsets.retention.minutes` (7 days by
+default), partition by partition. Deciding an input twice would revive jobs, so the log knows the
+offsets too. The last record of each transaction names the next offset of every input that moved
+since the last such record. Inputs read after that led to nothing. They lead to nothing again, as
+the state is the same.
 
 The header's value is `TOPIC PARTITION:OFFSET PARTITION:OFFSET;TOPIC ...`, with the catalog's names.
 """
@@ -29,7 +29,7 @@ def with_inputs(record: OutRecord, places: Mapping[TopicPartition, int]) -> OutR
 
 
 def named_inputs(headers: Headers) -> dict[TopicPartition, int]:
-    """What a record names; {} for most. Raises ValueError for what `with_inputs` never wrote."""
+    """The next offsets that a record names; {} for most. Raises ValueError if malformed."""
     if not headers or headers[-1][0] != HEADER:  # it is always the last: nothing to search
         return {}
     found = {}

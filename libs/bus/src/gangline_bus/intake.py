@@ -9,7 +9,7 @@ from gangline_bus.ports import Reader, Record, TopicPartition
 
 
 class Intake:
-    """A reader whose positions are those of what was taken, not of what was polled."""
+    """A reader whose positions follow the taken records, not the polled ones."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -41,5 +41,5 @@ class Intake:
         return positions
 
     def close(self) -> None:
-        """Let go."""
+        """Close the reader."""
         self._reader.close()

@@ -61,7 +61,7 @@ class KafkaBus:
         self._probes: dict[tuple[str, str], Consumer] = {}
 
     def on_error(self, error: KafkaError) -> None:
-        """A client's error that no call returned: it goes on by itself, so it is only noted."""
+        """An error that no call returned: the client recovers by itself, so it is only logged."""
         log.debug("kafka client", client=self._client, error=error.str())
 
     def create_topics(self, topics: Iterable[TopicSettings]) -> None:
@@ -166,11 +166,11 @@ class KafkaBus:
         return KafkaMember(settings, topic)
 
     def group_metadata(self, group: str) -> Any:
-        """What a transaction needs to commit the offsets of a group without members."""
+        """The metadata with which a transaction commits offsets of a group without members."""
         return self._probe(group).consumer_group_metadata()
 
     def close(self) -> None:
-        """Let go of the connections that answer questions."""
+        """Close the connections that answer state queries."""
         for consumer in self._probes.values():
             consumer.close()
         self._probes.clear()

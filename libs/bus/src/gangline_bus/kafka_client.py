@@ -1,4 +1,4 @@
-"""What the Kafka implementation's parts share: client settings, timeouts, errors."""
+"""Shared parts of the Kafka implementation: client settings, timeouts, errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def translate(error: KafkaError | KafkaException) -> BusError:
 
 
 class Connection(Protocol):
-    """What a transactional writer needs of the bus that made it."""
+    """The bus, as its transactional writers need it."""
 
     @property
     def base(self) -> Mapping[str, Any]:
@@ -73,4 +73,4 @@ class Connection(Protocol):
         """A client's error that no call returned."""
 
     def group_metadata(self, group: str) -> Any:
-        """What a transaction needs to commit the offsets of a group without members."""
+        """The metadata with which a transaction commits offsets of a group without members."""

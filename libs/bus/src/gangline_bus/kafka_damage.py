@@ -1,9 +1,9 @@
-"""What a client cannot read of Kafka, made into records that say so.
+"""Unreadable parts of a Kafka partition, made into records that describe them.
 
-A batch of a few KB can hold gigabytes of zeros. librdkafka gives up at 100 MB, and tries again for
-ever, so nobody would read that partition any more. The error names the batch's first offset and
-not its last, so the reader looks for the end of the batch: it seeks ahead in growing steps until
-something else answers, then halves the gap. It passes over nothing that could be read.
+A batch of a few KB can hold gigabytes of zeros. librdkafka gives up at 100 MB and tries again for
+ever, so the partition would never be read again. The error names the batch's first offset and not
+its last, so the reader looks for the end of the batch. It seeks ahead in growing steps until
+another answer comes, then halves the gap. It skips no readable record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BadBatch:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A batch that was passed over: the record that stands for it, and the offset behind it."""
+    """A batch that was skipped: the record that stands for it, and the offset behind it."""
 
     record: Record
     end: int
@@ -72,7 +72,7 @@ class BadBatches:
         self._probes: dict[TopicPartition, int] = {}
 
     def forget(self) -> None:
-        """The reader was assigned anew."""
+        """The reader got a new assignment."""
         self._searches.clear()
         self._probes.clear()
 
@@ -115,7 +115,7 @@ class BadBatches:
 
 
 def record_of(place: TopicPartition, offset: int, message: Message) -> Record:
-    """The record of a message. What is above 4 MiB or has unreadable headers says so."""
+    """The record of a message. Its `damage` names a value above 4 MiB or unreadable headers."""
     headers, damage = _headers(message)
     value = message.value() or b""
     if len(value) > MAX_VALUE_BYTES:

@@ -164,9 +164,9 @@ class KafkaTransactionalWriter:
 
 
 def _serve_errors(writer: weakref.ref[KafkaTransactionalWriter]) -> None:
-    """Until the writer is closed, or nobody holds it any more.
+    """Watch until the writer is closed or garbage-collected.
 
-    It looks now and then and never waits in `poll`: `commit` waits there for its deliveries, and
+    It polls at intervals and never waits in `poll`: `commit` waits there for its deliveries, and
     sleeps 10 ms longer when another thread has taken them away.
     """
     pause = threading.Event()

@@ -1,4 +1,4 @@
-"""Decisions become records of the own log, and the state in memory goes on with them."""
+"""Writes decisions to the own log and applies them to the state in memory."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""A bus in memory that behaves as Kafka does where deciders can notice.
+"""A bus in memory that behaves like Kafka in all that a decider can notice.
 
-Offsets have gaps where control records stand, pending transactions hold back the last stable
-offset, writers have epochs, groups have one owner per partition, and offsets that nobody commits
-are forgotten, each `offsets_retention_ms` after its last commit. `Broker` is the shared part (it
-outlives its clients, as a broker does); `MemoryBus` is one process's connection to it, for one
-thread at a time; connections may be used side by side. Nothing reads a clock.
+- Offsets have gaps where control records stand.
+- Pending transactions hold back the last stable offset.
+- Writers have epochs, and groups have one owner per partition.
+- Offsets that are not committed again are forgotten after `offsets_retention_ms`.
+
+`Broker` is the shared part; it outlives its clients, as a broker does. `MemoryBus` is one process's
+connection to it, for one thread at a time; connections may be used side by side. Nothing reads a
+clock.
 
 `Broker.faults` lets a simulation crash a client at a point, lose the bus, delay an EndTxn, or
 deliver a record twice.
@@ -60,7 +63,7 @@ class _WriterState:
 
 
 class Faults:
-    """What a simulation may do to the bus. Every method is a no-op unless overridden."""
+    """The faults that a simulation can inject. Every method is a no-op unless overridden."""
 
     def at(self, point: str, client: str) -> None:
         """Called at each point of a client's work; may raise to crash or cut off the client.
@@ -303,7 +306,7 @@ class MemoryWriter:
         return 0
 
     def close(self) -> None:
-        """Nothing to let go."""
+        """Nothing to close."""
 
 
 class MemoryTransactionalWriter:
@@ -350,7 +353,7 @@ class MemoryTransactionalWriter:
             raise BusUnavailable("no answer to EndTxn")
         with broker._lock:
             if self.state.open is not transaction:
-                raise Fenced("the transaction was ended by somebody else")
+                raise Fenced("another client ended the transaction")
             broker._end(self.state, commit=True)
         broker.faults.at("commit.ended", client)
 
@@ -383,7 +386,7 @@ class MemoryReader:
         self._positions = dict(sorted(positions.items()))
 
     def poll(self, max_records: int, timeout_s: float) -> list[Record]:
-        """What is there now; never waits."""
+        """The records that are there now; never waits."""
         broker = self._bus.broker
         broker.faults.at("poll", self._bus.client)
         if broker.down:

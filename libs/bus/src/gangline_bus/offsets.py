@@ -11,8 +11,8 @@ from gangline_bus.ports import TopicPartition
 class InputOffsets:
     """`positions` gives the next offset of each input, without signals: those are never committed.
 
-    Offsets of inputs that led to nothing wait `after_s` for the next transaction. Those of quiet
-    inputs are committed again every `refresh_s`, as Kafka forgets what nobody commits.
+    Offsets of inputs that led to nothing wait `after_s` for the next transaction. Kafka forgets
+    offsets that are not committed again, so those of quiet inputs are committed every `refresh_s`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class InputOffsets:
         return {at: to for at, to in self._positions().items() if to > saved[at]}
 
     def due(self, now: datetime, *, decided: bool) -> dict[TopicPartition, int] | None:
-        """What to commit now; None when nothing was decided and all may wait."""
+        """The offsets to commit now; None when nothing was decided and all may wait."""
         refresh = self._refresh_is_due(now)
         moved = self._positions() if refresh else self.moved()
         if not decided and not refresh and self._may_wait(moved, now):

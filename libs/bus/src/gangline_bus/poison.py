@@ -1,19 +1,21 @@
-"""Inputs that end the process that decides them: who they are, and when they are passed over.
+"""Poison: inputs that end the process that decides them, and when they are skipped.
 
-A decider is crash-only, so an input whose decision raises would end every process that comes after
-the first. The second death at the same (topic, partition, offset) sends the record to the DLQ.
+A decider is crash-only, so an input whose decision raises would also end every later process. The
+second death at the same (topic, partition, offset) sends the record to the DLQ.
 
-What is known of such inputs is a note: a text that Kafka keeps with the committed offsets of the
-shard's group, at the place of the own log (no input stands there). It is written by the shard's
-fenced writer alone and outlives the process, its machine and a change of hosts. A cycle pays
-nothing for it; it is written
-1. before the first batch of a process, so that one that dies in it is missed (`lives` counts them);
+The known poison is in a note: a text that Kafka keeps with the committed offsets of the shard's
+group, at the place of the own log (no input stands there). Only the shard's fenced writer writes
+it. It outlives the process, its machine and a change of hosts. A cycle pays nothing for it. It is
+written
+1. before the first batch of a process, so that a death in it is noticed (`lives` counts them);
 2. when a decision raises, before the process ends, and by the watchdog when one hangs (`blame`);
-3. in a cautious process around each input (`trying`), for deaths without a word: a kill, no memory,
-   C code that never returns. A process is cautious when the one before it died in its first batch,
-   or while it tried an input: it decides one input per transaction, for the inputs of one batch,
-   and of twice as many after each further death. What killed a batch may come later in the next.
-A note is never needed: without one, a deadly input costs more deaths.
+3. in a cautious process around each input (`trying`), for deaths without an error: a kill, no
+   memory, C code that never returns.
+
+A process is cautious when its predecessor died in its first batch or while it tried an input. It
+decides one input per transaction, for the inputs of one batch, and for twice as many after each
+further death, as the same input may come later in the next batch. A note is never needed: without
+one, a deadly input costs more deaths.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ _MAX_SUSPECTS = 8
 _MAX_TRACE_CHARS = 300
 _MAX_FRAMES = 8
 _MOST_DOUBLINGS = 6
-SILENT = "the process ended without a word while it decided this"
+SILENT = "the process ended without an error while it decided this"
 POISONED = metrics.get_meter(__name__).create_counter(
     "gangline.bus.poisoned",
-    description="Inputs that were passed over because their decision ended the service twice",
+    description="Inputs that were skipped because their decision ended the service twice",
 )
 
 
@@ -58,7 +60,7 @@ class Suspect:
 
 
 class Suspects:
-    """What the processes of one shard know of deadly inputs."""
+    """The deadly inputs that the processes of one shard know."""
 
     def __init__(self) -> None:
         self.lives = 0
@@ -109,7 +111,7 @@ class Suspects:
             del self._found[next(iter(self._found))]
 
     def known(self, record: Record) -> Suspect | None:
-        """What is known of this record."""
+        """The entry of this record; None: it has none."""
         return self._found.get(at_of(record)) if self._found else None
 
     def settled(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -121,10 +123,10 @@ class Suspects:
 
 
 class Guard:
-    """Watches over the decisions of one process of a shard, and tells `write` what a note says.
+    """Watches over the decisions of one process of a shard; `write` commits its notes.
 
-    `write` commits a note and nothing else; it raises BusError. `batch` is for how many inputs a
-    process is cautious at least.
+    `write` commits a note and nothing else; it raises BusError. `batch` is the least number of
+    inputs for which a process is cautious.
     """
 
     def __init__(self, note: str, write: Callable[[str], None], batch: int) -> None:
@@ -147,7 +149,7 @@ class Guard:
         self._careful = max(0, self._careful - records) if records else 0
 
     def poison(self, record: Record) -> Suspect | None:
-        """What is known of a record that must not be decided; None when it may be."""
+        """The entry of a record that must not be decided; None when it may be."""
         suspect = self._suspects.known(record)
         return suspect if suspect is not None and suspect.deaths >= DEATHS else None
 
@@ -189,7 +191,7 @@ class Guard:
             self._blame(self._deciding, trace_of_hang(frame))
 
     def settle(self, positions: Mapping[TopicPartition, int]) -> str | None:
-        """What to note with a commit up to these positions; None when it stands there already."""
+        """The note to commit with these positions; None when it is committed already."""
         self._suspects.settled(positions)
         if self._tries or self._proved:
             self._suspects.lives, self._proved = 0, True
@@ -197,7 +199,7 @@ class Guard:
         return None if note == self._kept else note
 
     def settled(self, note: str | None) -> None:
-        """What `settle` gave was committed."""
+        """The note that `settle` returned was committed."""
         self._kept = self._kept if note is None else note
 
     def _blame(self, at: InputAt, trace: str) -> None:

@@ -1,16 +1,16 @@
-"""What a bus is. Two implementations keep these promises: `kafka` and `memory`.
+"""The interface of a bus. Two implementations keep its promises: `kafka` and `memory`.
 
 Promises, tested by one contract suite over both
 - Records of one partition are read in the order in which they were written; equal keys share a
   partition.
-- A transaction's records and offsets are seen whole or not at all by readers that read committed
-  records, which all readers here do.
+- Readers that read committed records, which all readers here do, see a transaction's records and
+  offsets whole or not at all.
 - Opening a transactional writer fences every earlier one of the same id: it commits nothing more.
 - `send` of a plain writer is at-least-once and never reorders one key.
 
-There is no repair in place: after any `BusError` from a transactional writer its process ends, and
-a new one rebuilds its state from the log (a librdkafka producer that lost its broker in a
-transaction can hang for ever, and a late abort can hit the next transaction).
+There is no repair in place. After any `BusError` from a transactional writer its process ends, and
+a new one rebuilds its state from the log. A librdkafka producer that lost its broker in a
+transaction can hang for ever, and a late abort can hit the next transaction.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Writer(Protocol):
         """Wait until everything queued is safe or lost; how many records still wait."""
 
     def close(self) -> None:
-        """Flush for a short while and let go."""
+        """Flush for a short while and close."""
 
 
 class TransactionalWriter(Protocol):
@@ -124,7 +124,7 @@ class TransactionalWriter(Protocol):
         """
 
     def close(self) -> None:
-        """Let go without a transaction open."""
+        """Close without an open transaction."""
 
 
 class Reader(Protocol):
@@ -140,7 +140,7 @@ class Reader(Protocol):
         """The next offset of each partition, past control records once their end was seen."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the reader."""
 
 
 class Member(Protocol):

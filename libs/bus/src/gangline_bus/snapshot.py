@@ -1,16 +1,16 @@
-"""Snapshots: the state at a place of its log, so that a takeover folds only what came after.
+"""Snapshots: the state at a place of its log, so that a takeover folds only the events after it.
 
-A snapshot is a help and never a truth: whatever is wrong with one, it is passed over with a
+A snapshot saves time and is never the truth. If anything is wrong with one, it is skipped with a
 warning, and the log is folded from an older one or from its start.
 
 Writing, by the leader, when `every` events came since the last one, or some and `every_s` passed
 1. The loop says where in the log the state stands: an offset no later than its last event's.
-2. Copy the facts (frozen values: a copy of the dicts) and go on.
+2. Copy the facts (frozen values: a copy of the dicts) and continue.
 3. Elsewhere (`run`: a thread): dump, compress, put. One at a time; an error is a warning.
 
 Restoring, at a takeover, newest first
-1. The bytes are whole (sha256), and are of this service, shard and format, and of a state format
-   that this code reads: its own, or one that its converters lead from.
+1. The bytes are whole (sha256), and are of this service, shard and format. This code reads their
+   state format: it is its own, or one that its converters lead from.
 2. The log still reaches there, and the event before the snapshot's place is the one that it names
    (id and time): it is a snapshot of this log.
 3. The tail folds with all of fold.py's checks, and the result keeps the invariants.
@@ -82,7 +82,7 @@ class SnapshotStore(Protocol):
 
 
 class SnapshotHeader(Model):
-    """What a snapshot is of. Events from `next_seq` on stand at `offset` or later.
+    """The description of a snapshot. Events from `next_seq` on stand at `offset` or later.
 
     `state` and `form` are the codec's; `inputs` are the next offsets that the log named before, by
     topic and partition.
@@ -140,7 +140,7 @@ class Snapshots(Generic[StateT]):
         Raises BusError, and Interrupted of `progress`.
         """
         if self._refold:
-            log.warning("snapshots are passed over, as GANGLINE_REFOLD says", service=decider.name)
+            log.warning("snapshots are skipped because of GANGLINE_REFOLD", service=decider.name)
             return None
         kept = self._kept(decider.name, place.partition)
         for data in kept:
@@ -150,7 +150,7 @@ class Snapshots(Generic[StateT]):
                 raise
             except Exception as error:  # noqa: BLE001 - the log decides, whatever a snapshot does
                 log.warning(
-                    "snapshot passed over",
+                    "snapshot skipped",
                     service=decider.name,
                     shard=place.partition,
                     reason=f"{type(error).__name__}: {error}"[:500],
@@ -226,7 +226,7 @@ class Snapshots(Generic[StateT]):
         if (header.format, header.service, header.shard) != mine:
             raise SnapshotRefused("it is of another format, service or shard")
         if not self._codec.reads(header.state, header.form):
-            raise SnapshotRefused(f"its state format {header.state} is not one that is read here")
+            raise SnapshotRefused(f"state format {header.state} cannot be read by this version")
         facts = counted(lines, lambda: progress(0, header.offset))
         state = self._codec.load(facts, header.state)
         folded = Folded(

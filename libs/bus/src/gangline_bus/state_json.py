@@ -1,15 +1,15 @@
-"""A state as lines of JSON, exactly: what is loaded is equal to what was dumped, to the last digit.
+"""A state as lines of JSON, exactly: a loaded state equals the dumped one, to the last digit.
 
-For states that are dataclasses whose fields are dicts or values. What pydantic does with their
-types is right but for two things, which are changed here: times come back in `datetime.UTC`, and a
-dict whose keys are no strings is written as a list of pairs. Dicts keep their order.
+For states that are dataclasses whose fields are dicts or values. Two things differ from pydantic:
+times come back in `datetime.UTC`, and a dict with keys that are not strings is a list of pairs.
+Dicts keep their order.
 
 A state has a format version. Lines of an older version pass its converters, one version after the
-other: each takes a field's name and the JSON value of one line, and gives both in the next
-version's form, or None where the line goes.
+other. A converter takes a field's name and the JSON value of one line. It gives both in the next
+version's form, or None to drop the line.
 
-Each line is `field JSON`, with at most `_CHUNK` entries of a dict: between two of them other
-threads run, so that a cycle of the loop never waits for a whole state to be written.
+Each line is `field JSON`, with at most `_CHUNK` entries of a dict. Other threads run between two
+lines, so a cycle of the loop never waits for a whole state.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _TRACER = trace.get_tracer("gangline_bus")
 
 
 def traced() -> bool:
-    """Whether an SDK is configured: else nobody sees a span, and making it is for nothing."""
+    """Whether an SDK is configured: without one no span is exported, so none is made."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 

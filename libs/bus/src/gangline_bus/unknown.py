@@ -1,4 +1,4 @@
-"""What a later version writes and this one does not know: counted, and logged once each."""
+"""Types, fields and enum values of a later version: counted, and logged once each."""
 
 from __future__ import annotations
 

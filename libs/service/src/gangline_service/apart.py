@@ -32,7 +32,7 @@ class WorkFailed(Exception):
 
 
 def apart(work: Callable[[], bytes], within_s: float) -> bytes:
-    """What `work` gives, done in a child process. May be called from any thread.
+    """The result of `work`, done in a child process. May be called from any thread.
 
     Raises TookTooLong after `within_s`, and WorkFailed.
     """
@@ -71,9 +71,9 @@ def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
 
 
 def _read(reading: int, until_s: float) -> bytes:
-    """What the child says. Raises TookTooLong.
+    """The child's answer. Raises TookTooLong.
 
-    Its length is read, not the end of the pipe: other children may hold that open.
+    It reads the length, not until the end of the pipe: other children may hold the pipe open.
     """
     said = bytearray()
     poll = select.poll()

@@ -1,7 +1,7 @@
-"""Asking a running decider: other threads look at its state between two cycles.
+"""State queries: other threads read a running decider's state between two cycles.
 
-The loop's thread alone touches the state, so a look is taken there; it must be short, such as a
-fork of the state, and what it gives must not change afterwards. The work on it is the asker's.
+Only the loop's thread touches the state, so it runs `take` itself. `take` must be short, such as a
+fork of the state, and its result must not change afterwards. The caller works on the result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Asked(Generic[StateT]):
         )
 
     def look(self, take: Callable[[StateT], SeenT], timeout_s: float) -> SeenT:
-        """What `take` gives of the state after the current cycle, and what it raises.
+        """The result of `take` on the state after the current cycle, or its exception.
 
         Raises StandsByError, and NoLookError after `timeout_s`.
         """

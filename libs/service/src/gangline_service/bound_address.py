@@ -1,4 +1,4 @@
-"""Where a process listens, and the file that tells it to those who started the process."""
+"""The address on which a process listens, and the file that gives it to the starting process."""
 
 from __future__ import annotations
 

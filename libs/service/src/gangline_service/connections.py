@@ -1,10 +1,10 @@
-"""Which connections of an HTTP server stay open: those that showed a token never make room.
+"""The connections of an HTTP server that stay open: those with a valid token are never cut.
 
-A connection is unproven until a request on it has shown a valid token. Unproven ones are bounded
-among themselves: one too many ends the oldest one of the peer that has most of them, so that a
-peer that opens many ends its own. A caller shows its token within milliseconds, so the oldest are
-those that never will. Proven ones are bounded by user and in all: one too many is refused, unless
-the user has an idle one that can end instead. Not thread-safe: it belongs to one event loop.
+A connection is unproven until a request on it has shown a valid token. Unproven ones have a limit
+of their own: one too many ends the oldest one of the peer with the most, so a peer that opens many
+ends its own. A client shows its token within milliseconds, so the oldest ones never will. Proven
+ones are bounded by user and in all: one too many is refused, unless the user has an idle one that
+can end instead. Not thread-safe: it belongs to one event loop.
 """
 
 from __future__ import annotations

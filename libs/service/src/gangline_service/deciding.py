@@ -2,10 +2,10 @@
 
 1. Wait for the bus and its topics (bounded and visible), then `on_start`.
 2. Join the group that shares out the own log's partitions; each owned partition is a shard.
-3. For each owned shard: take over and cycle. Owning none is being a healthy standby. Between two
-   cycles others may look at the state (asking.py). A takeover may fold for longer than Kafka waits
-   for a member (`max.poll.interval.ms`): meanwhile it beats, says how far it is, and serves the
-   membership; a shard that is taken away ends the fold.
+3. For each owned shard: take over and cycle. A process without a shard is a healthy standby.
+   Between two cycles other threads may read the state (asking.py). A takeover may fold for longer
+   than Kafka waits for a member (`max.poll.interval.ms`). Meanwhile the process beats, reports its
+   progress and serves the membership; a shard that is taken away ends the fold.
 4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
    starts a new one, which folds the log again. There is no repair in place.
 """
@@ -73,7 +73,7 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
 
 
 def _while_folding(shard: int, member: Member, context: Context[ServiceSettings]) -> Progress:
-    """What keeps a process alive, and a member of its group, while it folds the shard's log."""
+    """Keeps a process alive, and a member of its group, while it folds the shard's log."""
 
     def progress(done: int, end: int) -> None:
         if context.health.beat_age_s() < _FOLD_BEAT_S:
@@ -137,7 +137,7 @@ class _Shards(Generic[StateT]):
             self._asked.answer(None if first is None else self._loops[first].state)
 
     def close(self) -> None:
-        """Let go of all loops."""
+        """Close all loops."""
         for loop in self._loops.values():
             loop.close()
 
@@ -161,8 +161,8 @@ def run_decider(
 ) -> NoReturn:
     """Run a decider as this process's life. `performer(key, effect)` runs in a few threads.
 
-    These are shared out fairly among the names that `share(effect)` gives (performing.py).
-    Who waits at `asked` looks at the state of the first shard that this process leads.
+    These threads are shared fairly among the names that `share(effect)` gives (performing.py).
+    State queries through `asked` read the state of the first shard that this process leads.
     """
     try:
         snapshots = open_snapshots(name, settings, codec)

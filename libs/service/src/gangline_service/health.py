@@ -1,4 +1,4 @@
-"""What a service says of itself: is it alive, is it ready, and if not why."""
+"""The health of a service: is it alive, is it ready, and if not, why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A small HTTP server in a thread: GET /healthz, /readyz and /metrics, and nothing else.
 
-It has no token, so it binds to loopback unless told otherwise, answers only to its own name
-(a web page cannot reach it by DNS rebinding), and what it says is redacted.
+It has no token, so by default it binds to loopback. It answers only to its own name (a web page
+cannot reach it by DNS rebinding), and its answers are redacted.
 """
 
 from __future__ import annotations

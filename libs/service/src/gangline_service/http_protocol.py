@@ -1,10 +1,11 @@
-"""uvicorn's HTTP/1.1 protocol with what it lacks: deadlines for clients that are slow on purpose.
+"""uvicorn's HTTP/1.1 protocol with added deadlines, for clients that are slow on purpose.
 
 1. A TLS handshake and a request's head must be there within `head_s`.
-2. What is left of a body after the answer must be there within `DRAIN_S`.
+2. The rest of a body must be there within `DRAIN_S` after the answer.
 3. A client must read some of an answer within `SEND_S`.
-Then the connection ends. How long a body may take is the application's (request_body.py), and how
-many connections there may be is `Connections`'. Each is counted as soon as TCP accepted it: the
+
+Then the connection ends. The application limits the time of a body (request_body.py), and
+`Connections` limits the number of connections. Each is counted as soon as TCP accepted it. The
 handshake is done here, because uvicorn's server would count a connection only after it.
 """
 
@@ -29,7 +30,7 @@ SCOPE_KEY = "gangline.connection"
 
 @dataclass(frozen=True)
 class Guard:
-    """What the connections of one server share."""
+    """The shared state of one server's connections."""
 
     connections: Connections = field(default_factory=Connections)
     tls: ssl.SSLContext | None = None

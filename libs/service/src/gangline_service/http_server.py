@@ -28,8 +28,8 @@ _THREADS = 32  # of `asyncio.to_thread`; the default is 4 and one for each core
 class HttpServer:
     """Serves an ASGI application from a thread of its own.
 
-    `tls`: certificate and key, as PEM files. `head_s`: how long a handshake and a request's head
-    may take. The application shows who a connection is of by `proven`.
+    `tls`: certificate and key, as PEM files. `head_s`: the longest time for a handshake and a
+    request's head. The application calls `proven` to name a connection's user.
     """
 
     def __init__(

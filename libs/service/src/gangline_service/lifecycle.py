@@ -2,12 +2,12 @@
 
 1. Logging, telemetry and the health server start; the port file is written.
 2. `main(context)` runs on the main thread until it returns or raises.
-3. SIGTERM or SIGINT sets `context.stopping`; main then has `stop_grace_s` seconds to return.
-   A second signal, or that time passed, ends the process by force (code 1).
-4. Every end is `os._exit` after flushing: a client thread that hangs in a C library cannot hold
-   the process, and a supervisor starts a new one (crash-only).
-5. Where `restarts` is asked for, SIGHUP sets `context.restarting`. A main that then returns a
-   `Restart` has its program begun anew by exec: the same pid, children and kept descriptors.
+3. SIGTERM or SIGINT sets `context.stopping`; main then has `stop_grace_s` seconds to return. A
+   second signal, or the end of that time, ends the process by force (code 1).
+4. Every end is `os._exit` after flushing: a client thread that hangs in a C library cannot hold the
+   process, and a supervisor starts a new one (crash-only).
+5. With `restarts`, SIGHUP sets `context.restarting`. A main that then returns a `Restart` restarts
+   its program by exec: the same pid, children and kept descriptors.
 
 Signals are counted by a thread that reads Python's wake-up descriptor, because a Python signal
 handler waits for as long as the main thread sits in a C call.
@@ -50,9 +50,9 @@ SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
 @dataclass(frozen=True)
 class Context(Generic[SettingsT]):
-    """What `main` gets. It returns soon after `stopping` is set and calls `health.beat`.
+    """The argument of `main`. It returns soon after `stopping` is set and calls `health.beat`.
 
-    `restarting` is set when the program was asked to begin anew in this process.
+    `restarting` is set by a request to restart the program in this process.
     """
 
     settings: SettingsT
@@ -66,7 +66,7 @@ class Context(Generic[SettingsT]):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What `main` returns to begin its program anew in this process.
+    """The value that `main` returns to restart its program in this process.
 
     `keep` are the open file descriptors that the next program takes over, all others are closed;
     `environment` holds variables for it alone.
@@ -85,9 +85,9 @@ def run(
 ) -> NoReturn:
     """Run `main` as this process's life and exit with its code (None is 0). Never returns.
 
-    `restarts`: SIGHUP asks it to begin anew; without, it ends the process as ever.
-    An exception out of `main`, or out of any thread, is logged once with its redacted traceback
-    and ends the process with code 1. Call it on the main thread; install no signal handlers.
+    `restarts`: SIGHUP requests a restart in place; without it, SIGHUP ends the process. An
+    exception out of `main`, or out of any thread, is logged once with its redacted traceback and
+    ends the process with code 1. Call it on the main thread; install no signal handlers.
     """
     logging.configure(
         service,
@@ -162,7 +162,7 @@ class _Process:
         self._log.info("service.started", health=server.address.url, pid=os.getpid())
 
     def context(self, settings: SettingsT) -> Context[SettingsT]:
-        """What main is given; `settings` are this process's, in the service's own type."""
+        """The context for main; `settings` are this process's, in the service's own type."""
         name = f"gangline.{self._service}"
         return Context(
             settings=settings,
@@ -209,7 +209,9 @@ class _Process:
             environment = {**os.environ, **restart.environment, **self._leave_signals()}
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606
         except BaseException:  # noqa: BLE001 -- no way back: others may wait for this end
-            self._log.critical("service.crashed", error="it cannot begin anew", exc_info=True)
+            self._log.critical(
+                "service.crashed", error="the program could not be restarted", exc_info=True
+            )
             _exit_now(self._remove_port_file, EXIT_CRASH)
 
     def _remove_port_file(self) -> None:
@@ -227,9 +229,9 @@ class _Process:
         self._counter.start()
 
     def _leave_signals(self) -> Mapping[str, str]:
-        """Count no more: the next program does, on the same line, which is its variable.
+        """Stop counting: the next program counts, on the same line, which is its variable.
 
-        What comes from now on waits for it on that line, or blocked where no thread is left.
+        Signals from now on wait for it on that line, or stay blocked where no thread is left.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._wakeup.send(bytes([_ENOUGH]))
@@ -281,7 +283,7 @@ def _signal_line() -> tuple[socket.socket, socket.socket]:
 def _keep_from_forked_children(numbers: Sequence[signal.Signals]) -> None:
     """A forked child's signals must not stop its parent through the shared descriptor.
 
-    They are blocked over the fork: one could reach the child before it has let go.
+    They are blocked over the fork: one could reach the child before it has closed the descriptor.
     """
     before: list[set[signal.Signals | int]] = []
 

@@ -43,7 +43,7 @@ class ThreadPerformer:
             self._changed.notify()
 
     def completed(self) -> list[EffectDone]:
-        """What was finished since the last call; raises what the performer raised."""
+        """The effects that were finished since the last call; raises the performer's exception."""
         found: list[EffectDone] = []
         while not self._done.empty():
             item = self._done.get()

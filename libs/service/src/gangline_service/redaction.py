@@ -56,8 +56,8 @@ def redact_mapping(
 def redact_value(value: object, known: Iterable[str] = (), depth: int = 0) -> object:
     """`value` as plain JSON types with every string in it redacted.
 
-    What stands under a secret-looking key is blacked out whole. Models and dataclasses become
-    mappings, unknown objects their redacted `repr`; deeper than 8 levels only "..." remains.
+    A value under a secret-looking key is blacked out whole. Models and dataclasses become mappings,
+    unknown objects their redacted `repr`; deeper than 8 levels only "..." remains.
     """
     if value is None or isinstance(value, bool | int | float):
         return value

@@ -104,7 +104,7 @@ def _read_file(settings_cls: type[ServiceSettings], path: Path) -> dict[str, Any
 
 
 class ServiceSettings(BaseSettings):
-    """What every service process can be told. A service adds fields and a `section` name.
+    """The settings of every service process. A service adds fields and a `section` name.
 
     Settings are frozen. Neither `repr` nor `model_dump` shows a secret: declare secrets as
     SecretStr, and `secret_values` then gives them to the log redaction.
@@ -226,7 +226,7 @@ class ServiceSettings(BaseSettings):
 
 
 class DecidingSettings(ServiceSettings):
-    """What every service with a log of its own can be told."""
+    """The settings of every service with a log of its own."""
 
     store_url: Annotated[str, Field(min_length=1)] | None = None
     """The object store, for snapshots: file:///path or s3://bucket/prefix?endpoint=...; without

@@ -1,11 +1,11 @@
-"""Where a deciding service keeps its snapshots: the object store, below `snapshots/`.
+"""The place of a service's snapshots: the object store, below `snapshots/`.
 
-`snapshots/<prefix + service>/<shard>/<seq>.<state format>.snapshot`, put whole or not at all; the
-newest three of a format stay, and the newest one of each other format, from which the version
-before this one may have to take over. What is beyond the one that is put goes too: who writes has
-read its whole log, so that is of a log that is no more (Kafka was set up anew), and would be the
-newest for ever.
-A store that is away is not waited for long: the log holds everything, and a takeover is urgent.
+`snapshots/<prefix + service>/<shard>/<seq>.<state format>.snapshot`, put whole or not at all. The
+newest three of a format stay. The newest one of each other format stays too: the earlier version
+may have to take over from it. Snapshots with a higher number than the new one are deleted. The
+writer has read its whole log, so they belong to a log that no longer exists (Kafka was set up
+again), and they would be the newest for ever. A store that is away is not waited for long: the log
+holds everything, and a takeover is urgent.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def stored_snapshots(url: str, *, prefix: str = "") -> StoredSnapshots:
 def open_snapshots(
     service: str, settings: DecidingSettings, codec: SnapshotCodec[StateT]
 ) -> Callable[[], Snapshots[StateT] | None]:
-    """What makes the snapshots of one shard; it gives None when no store is configured.
+    """The function that opens the snapshots of one shard; it gives None without a configured store.
 
     Raises StoreError for a URL that names no store.
     """

@@ -1,13 +1,13 @@
-"""The time of day that a decider is told: one in which a jump has to last before it counts.
+"""A decider's time of day: a jump of the clock counts only if it lasts.
 
 Durations are differences of this time: how long a job ran, how long a node was silent, which month
-is billed. A clock that is wrong for a moment must end nothing. So while the machine's clock differs
-by more than `jump` from the time that its monotonic clock says has passed, the monotonic one
-counts. A difference that lasts for `lasting` is believed: the clock was corrected, or the machine
-was paused. The time never goes back, except when such a correction is believed.
+is billed. A clock that is wrong for a moment must end nothing. So the machine's clock is compared
+with its monotonic clock. While they differ by more than `jump`, the monotonic one counts. A
+difference that lasts for `lasting` is believed: the clock was corrected, or the machine was paused.
+The time never goes back, except when such a correction is believed.
 
-A process that begins has no other clock to compare with: it believes what it reads first. Machines
-of services run NTP.
+A process that begins has no other clock to compare with: it believes its first reading. Machines of
+services run NTP.
 """
 
 from __future__ import annotations

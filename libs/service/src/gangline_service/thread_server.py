@@ -1,4 +1,4 @@
-"""An HTTP server of a service's side doors (health, questions): one thread for each request."""
+"""An HTTP server for health and queries: one thread for each request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 class ThreadServer(ThreadingHTTPServer):
     """Serves IPv4 or IPv6 from a daemon thread `name`, from `start` to `close`.
 
-    Bound once made; port 0 takes a free one. An idle server looks every `close_within_s` seconds
+    Bound once made; port 0 takes a free one. An idle server checks every `close_within_s` seconds
     whether it was closed. A request must have arrived within `arrive_s`, whatever its pieces do:
-    its handler calls `arrived` once it has all that it reads, and else the connection is cut.
-    `at_once` bounds the connections: one beyond cuts the oldest one whose request has not arrived,
-    or gets 503 and may come again where all have. Raises OSError when the address cannot be bound.
+    its handler calls `arrived` once it has read all, and else the connection is cut. `at_once`
+    bounds the connections. One beyond cuts the oldest one whose request has not arrived; if all
+    have, it gets 503 and may come again. Raises OSError when the address cannot be bound.
     """
 
     daemon_threads = True

@@ -1,4 +1,4 @@
-"""Who holds which token: a JSON file of hashes that only its owner can read.
+"""The tokens and their owners: a JSON file of hashes that only its owner can read.
 
     {"tokens": [{"name": "grafana", "role": "member", "teams": ["nlp"], "sha256": "<64 hex>"}]}
 
@@ -36,7 +36,7 @@ class TokenFileError(Exception):
 
 
 class Role(StrEnum):
-    """What a token may do."""
+    """The rights of a token."""
 
     ADMIN = "admin"  # everything, for every team
     MEMBER = "member"  # its teams' jobs and data
@@ -64,7 +64,7 @@ class TokenFile(Model):
 
 
 class Principal(Model):
-    """Who sent a request."""
+    """The sender of a request."""
 
     name: str
     role: Role
@@ -93,7 +93,7 @@ def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:
 class TokenBook:
     """The tokens of a file, read again whenever it changes. May be used from any thread.
 
-    While a changed file cannot be used nobody is let in, because what it revoked is not known.
+    While a changed file cannot be read, every token is refused: it may have been revoked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,7 @@ class TokenBook:
         return book
 
     def authenticate(self, token: str) -> Principal | None:
-        """Whose token it is; None when it is nobody's. Takes as long for either answer."""
+        """The caller with this token; None when it is unknown. Either answer takes equally long."""
         entries = self._current()
         wanted = _digest(token[:MAX_TOKEN_CHARS])
         found: TokenEntry | None = None

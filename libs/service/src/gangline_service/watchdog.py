@@ -1,4 +1,4 @@
-"""Ends a process whose cycle hangs, and notes before which input did that."""
+"""Ends a process whose cycle hangs, after it noted the input that hung."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAF_LIMIT_S = 30.0  # above the hang limit and what noting the input may take
 
 
 class Watched(Protocol):
-    """What a watchdog asks of a loop, from its own thread."""
+    """The interface of a loop to its watchdog, which reads it from its own thread."""
 
     def check_connection(self) -> None:
         """Raise BusError when the bus was lost."""
@@ -36,12 +36,12 @@ class Watched(Protocol):
 class Watchdog:
     """Ends the process when a cycle hangs, as a client that lost its broker can.
 
-    The stacks of all threads go to stderr first.
+    A cycle hangs when it takes longer than `HANG_LIMIT_S`, or `LOST_LIMIT_S` with the bus lost. For
+    hung Python code `blame_hang` first notes the input, so that it is skipped in the end. C code
+    that holds the interpreter's lock lets no thread run: then faulthandler's timer, which needs no
+    lock, ends the process after `DEAF_LIMIT_S`, and the next process is cautious.
 
-    That is when one takes longer than `HANG_LIMIT_S`, or `LOST_LIMIT_S` with the bus lost. Python
-    code that hangs is noted by `blame_hang` first, so that the input which does it is passed over
-    in the end. C code that keeps the interpreter's lock lets no thread run: then faulthandler's
-    timer, which needs no lock, ends the process after `DEAF_LIMIT_S`, and the next one is cautious.
+    The stacks of all threads go to stderr first.
     """
 
     def __init__(self, end: Callable[[], object] = lambda: os._exit(1)) -> None:

@@ -276,7 +276,7 @@ class Tail:
         except Exception as error:  # noqa: BLE001 - the view is a help: others' events are shown
             POISONED.add(1, {"service": "gateway", "topic": record.topic})
             where = {"topic": record.topic, "offset": record.offset}
-            log.critical("poison: passed over", **where, trace=trace_of(error))
+            log.critical("poison record skipped", **where, trace=trace_of(error))
 
     def _hear(self, record: Record) -> None:
         node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
