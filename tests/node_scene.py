@@ -221,7 +221,7 @@ class NodeScene:
                 attempt=event.attempt,
                 cause=FailureCause.HANG,
                 action="restart",
-                message="no rank got on",
+                message="no rank made progress",
                 restarts_used=1,
                 restarts_max=3,
                 failed_at=datetime.now(UTC),

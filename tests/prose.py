@@ -33,7 +33,13 @@ MOST_WORDS = 35
 MOST_CELL_WORDS = 25
 MOST_COLUMNS = 100
 
-FOLDERS = ("libs", "services/quota/src", "services/tracker/src")
+FOLDERS = (
+    "libs",
+    "services/checkpoint-service/src",
+    "services/fault-manager/src",
+    "services/quota/src",
+    "services/tracker/src",
+)
 """Folders whose modules keep to plain words."""
 
 RETIRED = {

@@ -161,7 +161,7 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: Runnin
         os.kill(pids[1], signal.SIGSTOP)
         failed = watch.wait_for(lambda s: s.type == "gang.failed" and s.data.job_id == job)
         assert (failed.data.cause, failed.data.action) == ("hang", "restart")
-        assert "no rank got on: rank" in failed.data.message
+        assert "no rank made progress: rank" in failed.data.message
         again = watch.wait_for(
             lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
         )

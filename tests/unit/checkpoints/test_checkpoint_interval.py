@@ -182,7 +182,7 @@ def test_it_is_advised_from_the_second_save_on_and_again_only_when_it_is_news() 
     assert told.risk == ""
     assert told.reason == (
         "a save costs training 1.01 s, and a failure is expected every 4,045 h: "
-        "longer would do, but 10 min are the most"
+        "longer would do, but 10 min is the limit"
     )
     for step in range(30, 100, 10):
         assert save(run, step) == []
@@ -235,8 +235,8 @@ def test_a_sign_of_a_failure_makes_it_shorter_for_an_hour() -> None:
     assert told.suspected_at == run.now
     assert told.interval_s == math.ceil(optimum_s(told.cost_s, SUSPECTED_S)) < CEILING_S
     assert told.reason == (
-        "a save costs training 1.01 s, and a failure is expected every 60 min, as a node told of a "
-        "sign of one: least is lost at this interval"
+        "a save costs training 1.01 s, and a failure is expected every 60 min, as a node reported "
+        "a sign of one: least is lost at this interval"
     )
     run.now += timedelta(seconds=SUSPECTED_S - 1)
     assert save(run, 30) == []

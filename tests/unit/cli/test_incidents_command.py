@@ -102,7 +102,9 @@ def test_a_time_that_is_none_is_refused(gangline: Runner) -> None:
     assert "--since" in done.err
 
 
-HANG = incident(failure_class="hang", message="no rank got on: rank 1 on node-2 was quiet for 9 s")
+HANG = incident(
+    failure_class="hang", message="no rank made progress: rank 1 on node-2 was quiet for 9 s"
+)
 NOTICE = {
     "team": "nlp", "job_id": JOB, "attempt": 2, "kind": "straggling", "rank": 3, "node_id": "n",
     "message": "rank 3 on n works 0.840 s a step before it waits for others; its gang's median is "

@@ -47,8 +47,8 @@ def test_a_gang_that_trains_and_gets_nowhere_is_started_again() -> None:
     assert (failed.cause, failed.action, failed.node_id) == (FailureCause.HANG, "restart", "n2")
     assert failed.avoid_nodes == ()
     assert failed.message == (
-        "no rank got on: rank 1 on n2 was quiet for 6 s after step 20; its steps take up to "
-        "0.50 s, and 5 s are waited for"
+        "no rank made progress: rank 1 on n2 was quiet for 6 s after step 20; its steps take up to "
+        "0.50 s, and the limit is 5 s"
     )
     assert after(run, rank(7.0), rank(7.0)) == []
 
@@ -112,7 +112,7 @@ def test_who_does_something_else_hangs_later() -> None:
     assert after(run, rank(599.0, activity=EVALUATING), rank(599.0, activity=None)) == []
     (failed,) = after(run, rank(601.0, activity=EVALUATING), rank(600.0, activity=None))
     assert isinstance(failed, GangFailed)
-    assert failed.message.endswith("after step 20 while evaluating; at most 600 s are waited for")
+    assert failed.message.endswith("after step 20 while evaluating; the limit is 600 s")
 
 
 def test_before_its_first_step_a_gang_has_time() -> None:
@@ -177,4 +177,6 @@ def test_a_job_that_does_not_want_it_fails_and_says_so() -> None:
     assert isinstance(failed, GangFailed)
     assert isinstance(closed, IncidentClosed)
     assert failed.action == "fail"
-    assert failed.message.startswith("not restarted: restart.on does not name hang; no rank got on")
+    assert failed.message.startswith(
+        "not restarted: restart.on does not name hang; no rank made progress"
+    )

@@ -20,7 +20,7 @@ from gangline_storage.pace import Pace
 
 
 def main() -> None:
-    """Read the settings and open the store, then decide until told to stop."""
+    """Read the settings and open the store, then decide until a signal stops the process."""
     settings = CheckpointSettings.load()
     partial_s = settings.partial_uploads_days * 86400
     try:

@@ -33,7 +33,7 @@ LEAST_S = 0.001
 
 
 def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
-    """What the job's earlier saves advise its next attempt; [] when too few were of its size."""
+    """The interval that earlier saves advise for the next attempt; [] with too few saves."""
     job = state.jobs.get(noted.job_id)
     if job is None or job.world_size != noted.world_size or len(job.saves) < ENOUGH_SAVES:
         return []
@@ -45,7 +45,7 @@ def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
 def of_save(
     state: CheckpointState, committed: CheckpointCommitted, now: datetime
 ) -> list[Decision]:
-    """What follows with one more save; [] when the attempt knows it already, but for a fifth."""
+    """The advice after one more save; [] when it is within a fifth of the attempt's present one."""
     job_id, point = committed.job_id, committed.checkpoint
     job = state.jobs[job_id]
     save = Save(committed.blocked_s, committed.write_s, committed.verify_s)
@@ -60,9 +60,9 @@ def of_save(
 
 
 def of_sign(state: CheckpointState, asked: CheckpointRequested, now: datetime) -> list[Decision]:
-    """A node told of a sign of a failure: its gangs had best save more often for a while.
+    """A node reported a sign of a failure: advise its gangs to save more often for a while.
 
-    [] when it is over by now, and when too few saves were measured.
+    [] when the sign is too old, and when too few saves were measured.
     """
     job = state.jobs.get(asked.job_id)
     if job is None or not job.live or job.attempt != asked.attempt or asked.node_id is None:
@@ -113,15 +113,15 @@ def _told(
 def _reason(found: Advice, *, suspected: bool) -> str:
     facts = (
         f"a save costs training {_time(found.cost_s)}, and a failure is expected every "
-        f"{_time(found.mtbf_s)}{', as a node told of a sign of one' if suspected else ''}"
+        f"{_time(found.mtbf_s)}{', as a node reported a sign of one' if suspected else ''}"
     )
     match found.limited_by:
         case "optimum":
             return f"{facts}: least is lost at this interval"
         case "ceiling":
-            return f"{facts}: longer would do, but {_time(CEILING_S)} are the most"
+            return f"{facts}: longer would do, but {_time(CEILING_S)} is the limit"
         case "floor":
-            return f"{facts}: shorter would do, but each save is kept in a log"
+            return f"{facts}: shorter would do, but each save adds to a log"
         case "storage":
             return (
                 f"a save keeps the store busy for {_time(found.busy_s)}, which is to be at most "

@@ -1,7 +1,7 @@
-"""What is remembered of an ended job while checkpoints of it are kept: one short line of JSON.
+"""The archive: one short line of JSON for each ended job that still has checkpoints.
 
 Some 70 bytes in place of the 3 KB of a job that may still change. A job is read back when an event
-is about it (a pin, damage, a late part), and written again when nothing is left to do.
+is about it (a pin, damage, a late part), and written again when no work on it is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEEP = Retention()
 
 
 def written(job_id: str, job: Job, right_at: datetime) -> bytes:
-    """The line of an ended job whose healthy checkpoints were all right at this time."""
+    """The line of an ended job whose healthy checkpoints were all verified at this time."""
     metric = None if job.keep.best is None else job.keep.best.metric
     line = [
         job.prefix.removesuffix(f"/{job_id}"),

@@ -36,8 +36,8 @@ _FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED
 def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Decision]:
     """Only this attempt can commit from here on.
 
-    What older attempts left open is abandoned, but for what is being verified right now: its
-    verification may put a commit record, so it is abandoned and deleted when that has ended.
+    Open checkpoints of older attempts are abandoned, except one whose verification runs now. The
+    verification may put a commit record, so it is abandoned and deleted after that.
     """
     job_id = event.job_id
     job = state.jobs.get(job_id, Job())
@@ -85,9 +85,10 @@ def _validated(event: GangAllocated) -> CheckpointRef | None:
 
 
 def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
-    """The scheduler names the checkpoint that it starts from next: what is older may go now.
+    """The scheduler names the checkpoint that it starts from next: older ones may go now.
 
-    What a user restores is held as well: the gang that stops for it may save, and so push it out.
+    A checkpoint that a user restores is protected as well: the gang that stops for it may save, and
+    so push it out.
     """
     job_id, point = event.job_id, event.checkpoint
     job = state.find(job_id)
@@ -110,9 +111,9 @@ def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
 
 
 def release(state: CheckpointState, event: GangReleased, at: datetime) -> list[Decision]:
-    """The attempt runs no more; what it wrote completely may still be committed.
+    """The attempt has ended; checkpoints that it wrote completely may still be committed.
 
-    A job that starts again without being told to has failed.
+    A job that starts again on its own has failed.
     """
     job = state.jobs.get(event.job_id)
     if job is None or event.attempt != job.attempt or not job.live:

@@ -11,7 +11,7 @@ from gangline_service.settings import DecidingSettings
 
 
 class CheckpointSettings(DecidingSettings):
-    """What the checkpoint service can be told."""
+    """The settings of the checkpoint service."""
 
     section: ClassVar[str] = "checkpoints"
 
@@ -27,9 +27,9 @@ class CheckpointSettings(DecidingSettings):
     """How fast: in 24 hours 4.3 TB."""
 
     partial_uploads_days: Annotated[float, Field(ge=0)] = 7.0
-    """What an upload that nobody ended left in the store goes when it is so old; 0: never.
+    """The age at which parts of an abandoned upload are removed; 0: never.
 
-    Longer than the slowest upload takes: one that is older is ended.
+    Set it longer than the slowest upload takes: an older upload is aborted.
     """
 
     def scrubbing(self) -> Scrubbing:

@@ -1,27 +1,28 @@
 """The checkpoint service's decisions.
 
-1. gang.allocated: from here on only this attempt can commit; what older ones left is abandoned.
+1. gang.allocated: from here on only this attempt can commit; older open checkpoints are abandoned.
 2. The first report of a part: the checkpoint has begun. The reports themselves are soft
    (reports.py): a takeover reads them again from there.
-   checkpoint.shard.written: with all ranks there, the state asks for a verification.
-   checkpoint.node.saved, before: with all ranks there, the nodes' disks hold a whole checkpoint.
-   checkpoint.shard.lost, instead: it is abandoned.
-3. Verified: committed, unless a newer attempt came meanwhile. What retention gives up is deleted.
-4. Anything else about its bytes: abandoned. The store away: tried again.
-5. worker.exited that names a damaged object: that checkpoint is corrupted, nobody starts from it.
-6. job.resume.changed: what is older may go by the retention, what is newer not yet. By a user's
-   restore: that checkpoint is kept for the next attempt.
+   - checkpoint.node.saved: with all ranks there, the nodes' disks hold a whole checkpoint.
+   - checkpoint.shard.written: with all ranks there, the state requests a verification.
+   - checkpoint.shard.lost, instead: it is abandoned.
+3. Verified: committed, unless a newer attempt came meanwhile. Retention then deletes older ones.
+4. Any other result: abandoned. If the store is away, the verification is tried again.
+5. worker.exited that names a damaged object: that checkpoint is corrupted, and no job starts from
+   it.
+6. job.resume.changed: retention may delete older checkpoints, newer ones not yet. A user's restore
+   protects that checkpoint for the next attempt.
 7. A commit, and an attempt of a job that has saved before: the interval that follows from the
-   costs and failures so far is advised, when it is news. checkpoint.requested, as a node told of
-   a sign of a failure: a shorter one, for an hour.
-8. job.resume.changed and a good end, where the job wants checkpoints promoted: a run shall validate
+   costs and failures so far is advised, when it is news.
+   After checkpoint.requested (a sign of a failure): a shorter one, for an hour.
+8. job.resume.changed and a good end, where the job wants checkpoints promoted: a run will validate
    the one that the scheduler knows. The end of that run: promoted, or refused with its reason.
-9. checkpoint.pin.admitted: kept until it is unpinned.
+9. checkpoint.pin.admitted: retained until it is unpinned.
 10. Tick: the committed checkpoint that was read longest ago is read again, when that is due.
 
-The commit record is in the store before checkpoint.committed is in the log. A crash between the
-two leaves a record that does not count: consumers trust the event alone, and the next process
-verifies again, finds its own record, and writes the event.
+The commit record is in the store before checkpoint.committed is in the log. A crash between the two
+leaves a record that does not count: consumers trust the event alone, and the next process verifies
+again, finds its own record, and writes the event.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class CheckpointDecider(BaseDecider[CheckpointState]):
         return CheckpointState()
 
     def decide(self, state: CheckpointState, item: Input, now: datetime) -> Sequence[Decision]:
-        """What follows from one input; [] for what is foreign or known."""
+        """The events that follow from one input; [] for foreign or known ones."""
         match item:
             case Tick():
                 return [*_abandon_stale(state, now), *scrubs.begin(state, self.scrubbing, now)]
@@ -156,9 +157,9 @@ def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> lis
 
 
 def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
-    """Parts of attempts that ended, or that nobody told us of, are not waited for for ever.
+    """Parts of ended or unknown attempts are not waited for for ever.
 
-    Nor is a verification whose reports the stream no longer held when this process took over.
+    Nor is a verification whose reports were no longer in the stream when this process took over.
     """
     decisions = []
     for job_id in sorted(state.active):

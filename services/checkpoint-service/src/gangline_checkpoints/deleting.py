@@ -1,4 +1,4 @@
-"""Decisions to delete: what the retention no longer keeps, and nobody holds."""
+"""Decisions to delete: checkpoints that the retention gives up and no job needs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def deletions(
     known: StepId | None = None,
     over: bool = False,
 ) -> list[Decision]:
-    """What of `kept` falls out of the job's retention, when job `but_for` holds `held_now` alone.
+    """Delete those of `kept` that retention gives up, when job `but_for` needs `held_now` alone.
 
-    `known` is what the scheduler names now, None: the same as before. `over`: the job ends.
+    `known` is the scheduler's present checkpoint, None: the same as before. `over`: the job ends.
     """
     job = state.find(job_id) or Job()
     held = state.held(but_for=but_for).get(job_id, set())
@@ -56,7 +56,10 @@ def no_longer_held(
     *,
     held_now: CheckpointRef | None = None,
 ) -> list[Decision]:
-    """What another job kept only because this one, which holds `held_now`, had started from it."""
+    """Delete what another job retained only because this one had started from it.
+
+    This one needs `held_now`, None: nothing.
+    """
     if resume is None or resume.job_id == job_id:
         return []
     owner = state.find(resume.job_id) or Job()

@@ -1,4 +1,4 @@
-"""What must hold of the checkpoint service's state and log at any time (invariants 3 and 4)."""
+"""Invariants of the checkpoint service's state and log (invariants 3 and 4)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,14 @@ def _is_healthy(state: CheckpointState, read: Scrub) -> bool:
 
 
 def log_violations(events: Iterable[Event]) -> list[str]:
-    """What a whole log must never show.
+    """The violations in a whole log.
 
-    Invariant 3: an older attempt commits nothing. Invariant 4: the newest committed checkpoint
-    is not deleted, nor one that a job starts from until it has its own or ends, nor a healthy one
-    that the scheduler may still start from, that is pinned, or the newest promoted.
+    Invariant 3: an older attempt commits nothing. Invariant 4: these are never deleted:
+
+    - the newest committed one;
+    - one that a job starts from, until the job has its own or ends;
+    - a healthy one that the scheduler may still start from;
+    - a pinned one, and the newest promoted one.
     """
     log = list(events)
     return [

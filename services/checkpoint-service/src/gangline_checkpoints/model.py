@@ -22,11 +22,11 @@ class StepId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A checkpoint that is not committed yet. What its ranks reported is soft (reports.py).
+    """A checkpoint that is not committed yet. The reports of its ranks are soft (reports.py).
 
     `places` are the offsets in gangline.workers from which on its reports lie, by partition.
-    `saved`: all parts lie on their nodes' disks. `written`: so many parts, and these are all, are
-    in the store; 0: not all are.
+    `saved`: all parts lie on their nodes' disks. `written`: the number of parts, once all are in
+    the store; 0: not all are.
     """
 
     opened_at: datetime
@@ -39,7 +39,7 @@ class Open:
 class Kept:
     """A committed checkpoint. `healthy` until its bytes were found to differ.
 
-    `promoted` since a run validated it; `pinned` while a user wants it kept. `refers` are the
+    `promoted` since a run validated it; `pinned` while a user wants to retain it. `refers` are the
     earlier steps of its attempt in whose objects chunks of it lie.
     """
 
@@ -67,22 +67,22 @@ class Job:
     """A job's checkpoints. `attempt` 0: only parts came so far, and no gang.allocated.
 
     - `kept` in the order of commits, which is the order of their ids.
-    - `resume` is what the newest attempt started from, until it has a checkpoint of its own or
-      the job ends: after an early failure the next attempt starts there again.
-    - `restored` is where a user lets the next attempt start.
-    - `known` is the checkpoint of its own that the scheduler named last; None: none yet. It may
-      start an attempt from this one as long as it names no other.
-    - `full_every` above 1: its saves refer to earlier ones, but for each so many.
-    - `verifying` is the one open checkpoint that is being verified: one at a time, oldest first,
-      so that a job's commits come in order.
-    - `deleting` counts how often the deletion was asked for.
-    - `closed` remembers which parts of abandoned and deleted checkpoints were known, bounded.
-    - `saves` are the costs of the newest saves at this world size, `failures` what became of its
-      ended attempts, and `advised_s` the interval that this attempt was advised, None: none yet.
-      `suspected_at`: when the sign was told that makes it shorter.
-    - `spec` is there if checkpoints are to be promoted, `unasked` counts the commits since one was
-      asked to be validated last, and `asked` is that one.
-    - `validates` is the checkpoint that this run validates, until it is decided.
+    - `resume`: the newest attempt's start, until it has a checkpoint of its own or the job ends:
+      after an early failure the next attempt starts there again.
+    - `restored`: the start of the next attempt, chosen by a user.
+    - `known`: the checkpoint of its own that the scheduler named last; None: none yet. It may start
+      an attempt from this one as long as it names no other.
+    - `full_every` above 1: its saves refer to earlier ones; each so many-th is full.
+    - `verifying`: the one open checkpoint whose verification runs: one at a time, oldest first, so
+      that a job's commits come in order.
+    - `deleting` counts how often the deletion was requested.
+    - `closed` remembers the known parts of abandoned and deleted checkpoints, bounded.
+    - `saves`: the costs of the newest saves at this world size. `failures`: the ends of its
+      attempts. `advised_s`: this attempt's advised interval, None: none yet. `suspected_at`: the
+      time of the sign that makes it shorter.
+    - `spec` is set if checkpoints are to be promoted. `asked` is the last one that was sent to
+      validation, `unasked` counts the commits since.
+    - `validates`: the checkpoint that this run validates, until it is decided.
     """
 
     attempt: int = 0
@@ -127,7 +127,7 @@ class Job:
         return holds(self.closed.get(step_id, ()), rank)
 
     def kept_with(self, *ids: StepId, **changes: Any) -> list[Kept]:
-        """What is kept, with these fields of these checkpoints changed."""
+        """The `kept` checkpoints, with these fields of these checkpoints changed."""
         return [replace(kept, **changes) if kept.id in ids else kept for kept in self.kept]
 
 
@@ -223,7 +223,7 @@ Outcome = Verified | Corrupt | Refused | Scrubbed | Removed | Away
 
 
 def verify_key(job_id: str, step_id: StepId, tries: int) -> str:
-    """Key of a verification; another try is another key, so that the loop hands it out anew."""
+    """Key of a verification; another try is another key, so that the loop starts it again."""
     return f"verify:{job_id}:{step_id.attempt}:{step_id.step}:{tries}"
 
 

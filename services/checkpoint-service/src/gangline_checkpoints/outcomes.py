@@ -37,7 +37,7 @@ from gangline_schemas.events.scheduling import CheckpointRef
 
 
 def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Decision]:
-    """What follows from an outcome; [] when the state no longer asks for that effect."""
+    """The decisions on an outcome; [] when the state no longer requests that effect."""
     effect = state.effect(done.key)
     if effect is None:
         return []
@@ -58,7 +58,7 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
 
 
 def _removed(state: CheckpointState, job_id: str, step_id: StepId) -> Decision:
-    """The objects are gone, but for those of ranks that reported while they were being deleted."""
+    """The objects are gone, except those of ranks that reported while they were being deleted."""
     late = state.reports.late.get((job_id, step_id), ())
     if late:
         reason = "parts of it came while its objects were deleted"

@@ -30,7 +30,7 @@ def decide(
     place: tuple[int, int],
     now: datetime,
 ) -> list[Decision]:
-    """What follows from an agent's report of a part, which lies at this partition and offset."""
+    """The decisions on an agent's report of a part, which lies at this partition and offset."""
     match event:
         case NodeSaved():
             return _on_node(state, event, place)
@@ -73,7 +73,7 @@ def _written(
 def _on_node(state: CheckpointState, saved: NodeSaved, place: tuple[int, int]) -> list[Decision]:
     """Count a node whose ranks have saved; with all ranks it is committed on the nodes' disks.
 
-    Only of the attempt that is known to be live: what this is for ends with it.
+    Only of the attempt that is known to be live: such a commit is useless after it.
     """
     job_id, step_id = saved.job_id, StepId(saved.attempt, saved.step)
     job = state.jobs.get(job_id)

@@ -1,7 +1,7 @@
-"""The shell's hands: verifies, reads again and deletes checkpoints in the object store.
+"""Executes effects: verifies, reads again and deletes checkpoints in the object store.
 
-Everything here may be done twice, after a crash: reading changes nothing, the commit record is put
-only if absent and compared if present, deleting what is gone is no error.
+Everything here may be done twice, after a crash. Reading changes nothing. The commit record is put
+only if absent, and compared if present. Deleting a missing object is no error.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _NAMES = (manifest_name, shard_name)
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _LARGE_BYTES = 64 * 1024 * 1024
-"""Of checkpoints whose manifests hold more, one at a time has them in memory."""
+"""Limit of manifests in memory; checkpoints with more take turns."""
 
 
 class _Mismatch(Exception):
@@ -85,13 +85,13 @@ class _Slices:
 
 
 class StorePerformer:
-    """Performs the effects of `CheckpointDecider`; safe to call from several threads.
+    """Executes the effects of `CheckpointDecider`; safe to call from several threads.
 
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
-    later try pauses before it begins, so that a long outage writes few events. So it is with a
-    store that refuses access or cannot read a file: an operator mends it, and the checkpoints of
-    other jobs do not wait for that. Of each save that is to be committed so many files are read at
-    once, as one stream of a store gives little; what is read again is read at `pace`, in turn.
+    later try pauses before it begins, so that a long outage writes few events. A store that refuses
+    access or cannot read a file gives `Away` too: an operator fixes it, and other jobs' checkpoints
+    do not wait for that. Files of one save are read in parallel, as one stream of a store gives
+    little. Scrubbing reads at `pace`, one file after the other.
     """
 
     def __init__(
@@ -319,14 +319,14 @@ class StorePerformer:
 
     def _delete(self, effect: Delete) -> Removed:
         attempt, step = effect.id
-        # First what makes it look whole to whoever finds it half deleted.
+        # First the record by which a half-deleted checkpoint would look whole.
         self._store.delete(commit_key(effect.prefix, attempt, step))
         folder = checkpoint_prefix(effect.prefix, attempt, step)
         return Removed(self._store.delete_prefix(f"{folder}/"))
 
 
 def share_of(effect: object) -> str:
-    """Whose work an effect is: its team's. What is read again slowly belongs to nobody."""
+    """The team of an effect; "" for scrubbing, which belongs to no team."""
     if isinstance(effect, Verify | Delete):
         return team_of(effect.prefix)
     return ""
@@ -335,7 +335,7 @@ def share_of(effect: object) -> str:
 def commit_record(
     effect: Verify, committed_at: datetime, referred: tuple[ObjectDigest, ...] = ()
 ) -> CommitRecord:
-    """COMMIT.json of a verified checkpoint; the same but for the time whenever it is made."""
+    """COMMIT.json of a verified checkpoint; always the same, except for its time."""
     return CommitRecord(
         format=2 if referred else 1,
         job_id=effect.job_id,

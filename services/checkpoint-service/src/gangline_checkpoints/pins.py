@@ -12,7 +12,7 @@ from gangline_schemas.events.quota import PinAdmitted
 def change(state: CheckpointState, asked: PinAdmitted) -> list[Decision]:
     """Pin the newest sound checkpoint of this step, or unpin all of it; [] when it is so already.
 
-    What is damaged or gone is not pinned: the gateway told the user.
+    A damaged or deleted checkpoint is not pinned: the gateway answered the user so.
     """
     job_id, job = asked.job_id, state.find(asked.job_id)
     if job is None:

@@ -24,9 +24,10 @@ from gangline_schemas.validation import validation_of
 
 
 def due(job_id: str, job: Job, known: StepId, *, last: bool = False) -> list[Decision]:
-    """A run for `known`, which the scheduler has heard of, if the job wants it validated.
+    """A run for `known`, which the scheduler knows, if the job wants it validated.
 
-    Sooner the scheduler could not start from it. `last`: the job has ended well, and saves no more.
+    Earlier the scheduler could not start from it. `last`: the job has ended well, and saves no
+    more.
     """
     if job.spec is None or (job.asked is not None and known <= job.asked):
         return []
@@ -46,7 +47,7 @@ def due(job_id: str, job: Job, known: StepId, *, last: bool = False) -> list[Dec
 def found(
     state: CheckpointState, run_id: str, end: JobStateChanged | JobRejected
 ) -> list[Decision]:
-    """What the end of a validating run says of its checkpoint; [] for all other runs."""
+    """The verdict on a checkpoint when its validating run ends; [] for all other runs."""
     run = state.jobs.get(run_id)
     place = state.trying.get(run_id)
     if run is not None and run.validates is not None:

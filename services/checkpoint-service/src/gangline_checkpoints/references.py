@@ -1,7 +1,8 @@
 """Which checkpoints need which: chunks of an incremental one lie in objects of earlier ones.
 
-A load looks no further than these, as a chunk is named where it was first written. What is kept for
-another one's sake is kept whole itself: what it needs stays as well. Pure, over what is kept.
+A chunk is named where it was first written, so a load reads no other checkpoints. A checkpoint that
+is retained for another one's sake is retained whole, with all that it needs itself. Pure, over
+`kept`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ def needed(kept: Iterable[Kept]) -> set[StepId]:
 def let_go(
     job: Job, kept: Sequence[Kept], surplus: Sequence[StepId], *, over: bool
 ) -> list[StepId]:
-    """What of `surplus` may be deleted of `kept`: nothing that one that stays needs.
+    """Those of `surplus` that may be deleted of `kept`: no remaining checkpoint needs them.
 
-    Nor what a save on its way may refer to: its rank was told of one of the newest, and if that
-    goes before it is committed, the save is lost. None is on its way when the job is `over` and
-    no part of an open checkpoint is known.
+    A save on its way may refer to one of the newest, so those stay too: if one is deleted before
+    the save is committed, the save is lost. None is on its way when the job is `over` and no part
+    of an open checkpoint is known.
     """
     held: set[StepId] = set()
     if job.full_every > 1 and (job.open or not (over or job.final)):
@@ -52,7 +53,7 @@ def commit_problem(job: Job, step_id: StepId, refers: Iterable[int]) -> str | No
 def corrupted(job: Job, event: CheckpointCorrupted) -> list[CheckpointCorrupted]:
     """The event for this checkpoint, and for each healthy one with chunks in its objects.
 
-    Whichever object it is: without its manifest nobody could verify what refers to it next.
+    It does not matter which object is damaged: without its manifest no later save can be verified.
     """
     reason = f"chunks of it lie in step {event.step}: {event.reason}"
     others = [
@@ -64,7 +65,7 @@ def corrupted(job: Job, event: CheckpointCorrupted) -> list[CheckpointCorrupted]
 
 
 def after(kept: Iterable[Kept], events: Iterable[CheckpointCorrupted]) -> list[Kept]:
-    """What is kept once these are decided."""
+    """The `kept` checkpoints once these are decided."""
     damaged = {(event.attempt, event.step) for event in events}
     return [replace(item, healthy=item.healthy and item.id not in damaged) for item in kept]
 

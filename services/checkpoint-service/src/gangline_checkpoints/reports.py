@@ -50,7 +50,7 @@ class Reported:
 
 @dataclass(slots=True)
 class Reports:
-    """What was reported, by job and step, of checkpoints that are open.
+    """The reports on open checkpoints, by job and step.
 
     `late` are ranks whose parts came while their checkpoint's objects were being deleted.
     """
@@ -59,7 +59,7 @@ class Reports:
     late: dict[tuple[str, StepId], set[int]] = field(default_factory=dict)
 
     def of(self, job_id: str, step_id: StepId) -> Reported:
-        """What was reported of one checkpoint; nothing when it is not known."""
+        """The reports on one checkpoint; empty when it is not known."""
         return self.of_jobs.get(job_id, {}).get(step_id) or Reported()
 
     def note(self, job: Job, event: CheckpointShardWritten | NodeSaved) -> None:

@@ -31,20 +31,19 @@ Stored = tuple[str, int, int]
 class CheckpointState:
     """`active` are the `jobs` that may still change.
 
-    `ending` are ended jobs, oldest first, whose late parts are still waited for. `archive` has a
-    line for each ended job of which checkpoints are kept (archive.py). `ended` are those of which
-    nothing is kept, and when that was; they are forgotten by the rule of gangline_schemas.memory.
-
-    `right` says of each healthy committed checkpoint when all its bytes were found right, oldest
-    first, but for what could not be read, which goes to the end. One at a time is read again
-    (`scrubbing`); `scrubbed_at` is when the last one ended, `scrub_away` whether because the store
-    was away. The archive is in the same order, by job; `round` says how many healthy checkpoints of
-    its first job were read again by now. `failures` are those of all jobs.
-
-    `trying` are the checkpoints that were asked to be validated, by the run that shall do it.
-
-    `working` are the jobs with something to verify or to delete. `reports` are soft: no part of the
-    log, and none of the fingerprint.
+    - `ending`: ended jobs, oldest first, whose late parts may still come.
+    - `archive`: a line for each ended job that still has checkpoints (archive.py).
+    - `ended`: ended jobs without any, and since when; forgotten by the rule of
+      gangline_schemas.memory.
+    - `right`: when each healthy committed checkpoint was last verified, oldest first; unreadable
+      ones last. The archive is in the same order, by job; `round` counts the checkpoints of its
+      first job that were read again by now.
+    - `scrubbing`: the one that is read again now. `scrubbed_at`: the end of the last such reading,
+      `scrub_away`: whether it ended because the store was away.
+    - `failures`: of all jobs.
+    - `trying`: the checkpoints that wait for validation, by the run that will do it.
+    - `working`: the jobs with something to verify or to delete.
+    - `reports`: soft: no part of the log, and none of the fingerprint.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class CheckpointState:
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
 
     def effect(self, key: str) -> Effect | None:
-        """What is asked for under this key."""
+        """The effect with this key."""
         read = self.scrubbing
         if read is not None and key == scrub_key(read.job_id, read.id):
             return read
@@ -84,7 +83,7 @@ class CheckpointState:
         return found
 
     def _works(self, job_id: str) -> dict[str, Work]:
-        """What is to be done for a job. A verification waits until its parts are known again."""
+        """The effects of a job. A verification waits until its parts are known again."""
         job = self.jobs.get(job_id)
         found: dict[str, Work] = {}
         if job is None:

@@ -1,7 +1,7 @@
-"""What uploads that nobody ended left in the store goes, once it is old.
+"""Removes the parts of abandoned multipart uploads, once they are old.
 
-An agent that was killed in the middle of an upload leaves its parts there (S3 keeps and bills them,
-and lists them nowhere among the objects), in a folder a temporary file.
+An agent that was killed in the middle of an upload leaves its parts there. S3 keeps and bills them,
+and lists them nowhere among the objects. In a folder it is a temporary file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gangline_storage import ObjectStore, StoreError
 
 log = structlog.get_logger(__name__)
 
-_FIRST_S = 300.0  # who starts again and again does not read the store's list each time
+_FIRST_S = 300.0  # a process that restarts often does not list the store each time
 _PERIOD_S = 6 * 3600.0
 
 

@@ -1,1 +1,1 @@
-"""fault-manager: what is alive, what failed, and what shall happen."""
+"""fault-manager: which nodes and gangs are alive, which failed, and which restart."""

@@ -9,7 +9,7 @@ from gangline_service.deciding import run_decider
 
 
 def main() -> None:
-    """Read the settings, then decide until told to stop."""
+    """Read the settings, then decide until a signal stops the process."""
     settings = FaultSettings.load()
     decider = FaultDecider(settings.timing(), settings.limits(), settings.trends())
     run_decider("fault-manager", settings, decider, codec())

@@ -15,7 +15,7 @@ TICKS_BEFORE_DEAF = 3
 
 
 class FaultSettings(DecidingSettings):
-    """What the fault manager can be told."""
+    """The settings of the fault manager."""
 
     section: ClassVar[str] = "faults"
 
@@ -40,12 +40,12 @@ class FaultSettings(DecidingSettings):
     straggler_after_s: Annotated[float, Field(gt=0)] = 30.0
     """A rank that is slow for so long is named as a straggler."""
     straggler_below: Annotated[float, Field(gt=0, lt=1)] = 0.7
-    """Slow is who does less than this part of the usual work in the same time."""
+    """A rank is slow when it does less than this share of the usual work in the same time."""
     stragglers_blamed: bool = False
     """A straggler counts as a failure of its node, towards `distrust_after`."""
 
     save_every_s: Annotated[float, Field(ge=0)] = 600.0
-    """A job whose node tells of a failure to come is asked to save so often at most; 0: never."""
+    """Least time between two save requests to a job for a predicted failure; 0: no requests."""
     hot_c: Annotated[float, Field(gt=0)] = 90.0
     """A GPU that stays so hot, or as hot as it slows down at, is a sign of one."""
     disk_free_gb: Annotated[float, Field(ge=0)] = 1.0

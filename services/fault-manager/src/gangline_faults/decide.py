@@ -1,13 +1,13 @@
 """The fault manager's decisions.
 
 - node.joined, node.admitted: expect heartbeats of this incarnation; an older one is gone.
-- worker.heartbeat: noted only; at Ticks silence, hangs and stragglers are judged
-  (policy/silence.py, progress.py, stragglers.py), troubles of training told (notices.py), and
-  jobs asked to save where a node's health tells of a failure to come (health.py).
+- worker.heartbeat: noted only. Ticks judge silence, hangs and stragglers (policy/silence.py,
+  progress.py, stragglers.py) and report troubles of training (notices.py). Jobs are asked to save
+  where a node's health predicts a failure (health.py).
 - gang.allocated, gang.released, job.state.changed: which attempt is live, and where (gangs.py).
-- checkpoint.committed: how far the job got, which its restart budget follows.
-- worker.exited: explained by policy/classify.py; what may be collateral damage waits `settle_s`.
-- node.cordoned: gangs that are to leave a node by their next checkpoint are asked for one.
+- checkpoint.committed: the job's progress, which its restart budget follows.
+- worker.exited: explained by policy/classify.py; possible collateral damage waits `settle_s`.
+- node.cordoned: gangs that will leave a node by their next checkpoint are asked for one.
 - data.block.damaged: the job is flagged for review, once a block (flags.py).
 - A failed attempt gets one gang.failed, which policy/budget.py turns into restart or fail, and one
   incident.closed when its job has recovered or ended (incidents.py).
@@ -63,7 +63,7 @@ from gangline_schemas.events.workers import (
 )
 
 EARLY_EXIT_S = 600.0
-"""An exit of an attempt that nobody told us of is forgotten after this long."""
+"""An exit of an unknown attempt is forgotten after this long."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class FaultDecider(BaseDecider[FaultState]):
         return FaultState()
 
     def decide(self, state: FaultState, item: Input, now: datetime) -> Sequence[Decision]:
-        """What follows from one input; [] for what is old, foreign or known."""
+        """The events that follow from one input; [] for old, foreign or known ones."""
         if isinstance(item, Tick):
             return _distrusting_one(self._tick(state, now))
         if isinstance(item, Received):
@@ -93,9 +93,9 @@ class FaultDecider(BaseDecider[FaultState]):
         return []
 
     def observe(self, state: FaultState, heard: Heard, now: datetime) -> None:
-        """Note a heartbeat of a known incarnation, or at a Tick who is slow since when.
+        """Note a heartbeat of a known incarnation; at a Tick, note which ranks are slow.
 
-        The first Tick notes since when this process listens: nothing else sees a takeover, and no
+        The first Tick notes the beginning of liveness: nothing else shows a takeover, and no
         verdict may rest on a clock that began before it.
         """
         if isinstance(heard, Tick):
@@ -248,7 +248,7 @@ def _watch_node(
         restarted = NodeFailed(node_id=node_id, incarnation=old.incarnation, reason="restarted")
         decisions.append(Decision(node_id, restarted))
     # The node itself is back, so the next attempt may use it.
-    gone = {(node_id, old.incarnation): f"the agent of node {node_id} started anew"}
+    gone = {(node_id, old.incarnation): f"the agent of node {node_id} restarted"}
     failed = gangs.fail_gangs_on(state, gone, now, limits, avoid=False)
     return [*decisions, *failed, watched]
 

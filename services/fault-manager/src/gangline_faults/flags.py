@@ -1,7 +1,7 @@
-"""Jobs that a person shall look at: they go on, but without a block of their data.
+"""Jobs flagged for review: they continue without a block of their data.
 
-A block is flagged once for a job, whichever rank meets it first and however often it is told: all
-ranks leave the same blocks out, and an attempt that starts again meets them again.
+A block is flagged once for a job, whichever rank reports it first and however often. All ranks
+leave out the same blocks, and a restarted attempt meets them again.
 """
 
 from __future__ import annotations

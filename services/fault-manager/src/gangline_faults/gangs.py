@@ -35,7 +35,7 @@ GangEvent = GangAllocated | GangReleased | JobStateChanged | WorkerExited | Chec
 def decide_event(
     state: FaultState, event: GangEvent, at: datetime, now: datetime, limits: FaultLimits
 ) -> list[Decision]:
-    """What follows from an event about a gang or one of its ranks, written at `at`."""
+    """The decisions on an event about a gang or one of its ranks, written at `at`."""
     match event:
         case GangAllocated():
             return _watch(state, event, at, now, limits)
@@ -105,7 +105,7 @@ def _release(state: FaultState, event: GangReleased) -> list[Decision]:
 def _note_commit(
     state: FaultState, event: CheckpointCommitted, at: datetime, limits: FaultLimits
 ) -> list[Decision]:
-    """The job got on: what its next failure costs, and whether a restart comes back."""
+    """The job made progress: it sets the cost of its next failure and may refill its restarts."""
     job_id, ref = event.job_id, event.checkpoint
     history = state.histories.get(job_id, JobHistory())
     known = -1 if history.committed_step is None else history.committed_step
@@ -186,10 +186,10 @@ def fail_settled(
     decided: Collection[str],
     limits: FaultLimits,
 ) -> list[Decision]:
-    """Give up waiting for a better explanation. `quiet` nodes were not heard lately.
+    """Stop waiting for a better explanation. `quiet` nodes have sent no recent heartbeat.
 
-    A node that stopped talking just before its peers lost it is avoided, and named as the cause:
-    it will not be declared failed before the timeout. `decided` jobs failed in this same Tick.
+    A node that fell silent just before its peers lost it is avoided, and named as the cause: it
+    will not be declared failed before the timeout. `decided` jobs failed in this same Tick.
     """
     decisions: list[Decision] = []
     for job_id in sorted(state.settling):
@@ -220,7 +220,7 @@ def fail_settled(
 
 
 def forget_early(state: FaultState, now: datetime, keep_s: float) -> list[Decision]:
-    """Drop exits of attempts that nobody ever told us of."""
+    """Drop exits of attempts that never became known."""
     return [
         Decision(job_id, GangUnwatched(job_id=job_id, attempt=attempt))
         for (job_id, attempt) in sorted(state.early)
@@ -292,7 +292,7 @@ def _work_lost_s(
 
 
 def hung(hang: Hang) -> Failure:
-    """Nobody gets on. The node is not avoided: most hangs are of programs and of connections."""
+    """No rank makes progress. The node is not avoided: hangs are mostly of programs."""
     return Failure(FailureCause.HANG, FailureClass.HANG, describe_hang(hang), node_id=hang.node_id)
 
 

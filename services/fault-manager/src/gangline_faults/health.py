@@ -1,9 +1,9 @@
-"""Decisions about what nodes tell of their health: jobs save before the failure, not after it.
+"""Decisions about nodes' health: jobs save before the failure, not after it.
 
-The policy is policy/trends.py. At a Tick, each live gang with ranks on a node that has just told
-of a sign is asked to save (`checkpoint.requested`), at most once in `save_every_s`. A node that is
-broken is distrusted, unless half of all nodes were within the window. Gangs on a node that somebody
-drains are asked too: that is no sign, and neither holds the other back.
+The policy is policy/trends.py. If a node has just reported a sign, each live gang with ranks on it
+is asked to save (`checkpoint.requested`) at the next Tick, at most once in `save_every_s`. A broken
+node is distrusted, unless half of all nodes broke within the window. Gangs on a draining node are
+asked too. A drain is no sign of a failure, so neither request delays the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gangline_schemas.events.scheduling import NodeCordoned
 from gangline_schemas.events.workers import WorkerHeartbeat
 
 FRESH_S = 10.0
-"""What was heard longer ago leads to nothing: it was acted on, or the limits were against it."""
+"""Older signs lead to nothing: they were acted on, or the limits were against it."""
 BROKEN_SHARE = 0.5
 
 
@@ -39,7 +39,7 @@ def note_heartbeat(
 def act(
     state: FaultState, now: datetime, trends: TrendLimits, limits: FaultLimits
 ) -> list[Decision]:
-    """What follows at a Tick. Cost: O(gangs x nodes that have just told of a sign)."""
+    """The decisions at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
     decisions: list[Decision] = []
     asked: set[str] = set()
     for node_id, heard in sorted(state.listening.health.items()):
@@ -61,8 +61,8 @@ def act(
 def before_drain(state: FaultState, event: NodeCordoned, now: datetime) -> list[Decision]:
     """Gangs leave a draining node right after a save, so they are asked for one now.
 
-    Not those that were a moment ago: the drain may be told twice, or be of two of their nodes.
-    Cost: O(gangs).
+    A gang that was asked a moment ago is left out: the drain may be reported twice, or be of two of
+    its nodes. Cost: O(gangs).
     """
     if event.reason != "drain" or not event.move_jobs:
         return []

@@ -2,10 +2,10 @@
 
 1. gang.failed opens one; an attempt that is not restarted closes it at once (job_failed).
 2. gang.watched of the next attempt: it has its GPUs again. gang.running: all its ranks run.
-3. At a Tick: the first step that a heartbeat tells closes it (recovered). Who told of no step
+3. At a Tick: the first step in a heartbeat closes it (recovered). A job that reported no step
    before the failure, nor within `hang_slow_s`, has recovered when it ran.
-4. The next failure closes it too: recovered if the attempt got beyond where it began, else
-   failed_again; what follows then belongs to the new incident. So does the job's end (job_ended).
+4. The next failure closes it too: recovered if the attempt got beyond its start, else failed_again.
+   Later events belong to the new incident. The job's end also closes it (job_ended).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def note_running(state: FaultState, event: JobStateChanged, at: datetime) -> lis
 
 
 def close_recovered(state: FaultState, now: datetime, timing: Timing) -> list[Decision]:
-    """Close the incidents whose jobs step again, or have run for long and never told of steps."""
+    """Close the incidents whose jobs step again, or have run for long and never reported steps."""
     decisions = []
     for job_id, incident in sorted(state.incidents.items()):
         if incident.running_at is None:
@@ -81,14 +81,14 @@ def close_at_end(state: FaultState, event: JobStateChanged, at: datetime) -> lis
 def works_since(
     incident: OpenIncident | None, gang: Gang, last_step: int | None
 ) -> datetime | None:
-    """Since when the attempt makes progress; None: it never did, or nobody knows."""
+    """Since when the attempt makes progress; None: it never did, or it is not known."""
     if incident is None:
         return gang.since
     return incident.running_at if _is_new(last_step, incident) else None
 
 
 def last_step_of(heard: HeardGang | None, attempt: int, exited_at: int | None) -> int | None:
-    """The last step that an attempt's ranks told of, by heartbeat or exit."""
+    """The last step that an attempt's ranks reported, by heartbeat or exit."""
     steps = [exited_at]
     if heard is not None and heard.attempt == attempt:
         steps += [status.step for _, ranks in heard.ranks.values() for status in ranks]

@@ -1,4 +1,4 @@
-"""What must hold of the fault manager's state at any time."""
+"""The invariants of the fault manager's state."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gangline_schemas.job import RestartPolicy
 
 
 class Health(StrEnum):
-    """What is thought of one incarnation of a node."""
+    """The condition of one incarnation of a node."""
 
     HEALTHY = "healthy"
     SUSPECTED = "suspected"
@@ -74,7 +74,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong with an attempt, before the restart budget is asked."""
+    """The failure of an attempt, before the restart budget is applied."""
 
     cause: FailureCause
     failure_class: FailureClass
@@ -142,7 +142,7 @@ def relative(usual_s: float, own_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One rank, whose work is at least `TINY_S`. 1 is as usual, 0.5: it takes twice as long."""
+    """One rank, whose work is at least `TINY_S`. 1 is as usual; at 0.5 it takes twice as long."""
 
     rank: int
     node_id: str
@@ -172,16 +172,16 @@ class Straggler:
 
     @property
     def usual_s(self) -> float:
-        """What it is compared to."""
+        """The work that it is compared to."""
         return self.score.gang_s if self.against == "gang" else self.score.best_s
 
 
 @dataclass(slots=True)
 class HeardGang:
-    """What each node said last of an attempt's ranks, and when it was heard.
+    """The latest heartbeats of an attempt's nodes about its ranks, and their times.
 
-    `troubled` are the nodes whose ranks told of a trouble with that. `best_s` is the least that
-    each rank worked in a step, `slow` are those that are slow now.
+    `troubled` are the nodes whose latest heartbeat has a trouble of a rank. `best_s` is the least
+    work of each rank in a step, `slow` are the ranks that are slow now.
     """
 
     attempt: int
@@ -193,12 +193,12 @@ class HeardGang:
 
 @dataclass(slots=True)
 class Listening:
-    """Soft: what was heard since this process took over. Lost with it, and in no hash.
+    """Soft: the heartbeats since this process took over. Lost with it, and in no hash.
 
-    `since` is when the present stretch of uninterrupted listening began; None before the first
-    Tick after a takeover. `gaps` are the latest times in it when nobody was heard: their ends, and
-    for how many seconds the clocks stood still (policy/silence.py). `strangers`: nodes that beat
-    and are not known, each with its incarnation and since when.
+    `since` is when the present stretch of uninterrupted heartbeats began; None before the first
+    Tick after a takeover. `gaps` are the latest times in it without any heartbeat: their ends, and
+    for how many seconds the clocks stood still (policy/silence.py). `strangers`: unknown nodes with
+    heartbeats, each with its incarnation and since when.
     """
 
     since: datetime | None = None

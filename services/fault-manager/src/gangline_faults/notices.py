@@ -1,4 +1,4 @@
-"""What a person should see of a gang that has not failed: troubles of its training, stragglers."""
+"""Notices of gangs that have not failed: troubles of training, stragglers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import GangTroubled, WorkerStraggling
 
 TROUBLES_LIMIT = 20
-"""Of one attempt; what it tells beyond them is in its metrics."""
+"""Of one attempt; further troubles are in its metrics."""
 
 
 def note_slow_ranks(state: FaultState, now: datetime, timing: Timing) -> None:
-    """Note in the soft part of the state who is slow since when. O(ranks that were heard)."""
+    """Note in the soft state since when each rank is slow. O(ranks with heartbeats)."""
     for _, _, heard in _live(state):
         note_slow(heard, now, timing)
 
@@ -28,7 +28,7 @@ def note_slow_ranks(state: FaultState, now: datetime, timing: Timing) -> None:
 def of_live_gangs(
     state: FaultState, now: datetime, timing: Timing, limits: FaultLimits
 ) -> list[Decision]:
-    """What follows at a Tick from what the ranks of live gangs have reported."""
+    """The decisions at a Tick from the reports of the ranks of live gangs."""
     decisions: list[Decision] = []
     for job_id, gang, heard in _live(state):
         decisions += _troubles(job_id, gang, heard, now)
@@ -46,7 +46,7 @@ def _live(state: FaultState) -> Iterator[tuple[str, Gang, HeardGang]]:
 
 
 def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[Decision]:
-    """Each kind at each step once, whoever of the ranks told of it first."""
+    """Each kind at each step once, whichever rank reported it first."""
     told = {*gang.troubles}
     decisions = []
     for node_id in sorted(heard.troubled):

@@ -13,7 +13,7 @@ VERSION = 1
 
 
 def codec() -> DataclassCodec[FaultState]:
-    """Implements `SnapshotCodec[FaultState]`; what was heard is soft and lost with the process."""
+    """Implements `SnapshotCodec[FaultState]`; heartbeats are soft and lost with the process."""
     return DataclassCodec(
         FaultState,
         version=VERSION,

@@ -52,13 +52,14 @@ FLAGGED_JOBS = 1000
 class FaultState:
     """`listening` is soft: no part of the log, and none of the fingerprint.
 
-    `early` are failed exits of attempts that this service has not been told of yet. `histories`
-    are of jobs that failed or committed, `incidents` of those that have not recovered. `blames` are
-    the newest failures of each node, `distrusted` when it was last kept from new gangs. `asked` is
-    when each job was last asked to save for a sign. `flags` are the blocks of data that each of the
-    newest flagged jobs goes without. `gone`: nodes that failed or left, and when, oldest first;
-    they are forgotten by the rule of gangline_schemas.memory. `ended`: finished jobs, and when, by
-    the same rule, so that a late duplicate brings none back.
+    - `early`: failed exits of attempts that this service does not know yet.
+    - `histories`: of jobs that failed or committed. `incidents`: of jobs that have not recovered.
+    - `blames`: the newest failures of each node. `distrusted`: when a node was last distrusted.
+    - `asked`: when each job was last asked to save for a sign.
+    - `flags`: the blocks of data that each of the newest flagged jobs leaves out.
+    - `gone`: nodes that failed or left, and when, oldest first; forgotten by the rule of
+      gangline_schemas.memory.
+    - `ended`: finished jobs, and when, by the same rule, so that a late duplicate revives none.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -132,7 +133,7 @@ def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
     state.listening.strangers.pop(event.node_id, None)
     node = state.nodes.get(event.node_id)
     if node is None:
-        return  # it was forgotten, and is told so
+        return  # it was forgotten, so it gets the answer again
     state.gone.pop(event.node_id, None)
     state.gone[event.node_id] = at
     _forget_gone(state, at)
@@ -187,7 +188,7 @@ def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
         state.settling.pop(event.job_id, None)
         history = state.histories.get(event.job_id)
         if history is not None and not gang.failed:
-            # It stopped in an orderly way: perhaps to go on from an older step, as a user chose.
+            # It stopped in an orderly way: perhaps to resume from an older step, as a user chose.
             state.histories[event.job_id] = replace(history, furthest_step=None, restarts_idle=0)
     if not event.final:
         return
@@ -299,7 +300,7 @@ def _(state: FaultState, event: IncidentClosed, _at: datetime) -> None:
 
 
 def flag_of(event: DataBlockDamaged | JobFlagged) -> str:
-    """What tells one damaged block from another."""
+    """The identity of a damaged block."""
     return f"{event.snapshot}/{event.shard}/{event.block}"
 
 

@@ -1,6 +1,6 @@
-"""Whether a rank's part fits the attempt that it says it belongs to. Keys are made here, not there.
+"""Whether a rank's part fits the attempt that it names. The service computes the keys itself.
 
-What is deleted later is found by these same keys: no message can point a deletion elsewhere.
+Deletions later use these same keys: no message can point a deletion elsewhere.
 """
 
 from __future__ import annotations

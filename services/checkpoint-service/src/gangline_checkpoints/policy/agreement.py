@@ -20,7 +20,7 @@ from gangline_schemas.events.workers import CheckpointShardWritten
 
 
 def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
-    """What in a rank's manifest is not what the rank reported, or None."""
+    """The first difference between a rank's manifest and the rank's report, or None."""
     told = (written.job_id, written.attempt, written.step, written.rank, written.world_size)
     says = (manifest.job_id, manifest.attempt, manifest.step, manifest.rank, manifest.world_size)
     if told != says:
@@ -34,7 +34,7 @@ def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) ->
 
 
 def coverage_problem(manifests: Sequence[Slices]) -> str | None:
-    """What keeps the slices of all ranks from covering each tensor exactly once, or None.
+    """The first reason why the slices do not cover each tensor exactly once, or None.
 
     A small slice may lie with several ranks.
     """

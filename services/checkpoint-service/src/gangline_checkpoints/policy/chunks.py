@@ -18,7 +18,7 @@ def own_chunks(manifest: RankManifest) -> tuple[Chunk, ...]:
 
 
 def layout_problem(manifest: RankManifest) -> str | None:
-    """What keeps its own chunks from filling its file in order, or the others from being older."""
+    """The first error: own chunks must fill the file in order, others must be older; or None."""
     if manifest.chunks is None:
         return None
     end = 0
@@ -33,7 +33,7 @@ def layout_problem(manifest: RankManifest) -> str | None:
 
 
 def reference_problem(manifest: RankManifest, there: Collection[Chunk]) -> str | None:
-    """What of other steps it names that is not among their own chunks; or None."""
+    """The first chunk of another step that is not among that step's own chunks; or None."""
     for chunk in manifest.chunks or ():
         if chunk.step != manifest.step and chunk not in there:
             return f"names bytes at {chunk.byte_offset} of step {chunk.step} that it did not write"

@@ -1,19 +1,20 @@
 """Effective training time: the share of wall time that became progress. Times are in seconds.
 
 A gang begins a save each `interval_s`, counted from one begin to the next, as the trainer does. A
-save costs training `save_s`, and an attempt may start from it `commit_s` after its begin. Failures
-come at an exponential distribution's distances, also while the gang starts again: then it starts
-anew. After `detect_s + restart_s` it takes its next step, from the last save that counts.
+save costs training `save_s`, and an attempt may start from it `commit_s` after its begin. Times
+between failures are exponentially distributed. A failure may also come during a start, which then
+begins again. After `detect_s + restart_s` the gang takes its next step, from the last save that
+counts.
 
-`expected` is exact for that. With t the time from a start to the failure, P the interval, c the
-cost of a save, L the commit's delay, and M the mean time to failure: a start keeps
-n P - (n - 1) c of its work, n = floor((t - L) / P), so that on average, with q = exp(-P / M),
+`expected` is exact for that. Let t be the time from a start to the failure, P the interval, c the
+cost of a save, L the commit's delay, and M the mean time to failure. A start keeps n P - (n - 1) c
+of its work, with n = floor((t - L) / P). With q = exp(-P / M) the averages are
 
     kept = exp(-L / M) (P - c q) q / (1 - q)      wall = M exp((detect + restart) / M)
 
 and the ratio is kept / wall. With L = c and intervals counted between saves it is Daly's ("A higher
 order estimate of the optimum checkpoint interval for restart dumps", 2006). `replay` takes the
-failures as they come and asks for the interval at each start, so the advice may learn from them.
+failures as they come and computes the interval at each start, so the advice may learn from them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Interval = Callable[[int, float], float]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What failures and saves cost one gang; the module says what each is."""
+    """The costs of failures and saves for one gang; the module explains each."""
 
     mttf_s: float
     save_s: float

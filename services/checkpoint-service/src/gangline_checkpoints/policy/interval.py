@@ -1,16 +1,16 @@
-"""How often a gang had best save, from what was measured. Times are in seconds.
+"""How often a gang should save, from measured costs and failures. Times are in seconds.
 
 **Failures** come at a rate per GPU-hour, and a gang of n GPUs fails n times as often. The rate of
-the cluster has a Gamma prior worth one failure in 7.9 h of 1,024 GPUs (the mean time to failure
-of such jobs on Meta's research clusters: Kokolis et al., "Revisiting Reliability in Large-Scale
-Machine Learning Research Clusters", 2024); what was seen here outweighs it soon. A job's own rate
-has the cluster's as its prior, worth `OWN_WEIGHT` failures: a job that fails more often than
-others saves more often.
+the cluster has a Gamma prior worth one failure in 7.9 h of 1,024 GPUs. That is the mean time to
+failure of such jobs on Meta's research clusters (Kokolis et al., "Revisiting Reliability in
+Large-Scale Machine Learning Research Clusters", 2024). Failures of this cluster soon outweigh it. A
+job's own rate has the cluster's as its prior, worth `OWN_WEIGHT` failures: a job that fails more
+often than others saves more often.
 
-A sign of a failure to come, told by a node, makes it expected within the hour.
+A sign of a failure that a node reports makes a failure expected within the hour.
 
-**The cost** of a save is what training loses by it: the time for which it stands still, and
-`OVERLAP` of the write, for the steps that run beside it.
+**The cost** of a save is the time for which training stands still, plus `OVERLAP` of the write, for
+the steps that run beside it.
 
 **The optimum** of both is Daly's ("A higher order estimate of the optimum checkpoint interval for
 restart dumps", 2006); Young's is its first term.
@@ -47,7 +47,7 @@ FORGET_GPU_HOURS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Gangs that failed and went on from a checkpoint, and in how many GPU-hours that was."""
+    """The number of gangs that failed and resumed, and their GPU-hours."""
 
     count: float = 0.0
     gpu_hours: float = 0.0
@@ -63,7 +63,7 @@ PRIOR = Failures(1.0, 7.9 * 1024)
 
 
 class Save(NamedTuple):
-    """What one save cost: of its slowest rank, and of the service."""
+    """The cost of one save: of its slowest rank, and of the service."""
 
     blocked_s: float
     write_s: float
@@ -72,10 +72,10 @@ class Save(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The interval and what it follows from.
+    """The interval and the values that it follows from.
 
-    `cost_s` is what a save costs training, `busy_s` how long it keeps the store busy, `lost_s` the
-    work that a failure is expected to cost: half an interval, and a save that was not committed.
+    `cost_s`: the cost of a save for training. `busy_s`: how long it keeps the store busy. `lost_s`:
+    the expected cost of a failure: half an interval, and a save that was not committed.
     """
 
     interval_s: float
@@ -103,9 +103,9 @@ def optimum_s(cost_s: float, mtbf_s: float) -> float:
 def advise(
     saves: Sequence[Save], world_size: int, per_gpu_hour: float, *, suspected: bool = False
 ) -> Advice:
-    """What follows from one or more saves of a gang and its failure rate.
+    """The advice from one or more saves of a gang and its failure rate.
 
-    `suspected`: one of its nodes told of a sign of a failure.
+    `suspected`: one of its nodes reported a sign of a failure.
     """
     cost_s = median_low(save.blocked_s + OVERLAP * save.write_s for save in saves)
     busy_s = median_low(save.write_s + save.verify_s for save in saves)

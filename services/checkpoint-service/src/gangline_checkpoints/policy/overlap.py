@@ -1,11 +1,11 @@
-"""Whether slices of one tensor overlap, in few looks at each.
+"""Whether slices of one tensor overlap, with few comparisons for each.
 
 1. Along one dimension the slices fall into groups that do not touch each other there.
 2. Each group is split along the next dimension, and so on, until every group is one slice.
 3. Slices that no dimension separates are compared pair by pair.
 
-The cuts that trainers make are grids, which step 2 takes apart: O(n log n) for each dimension. What
-needs more looks than that allows (`LOOKS` for each slice) is refused rather than searched.
+The cuts that trainers make are grids, which step 2 takes apart: O(n log n) for each dimension. A
+layout that needs more comparisons than that (`LOOKS` for each slice) is refused.
 """
 
 from __future__ import annotations

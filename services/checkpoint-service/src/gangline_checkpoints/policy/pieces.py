@@ -14,7 +14,7 @@ from gangline_schemas.checkpoint import SliceKey, TensorSlice
 
 
 class Slice(Protocol):
-    """What is looked at of a slice; as in `TensorSlice`."""
+    """The checked fields of a slice; as in `TensorSlice`."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Slice(Protocol):
 
 
 class Slices(Protocol):
-    """What one rank wrote."""
+    """The part of one rank."""
 
     @property
     def tensors(self) -> Sequence[Slice]:

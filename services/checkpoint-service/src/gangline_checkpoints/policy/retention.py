@@ -12,12 +12,12 @@ from gangline_schemas.retention import reasons
 def surplus(
     kept: Sequence[Kept], keep: Retention, held: Collection[StepId], *, known: StepId | None
 ) -> list[StepId]:
-    """What may be deleted of `kept` (oldest first): never the newest healthy one, nor a held one.
+    """Those of `kept` (oldest first) to delete: never the newest healthy one, nor a held one.
 
-    Kept is what `reasons` names, and of the rest each healthy one that is not older than `known`,
-    the newest that the scheduler is known to know (None: all): however many commits it is behind,
-    it may start an attempt from them. An unhealthy one is of no use once a newer healthy one
-    exists.
+    Retained are those that `reasons` names, and each healthy one that is not older than `known`.
+    That is the newest one that the scheduler is known to know (None: all). However many commits it
+    is behind, it may start an attempt from them. An unhealthy one is useless once a newer healthy
+    one exists.
     """
     healthy = [item for item in kept if item.healthy]
     if not healthy:

@@ -40,12 +40,12 @@ class Attempt:
 
 NAN_ROLLBACKS = 2
 LONG_RUN_S = 600.0
-"""An attempt of whose steps nothing is known, and that ran for so long, has got on."""
+"""An attempt without known steps has made progress when it ran for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What shall happen, why, how many restarts the job has then used, and how many were idle."""
+    """The action and its reason; the restarts used by then, and those without progress."""
 
     action: Literal["restart", "fail"]
     message: str
@@ -75,7 +75,7 @@ def _against(
     idle: int,
     limits: FaultLimits,
 ) -> str | None:
-    """What is against a restart, as the beginning of the message; None: nothing."""
+    """The reason against a restart, as the beginning of the message; None: there is none."""
     restart_class = RESTART_CLASS[failure.cause]
     if restart_class is None:
         return ""
@@ -94,7 +94,7 @@ def _against(
 
 
 def _again(failure: Failure, history: JobHistory) -> str | None:
-    """A class that the job had before, and that no further restart mends."""
+    """A class of failure that the job had before, and that no further restart repairs."""
     if failure.failure_class is FailureClass.DATA and history.data_failures:
         return "bad data again after a restart, look at the shard; "
     if failure.failure_class is FailureClass.NAN and nan_rollbacks(history) >= NAN_ROLLBACKS:

@@ -72,19 +72,19 @@ _COLLATERAL = re.compile(
     re.IGNORECASE,
 )
 _NOT_FINITE = frozenset({"NotFiniteError", "LossSpikeError"})
-"""What `gangline_worker` raises."""
+"""Exceptions of `gangline_worker`."""
 _NAN = re.compile(
     r"returned nan values in its \d+th output|\bloss\b.{0,60}\bis nan or inf", re.IGNORECASE
 )
-"""What torch's anomaly detection and Lightning's callbacks say."""
+"""Messages of torch's anomaly detection and Lightning's callbacks."""
 _RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
 _STORE_AWAY = re.compile(
     r"An error occurred \((?:SlowDown|Throttl\w+|TooManyRequests\w*|RequestTimeout|InternalError"
     r"|ServiceUnavailable|429|5\d\d)\)|\b(?:429 Client|5\d\d Server) Error\b"
 )
-"""What clients of S3, and those of other stores over HTTP, end with when they gave up asking."""
+"""Final errors of clients of S3 and of other stores over HTTP, after their retries."""
 _OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-"""What torch.distributed puts before each line of a traceback that ends a program."""
+"""The text that torch.distributed puts before each line of a traceback that ends a program."""
 _AWAY = frozenset(
     {
         "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",

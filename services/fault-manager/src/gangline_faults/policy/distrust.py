@@ -1,8 +1,8 @@
 """Lemons: nodes that fail again and again, whatever runs on them.
 
-1. A failure that says "elsewhere" blames its node; one that takes several gangs along counts once.
-2. A node that went silent or whose GPU broke is to blame whoever ran there. What a job may have
-   done itself (a full disk, a bundle that cannot be fetched) counts when two jobs met it.
+1. A failure with action "elsewhere" blames its node; one that ends several gangs counts once.
+2. A silent node or a broken GPU counts whichever job ran there. A failure that the job may have
+   caused (a full disk, a bundle that cannot be fetched) counts when two jobs met it.
 3. Few nodes are distrusted at a time: when many fail alike, the fault lies elsewhere.
 """
 

@@ -1,7 +1,7 @@
-"""Which samples a job goes on without after a loss that was not finite, or that leapt up.
+"""The samples that a job skips after a loss that was not finite, or that leapt up.
 
-What is proposed comes from the rank that the failure is told of: all ranks of its gang conclude
-the same from the same losses, and only they know which samples their steps took.
+The proposal comes from the rank that the failure names. All ranks of its gang conclude the same
+from the same losses, and only they know which samples their steps took.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def leave_out(failure: Failure, verdict: Verdict) -> tuple[SampleRange, ...]:
 
 
 def in_words(left_out: tuple[SampleRange, ...]) -> str:
-    """What the verdict's sentence ends with; "" when nothing is left out."""
+    """The end of the verdict's sentence; "" when nothing is left out."""
     if not left_out:
         return ""
     count = sum(part.count for part in left_out)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FaultLimits:
-    """What holds for all jobs and nodes; 0 turns each of the first three off.
+    """Limits for all jobs and nodes; 0 turns each of the first three off.
 
     A restart comes back after `refill_commits` commits; `idle_max` restarts in a row without
     progress end a job. A node is distrusted after `distrust_after` failures that name it within

@@ -1,16 +1,16 @@
-"""Which gangs hang: nobody of them gets on, for longer than their own steps explain.
+"""Hung gangs: no rank makes progress, for longer than the gang's own steps explain.
 
-1. A rank's limit: while it says that it trains, `max(hang_min_s, 4 x the 99th percentile of its
-   steps)`; while it does something else or has too few steps behind it, `hang_slow_s`. One that
-   never says what it does has the longer of both, and none before its steps are known.
-2. Of ranks that train, those that never report a step are judged by the others' steps: often
-   rank 0 alone reports.
-3. A gang hangs when all its ranks with a limit have been quiet for longer: one that saves or
-   evaluates alone holds the others up, and they are not told apart from hung ones by waiting.
-4. Judged is only what every node of the gang has just said: a node that is silent is judged by
-   its silence (silence.py), and nobody by what was true before we stood still.
-5. A node that is heard, but without the gang, has ranks that all ended well, or has yet to start
-   them. Where others have steps behind them it is the former, and they are judged without it.
+1. The limit of a rank that trains is `max(hang_min_s, 4 x the 99th percentile of its steps)`. If it
+   does something else or has too few steps, the limit is `hang_slow_s`. A rank that never reports
+   its activity has the longer of both, and none before its steps are known.
+2. Of ranks that train, those that never report a step are judged by the others' steps: often rank 0
+   alone reports.
+3. A gang hangs when all its ranks with a limit have been quiet for longer. A rank that saves or
+   evaluates alone delays the others, and waiting cannot distinguish it from a hung one.
+4. A gang is judged only by recent heartbeats of all its nodes. A silent node is judged by its
+   silence (silence.py). Heartbeats from before this process stood still count for no gang.
+5. A node can send heartbeats without the gang: its ranks all ended well, or it has yet to start
+   them. If other nodes have steps, it is the former, and the gang is judged without it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def note_gangs(
 def find_hangs(
     gangs: Mapping[str, Gang], listening: Listening, now: datetime, timing: Timing
 ) -> dict[str, Hang]:
-    """The hung gangs, by job id in order. Cost: O(ranks that were heard)."""
+    """The hung gangs, by job id in order. Cost: O(ranks with heartbeats)."""
     found = {}
     for job_id, heard in sorted(listening.gangs.items()):
         gang = gangs.get(job_id)
@@ -119,7 +119,7 @@ def _is_fresh(at: datetime | None, now: datetime, timing: Timing) -> bool:
 
 
 def limit_of(status: RankStatus, timing: Timing) -> float | None:
-    """For how many seconds a rank may be quiet; None: nobody knows."""
+    """For how many seconds a rank may be quiet; None: not known."""
     if status.step_p99_s is None:
         return None if status.activity is None else timing.hang_slow_s
     by_steps_s = max(timing.hang_min_s, timing.hang_factor * status.step_p99_s)
@@ -132,11 +132,14 @@ def describe(hang: Hang) -> str:
     """One sentence for users."""
     status = hang.status
     at = "before its first step" if status.step is None else f"after step {status.step}"
-    quiet = f"no rank got on: rank {hang.rank} on {hang.node_id} was quiet for {hang.quiet_s:.0f} s"
+    quiet = (
+        f"no rank made progress: rank {hang.rank} on {hang.node_id} was quiet for "
+        f"{hang.quiet_s:.0f} s"
+    )
     if status.step_p99_s is None or status.activity is not RankActivity.TRAINING:
         doing = "" if status.activity is None else f" while {status.activity.value}"
-        return f"{quiet} {at}{doing}; at most {hang.limit_s:.0f} s are waited for"
+        return f"{quiet} {at}{doing}; the limit is {hang.limit_s:.0f} s"
     return (
         f"{quiet} {at}; its steps take up to {status.step_p99_s:.2f} s, "
-        f"and {hang.limit_s:.0f} s are waited for"
+        f"and the limit is {hang.limit_s:.0f} s"
     )

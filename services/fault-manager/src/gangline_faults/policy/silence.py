@@ -1,16 +1,17 @@
-"""Who is silent: decided at Ticks from what was heard, with the guards against our own deafness.
+"""Silent nodes: decided at Ticks from heartbeats, with guards against our own outages.
 
 1. A silence counts from the latest of: the node's last heartbeat, the moment it was watched, and
-   the moment this process began to listen (a takeover starts every clock anew).
-2. When this process stood still (a long gap between Ticks) or nobody at all was heard for half the
-   timeout, the fault is more likely ours or the bus's: every clock starts anew once it is over.
+   the beginning of liveness in this process (a takeover restarts every clock).
+2. This process may stand still (a long gap between Ticks), or no heartbeat of any node may come for
+   half the timeout. Then the fault is more likely ours or the bus's, and every clock restarts once
+   it is over.
 3. Mass silence: with two or more live nodes, clocks stand still from `unheard_s` after the last
-   heartbeat of anybody until the next one. So none of them is suspected or failed for it, not even
-   one that was silent before all were: what it said since then could not be heard.
+   heartbeat of any node until the next one. So no node is suspected or failed for it, not even one
+   that was silent before: its heartbeats since then could not arrive.
 
-Why rule 3 is safe: what the bus acknowledged is read once anybody is heard again, so a node that
-fails by it was not acknowledged for the timeout less `unheard_s`. Its lease is shorter
-(agent/config.py), so it had stopped its ranks.
+Why rule 3 is safe: heartbeats that the bus acknowledged are read once any node is received again.
+So a node that fails by this rule was not acknowledged for the timeout less `unheard_s`. Its lease
+is shorter (agent/config.py), so it had stopped its ranks.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STRANGERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Silences:
-    """What a Tick found, each by node id in order: seconds of silence, and who is back."""
+    """The findings of a Tick, by node id in order: seconds of silence, and recovered nodes."""
 
     suspected: Mapping[str, float]
     failed: Mapping[str, float]
@@ -41,7 +42,7 @@ class Silences:
 
 
 def silent_s(listening: Listening, node_id: str, now: datetime) -> float:
-    """Seconds since the node was heard, or could have been, without those when nobody was."""
+    """Seconds since the node's last possible heartbeat, without those when no node was received."""
     known = (
         listening.seen.get(node_id),
         listening.watched.get(node_id),
@@ -55,9 +56,10 @@ def silent_s(listening: Listening, node_id: str, now: datetime) -> float:
 def find_silences(
     nodes: Mapping[str, Node], listening: Listening, now: datetime, timing: Timing
 ) -> Silences:
-    """Whom to suspect, fail or welcome back at this moment.
+    """The nodes to suspect, to fail or to declare recovered now.
 
-    Cost: one look at each node, and more only at those that are not healthy or were not just heard.
+    Cost: one look at each node; more only at nodes that are unhealthy or without a recent
+    heartbeat.
     """
     lately = now - timedelta(seconds=timing.suspect_s)
     seen = listening.seen
@@ -99,7 +101,7 @@ def _fewer_live(nodes: Mapping[str, Node], count: int) -> bool:
 
 
 def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
-    """Begin to listen at the first Tick, and anew when this process or its clock jumped."""
+    """Begin liveness at the first Tick, and again when this process or its clock jumped."""
     last = listening.last_tick
     gap_s = None if last is None else (now - last).total_seconds()
     if gap_s is None or gap_s < 0 or gap_s > timing.deaf_s:
@@ -113,7 +115,7 @@ def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
 
 
 def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Timing) -> None:
-    """Note that a node was heard; of a time when nobody was, no clock tells."""
+    """Note a node's heartbeat; clocks do not count a time without any heartbeat."""
     last = listening.last_signal or listening.since
     gap_s = 0.0 if last is None else (now - last).total_seconds()
     if gap_s >= timing.suspect_s:
@@ -127,7 +129,7 @@ def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Ti
 
 
 def note_stranger(listening: Listening, node_id: str, incarnation: str, now: datetime) -> None:
-    """Note that a node was heard that is not known."""
+    """Note a heartbeat of an unknown node."""
     known = listening.strangers.get(node_id)
     if known is not None and known[0] == incarnation:
         return
@@ -136,9 +138,9 @@ def note_stranger(listening: Listening, node_id: str, incarnation: str, now: dat
 
 
 def find_strangers(listening: Listening, now: datetime) -> dict[str, str]:
-    """The incarnations of nodes that beat and have not become known for `STRANGER_S`, by node.
+    """Incarnations with heartbeats that stayed unknown for `STRANGER_S`, by node.
 
-    One that joins may be heard before its node.joined is read: that is another topic.
+    A joining node's heartbeat may be read before its node.joined: that is another topic.
     """
     return {
         node_id: incarnation

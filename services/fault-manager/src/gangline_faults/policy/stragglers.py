@@ -1,16 +1,16 @@
-"""Who is slow: ranks that work longer in a step than they should, scored at Ticks.
+"""Stragglers: ranks that work longer in a step than they should, scored at Ticks.
 
-What a rank works in a step, before it waits for others, is told by its heartbeats (`busy_s`): in a
-gang everybody waits for the slowest, so whole steps are equally long and tell nothing.
+Heartbeats report a rank's work in a step, before it waits for others (`busy_s`). All ranks of a
+gang wait for the slowest one, so whole steps are equally long and show nothing.
 
 1. Relative score: the gang's median work / its own. Of two ranks the quicker one is the median.
-2. Individual score: its own least work in this attempt / what it does now. It counts only while at
-   most half of the gang is slower than it was: else the work has changed, and nobody is to blame.
+2. Individual score: its own least work in this attempt / its work now. It counts only while at most
+   half of the gang is slower than it was: else the work has changed, and no rank is to blame.
 3. A rank straggles when a score is below `straggler_below` for `straggler_after_s`, and the
    difference is not within `LEAST_S`, which is noise on any machine.
-4. Judged is only what ranks that train have just said; who falls silent begins anew.
+4. Only recent heartbeats of ranks that train are judged; a rank that fell silent starts over.
 
-Cost: O(ranks that were heard), half a microsecond each.
+Cost: O(ranks with heartbeats), half a microsecond each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gangline_faults.policy.timing import Timing
 from gangline_schemas.events.workers import RankActivity
 
 LEAST_S = 0.005
-"""A rank that loses less in a step than this holds nobody up."""
+"""A rank that loses less in a step than this delays no other."""
 
 _TRAINS = frozenset({None, RankActivity.TRAINING})
 
@@ -59,7 +59,7 @@ def _host(told: list[tuple[int, str, float]], score: Score) -> float:
 
 
 def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, str, float]]:
-    """Rank, node and work of the ranks that train and have just been heard."""
+    """Rank, node and work of the ranks that train and have a recent heartbeat."""
     return [
         (status.rank, node_id, status.busy_s)
         for node_id, (at, ranks) in heard.ranks.items()
@@ -72,8 +72,8 @@ def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, st
 def _slow(
     told: list[tuple[int, str, float]], heard: HeardGang, timing: Timing
 ) -> dict[int, tuple[Score, Against]]:
-    """The slow ones among two or more ranks, and against whom."""
-    if len(told) <= 1:  # one alone has nobody to hold up, and its work may have changed
+    """The slow ones among two or more ranks, and the comparison that shows it."""
+    if len(told) <= 1:  # a single rank delays no other, and its work may have changed
         return {}
     gang_s = median_low(busy_s for _, _, busy_s in told)
     below, best = timing.straggler_below, heard.best_s

@@ -13,9 +13,9 @@ class Timing:
     long an exit that looks like collateral damage waits for the exit that explains it. A gap of
     more than `deaf_s` between two Ticks means that this process itself stood still.
 
-    A rank that trains hangs after `hang_factor` times its slow steps, at least `hang_min_s`; one
-    of which that is not known after `hang_slow_s`. What a node said longer than `stale_s` ago is
-    no sign of a hang.
+    A rank that trains hangs after `hang_factor` times its slow steps, at least `hang_min_s`; a rank
+    whose steps are unknown, after `hang_slow_s`. A heartbeat older than `stale_s` is no sign of a
+    hang.
 
     A rank straggles whose score (policy/stragglers.py) is below `straggler_below` for
     `straggler_after_s`.
@@ -38,7 +38,7 @@ class Timing:
 
     @property
     def unheard_s(self) -> float:
-        """When nobody was heard for so long, silence tells nothing of nodes."""
+        """After so long without any heartbeat, silence shows nothing about nodes."""
         return self.heartbeat_timeout_s / 6
 
     @property

@@ -1,12 +1,12 @@
-"""What the readings of a node's health say of a failure to come.
+"""Signs of a coming failure in the readings of a node's health.
 
-1. A counter of errors that cannot be mended (ECC of GPUs and of main memory, writes to the disk,
-   Xids of the device) tells when it rises at all; one of mended errors (corrected ECC, replays of
-   NVLink) when it rises by `mended_rise` within `window_s`.
-2. A state (too hot, slowed down by the hardware, rows that wait for a reset, a disk or memory that
-   is nearly full, a clock that is off) tells when it begins. Heat must last `hot_readings`.
-3. What was so before the first reading of an incarnation is no news, but for states.
-4. `broken` are signs of what will not get well by itself: such a node shall take no new gangs.
+1. Uncorrectable errors are ECC of GPUs and of main memory, writes to the disk and Xids of the
+   device. Each rise of their counter is a sign. Corrected errors (ECC, replays of NVLink) are a
+   sign when they rise by `mended_rise` within `window_s`.
+2. A state is a sign when it begins: too hot, slowed down by the hardware, rows that wait for a
+   reset, a disk or memory that is nearly full, a clock that is off. Heat must last `hot_readings`.
+3. Counts from before the first reading of an incarnation are no news; states are.
+4. `broken` marks signs that do not get well by themselves: such a node takes no new gangs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_SIGN = PROGRAM_XIDS | CONTAINED_XIDS
 
 @dataclass(frozen=True, slots=True)
 class TrendLimits:
-    """What counts as a sign. `save_every_s`: a job is asked to save so often at most; 0: never."""
+    """Limits of signs. `save_every_s`: least time between two requests to a job; 0: no requests."""
 
     save_every_s: float = 600.0
     hot_c: float = 90.0
@@ -42,7 +42,7 @@ class TrendLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One clause for people, and when it was heard. `broken`: see the module."""
+    """One clause for people, and the time of its reading. `broken`: see the module."""
 
     message: str
     at: datetime
@@ -51,10 +51,11 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class HeardHealth:
-    """What one incarnation of a node told of its health.
+    """The health of one incarnation of a node.
 
-    `base` is what mended errors are counted from, since `base_at`; `hot` for how many readings in
-    a row each GPU has been too hot; `states` those that hold; `signs` what the newest reading told.
+    `base`: the value from which corrected errors are counted, since `base_at`. `hot`: for how many
+    readings in a row each GPU has been too hot. `states`: those that hold. `signs`: of the newest
+    reading.
     """
 
     incarnation: str
@@ -73,7 +74,7 @@ def note_reading(
     now: datetime,
     limits: TrendLimits,
 ) -> HeardHealth:
-    """What is known with one more reading; the same when it is no new one."""
+    """The health with one more reading; unchanged when the reading is not newer."""
     if known is None or known.incarnation != incarnation:
         known = HeardHealth(incarnation, reading, reading, now)
     elif reading.read_at == known.newest.read_at:
@@ -106,7 +107,7 @@ def _pairs(before: NodeHealth, after: NodeHealth) -> Iterator[tuple[GpuHealth, G
 
 
 def _rise(before: int | None, after: int | None) -> int:
-    """By how much a counter rose; one that began anew has not."""
+    """By how much a counter rose; 0 for one that was reset."""
     return 0 if before is None or after is None else max(0, after - before)
 
 
