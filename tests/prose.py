@@ -35,6 +35,7 @@ MOST_COLUMNS = 100
 
 FOLDERS = (
     "libs",
+    "schemas/src",
     "services/checkpoint-service/src",
     "services/fault-manager/src",
     "services/quota/src",
@@ -148,14 +149,17 @@ def _docstrings(source: str) -> tuple[list[tuple[int, str]], list[tuple[int, str
 
 
 def _comments(source: str) -> list[tuple[int, str]]:
-    """Comments with their first lines; those on lines that follow each other are one text."""
-    found = list[tuple[int, str]]()
+    """Comments with their first lines; lines that are only comments are one text together."""
+    found, after = list[tuple[int, str]](), 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             line, text = token.start[0], token.string.lstrip("# ")
-            if found and found[-1][0] + found[-1][1].count("\n") + 1 == line:
-                line, text = found[-1][0], f"{found.pop()[1]}\n{text}"
-            found.append((line, text))
+            alone = token.line.lstrip().startswith("#")
+            if alone and line == after:
+                found[-1] = (found[-1][0], f"{found[-1][1]}\n{text}")
+            else:
+                found.append((line, text))
+            after = line + 1 if alone else 0
     return found
 
 

@@ -50,7 +50,7 @@ Identifier = Annotated[str, StringConstraints(pattern=_IDENTIFIER)]
 """A job, team, node or project name: 1 to 63 of a-z, 0-9 and '-', as in a DNS label."""
 NodeIds = Annotated[tuple[Identifier, ...], Field(max_length=MAX_NODES)]
 Team = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?$")]
-"""The name of a team, "" where nobody knows it."""
+"""The name of a team, "" where it is not known."""
 
 Timestamp = Annotated[
     AwareDatetime,
@@ -131,7 +131,7 @@ def _cut_at(most: int) -> tuple[BeforeValidator, StringConstraints]:
 
 
 class FieldError(Model):
-    """What is wrong with one field, and the way out; never the value itself.
+    """The error in one field, and the way out; never the value itself.
 
     Both texts are cut where they are longer than this.
     """
@@ -145,8 +145,9 @@ def field_errors(
 ) -> tuple[FieldError, ...]:
     """Pydantic's errors as (dotted field, message) pairs without the offending values.
 
-    At most the first 100, and each text is cut: names and numbers of fields are the sender's too.
-    With the `model` that was read, a field that it does not have is told the nearest one, or all.
+    At most the first 100, and each text is cut: the sender also chooses the names and number of
+    fields. With the `model` that was read, an unknown field's message names the nearest field, or
+    all.
     """
     found = []
     for item in wrong_parts(error.errors(include_url=False, include_input=False)):
@@ -177,11 +178,11 @@ def wrong_parts(items: Sequence[DetailsT]) -> list[DetailsT]:
 
 
 def in_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
-    """What pydantic says of a field, for those who wrote the field."""
+    """Pydantic's message in words for the author of the field."""
     if kind == _UNKNOWN:
         return "there is no such field"
     if kind == "missing":
-        return "must be given"
+        return "is missing"
     if context.get("pattern") == _IDENTIFIER:
         return "must be 1 to 63 of a-z, 0-9 and '-', not with '-' at the ends"
     if context.get("pattern") == PLAIN:

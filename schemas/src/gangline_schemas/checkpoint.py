@@ -54,7 +54,7 @@ ITEM_BYTES: Mapping[str, int] = {
     "uint8": 1,
     "bool": 1,
 }
-"""What an element of each dtype takes; tensors of others are in no checkpoint."""
+"""Bytes of an element of each dtype; tensors of others are in no checkpoint."""
 EACH_COPY_BYTES = 64 * 1024
 """Of a block that several ranks hold alike, each writes it whole up to this size; a part above."""
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
@@ -111,7 +111,7 @@ class Chunk(Model):
 
 
 class RankManifest(Model):
-    """What one rank wrote for one checkpoint."""
+    """One rank's part of one checkpoint."""
 
     format: Literal[1, 2] = 1
     job_id: Identifier
@@ -128,7 +128,7 @@ class RankManifest(Model):
     )
     state: FreeState = Field(
         default_factory=dict,
-        description="What is not a tensor: lr schedule, data position, RNG (hex), config hash.",
+        description="All that is not a tensor: lr schedule, data position, RNG (hex), config hash.",
     )
     metrics: Metrics = Field(default_factory=dict)
     alike: dict[TensorName, AlikeDigest] = Field(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 MOST_OFF = timedelta(minutes=10)
-"""What is received later than this after its own date is dated when it is received."""
+"""An event that arrives later than this after its own date gets the date of its arrival."""
 
 
 def believed(said: datetime, received: datetime) -> datetime:
-    """When something was sent that says when: never in the future, nor long ago.
+    """The date of an event that carries one: never in the future, nor long ago.
 
-    A producer's clock must not give its jobs a place in the queue that others waited for. What was
-    written while its reader was away for longer keeps its order: it is read in that.
+    A producer's clock must not move its jobs ahead in the queue. Events that were written while
+    their reader was away for longer keep their order: they are read in it.
     """
     return said if received - MOST_OFF <= said <= received else received

@@ -1,8 +1,8 @@
 """Whether a type may be published again: a new JSON Schema must accept all that the old one did.
 
-Producers of other systems write what they wrote last year, and our logs are kept for ever, so a
-change breaks when an old, valid message would be refused or would lose a field. Adding an
-optional field, a type, an enum value, or widening a limit is fine.
+Producers of other systems write last year's messages, and our logs are kept for ever. So a change
+breaks when an old, valid message would be refused or would lose a field. Adding an optional field,
+a type, an enum value, or widening a limit is fine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NARROWER_WHEN_LOWER = (
 
 
 def breaking_changes(old: Mapping[str, Schema], new: Mapping[str, Schema]) -> list[str]:
-    """What breaks between two sets of schemas by published type, one sentence each."""
+    """The breaking changes between two sets of schemas by published type, one sentence each."""
     found = [f"{name}: the type was removed" for name in sorted(old.keys() - new.keys())]
     for name in sorted(old.keys() & new.keys()):
         found += _Comparison(old[name], new[name]).compare(old[name], new[name], name)

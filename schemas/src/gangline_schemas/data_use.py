@@ -1,9 +1,9 @@
-"""What data may be used for: snapshots are approved by name, for a project and a purpose.
+"""Approvals of data: snapshots are approved by name, for a project and a purpose.
 
 A snapshot's name ends in the digest of its content, so an approval is of these bytes and of no
-others. Whether a job needs one is told to the quota service (`data_approvals`):
+others. The quota service's setting `data_approvals` says whether a job needs one:
 
-- `off`: nobody asks;
+- `off`: no job needs one;
 - `named`: a job that names a `data_snapshot` needs its approval;
 - `required`: so does every job, and it must name one.
 """
@@ -55,7 +55,7 @@ def cannot_use(rule: ApprovalRule, approved: Collection[DataUse], spec: JobSpec)
         return "data_snapshot: is needed here; name the snapshot that `gangline data show` prints"
     if not named_by_content(snapshot):
         return (
-            f"data_snapshot: '{snapshot}' is not named by its content, so nobody can approve it; "
+            f"data_snapshot: '{snapshot}' is not named by its content, so it cannot be approved; "
             "give the whole name that `gangline data show` prints (CORPUS@xxh3-...)"
         )
     for field, value in (("project", spec.project), ("purpose", spec.purpose)):

@@ -25,7 +25,7 @@ class LogPosition:
 class Envelope:
     """One event as it travels. `subject` is the job, node or team that it is about.
 
-    `release` is that of the service that decided it; None for who is no service.
+    `release` is that of the service that decided it; None for other senders.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""What a release writes only once every part knows it.
+"""Features: types and fields that a release writes only once every part knows them.
 
-A new type, field or value of an enum that others must not skip gets a feature. Its writer writes
-it when it has seen `feature.enabled`, which the scheduler writes when all parts announced a release
+A new type, field or value of an enum that others must not skip gets a feature. Its writer writes it
+when it has seen `feature.enabled`, which the scheduler writes when all parts announced a release
 that knows it (docs/guides/upgrades.md).
 """
 

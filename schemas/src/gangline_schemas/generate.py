@@ -1,7 +1,7 @@
-"""Writes the contract for those who don't read Python: JSON Schema per type, and AsyncAPI 3.
+"""Writes the contract for readers without Python: JSON Schema per type, and AsyncAPI 3.
 
-`python -m gangline_schemas.generate` writes schemas/generated; `--check` only compares, names
-what differs and exits 1; `--publish VERSION` keeps the present schemas as a published release,
+`python -m gangline_schemas.generate` writes schemas/generated. `--check` only compares, names each
+difference and exits 1. `--publish VERSION` keeps the present schemas as a published release,
 against which later changes are checked.
 """
 
@@ -90,7 +90,7 @@ def files() -> dict[Path, str]:
 
 
 def differences() -> list[str]:
-    """What of schemas/generated is not what the models say, one sentence each."""
+    """The files of schemas/generated that differ from the models, one sentence each."""
     wanted = files()
     present = {
         path.relative_to(GENERATED): path.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def differences() -> list[str]:
 
 
 def breaks() -> list[str]:
-    """What of the present models breaks a published release."""
+    """The changes of the present models that break a published release."""
     found = []
     for path in sorted(PUBLISHED.glob("*.json")):
         published = json.loads(path.read_text(encoding="utf-8"))

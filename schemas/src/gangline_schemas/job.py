@@ -152,7 +152,7 @@ class CheckpointPolicy(Model):
         default=False, description="Save as often as is advised from costs and failures."
     )
     incremental: Incremental | None = Field(
-        default=None, description="What did not change is not written again; without: whole saves."
+        default=None, description="Unchanged bytes are not written again; without: whole saves."
     )
     keep: Retention = Retention()
     promote: Literal["off", "final"] | Annotated[int, Field(ge=1, le=INT53_MAX)] = Field(
@@ -200,7 +200,7 @@ class RestartPolicy(Model):
 
 
 class OnNan(Model):
-    """What follows a step whose loss or gradient is not finite."""
+    """The reaction to a step whose loss or gradient is not finite."""
 
     skip: int = Field(
         default=3,
@@ -227,7 +227,7 @@ class OnSpike(Model):
 
 
 class LeaveOut(Model):
-    """What a run goes on without, once such a step has sent it back to a checkpoint."""
+    """The samples that a run leaves out, once such a step has sent it back to a checkpoint."""
 
     before: int = Field(
         default=0,
@@ -244,7 +244,7 @@ class LeaveOut(Model):
 
 
 class TrainingPolicy(Model):
-    """What happens when training goes wrong while every rank is well."""
+    """The reactions when training goes wrong while every rank is well."""
 
     on_nan: OnNan = OnNan()
     on_spike: OnSpike = OnSpike()
@@ -252,7 +252,7 @@ class TrainingPolicy(Model):
 
 
 class Notification(Model):
-    """Whom to tell about which states."""
+    """A webhook, and the states that it is called for."""
 
     on: tuple[JobState, ...] = Field(min_length=1, max_length=16)
     webhook: Identifier
@@ -352,7 +352,7 @@ class JobSpec(Model):
     )
     restart: RestartPolicy = RestartPolicy()
     training: TrainingPolicy | None = Field(
-        default=None, description="What follows losses that are not finite, or that leap up."
+        default=None, description="The reaction to losses that are not finite, or that leap up."
     )
     max_runtime_hours: float | None = Field(default=None, ge=LEAST_HOURS, le=24 * 365)
     expected_runtime_hours: float | None = Field(
@@ -488,16 +488,19 @@ class GpuTypeLimit(Model):
 
 
 Surplus = Literal["keep", "reclaim_by_weight"]
-"""GPUs that a team holds above its part: it keeps them until its jobs end, or others take them back
-who have less than theirs."""
+"""The rule for GPUs that a team has above its part.
+
+`keep`: it keeps them until its jobs end. `reclaim_by_weight`: teams below their own part may take
+them back.
+"""
 LEAST_WEIGHT = 1e-6
 
 
 class TeamConfig(Model):
-    """What a team may use. GPUs it holds never pass `gpu_limit + borrow_limit`.
+    """The limits of a team. Its GPUs never pass `gpu_limit + borrow_limit`.
 
-    Teams form a tree by `parent`; what a team holds counts for each team above it, and a job must
-    fit at every level. What holds between teams is checked by `gangline_schemas.teams`.
+    Teams form a tree by `parent`; a team's GPUs count for each team above it, and a job must fit at
+    every level. The rules between teams are checked by `gangline_schemas.teams`.
     """
 
     team: Identifier
@@ -511,7 +514,7 @@ class TeamConfig(Model):
         default=1.0, ge=0, le=1e6, description="Its part of the surplus; 0: it has no claim to it."
     )
     surplus: Surplus | None = Field(
-        default=None, description="What it holds above its part; none: as its parent does."
+        default=None, description="The rule for GPUs above its part; none: as its parent's."
     )
     gpu_types: Annotated[tuple[GpuTypeLimit, ...], BeforeValidator(_as_type_limits)] = Field(
         default=(), max_length=64, description="GPU models that it may use; empty: its parent's."

@@ -1,9 +1,9 @@
-"""What is sane: the limits of all numbers, texts and collections in the schemas, each once.
+"""The limits of all numbers, texts and collections in the schemas, each once.
 
-A field takes one of these types, or a tighter limit of its own. Numbers stay small enough for what
-consumers compute with them: sums, products and quotients are finite, and dates stay dates.
-Numbers that a service derived (`Amount`) are wider than those that they are made of. A text that
-services write for people (`Message`) is cut, since a service must not stop over a long sentence.
+A field takes one of these types, or a tighter limit of its own. Numbers stay small enough for
+consumers' arithmetic: sums, products and quotients are finite, and dates stay dates. Numbers that a
+service derived (`Amount`) are wider than those that they are made of. A text that services write
+for people (`Message`) is cut, since a service must not stop over a long sentence.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Attempt = Annotated[int, Field(ge=1, le=ATTEMPT_MAX)]
 Rank = Annotated[int, Field(ge=0, lt=MAX_GANG_GPUS)]
 WorldSize = Annotated[int, Field(ge=1, le=MAX_GANG_GPUS)]
 GangSize = Annotated[int, Field(ge=0, le=MAX_GANG_GPUS)]
-"""The same, 0 where nobody knows."""
+"""The same, 0 where it is not known."""
 EnvName = Annotated[str, StringConstraints(max_length=128)]
 GpuIndex = Annotated[int, Field(ge=0, lt=GPUS_PER_NODE)]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -75,7 +75,7 @@ Ratio = Annotated[float, Field(ge=0, le=1e6)]
 Gpus = Annotated[int, Field(ge=0, le=10_000_000)]
 """Of a team or a cluster."""
 Amount = Annotated[float, Field(ge=0, le=1e24)]
-"""What a service summed up or multiplied: GPU-seconds, costs."""
+"""A number that a service summed up or multiplied: GPU-seconds, costs."""
 Score = Annotated[float, Field(ge=-1e24, le=1e24)]
 MetricValue = Annotated[float, Field(ge=-METRIC_MAX, le=METRIC_MAX)]
 
@@ -189,4 +189,4 @@ _FreeJson = Annotated[
 JsonObject = Annotated[_FreeJson, AfterValidator(_readable_again)]
 """Names and free JSON values that are the same when they are written and read again."""
 FreeState = Annotated[_FreeJson, AfterValidator(_not_too_deep)]
-"""What a program keeps with its checkpoint; random generators have numbers above 64 bits."""
+"""Data of a program in its checkpoint; random generators have numbers above 64 bits."""

@@ -44,9 +44,9 @@ class Shape:
 
 
 class Parallel(Model):
-    """Ranks of each kind of parallelism. Their product, but for `expert`, is the gang's size.
+    """Ranks of each kind of parallelism. Their product, without `expert`, is the gang's size.
 
-    `auto` is what the others leave; of two, `shard` takes it.
+    `auto` is the rest that the others leave; of two, `shard` takes it.
     """
 
     replicas: Ways | Literal["auto"] = Field(
@@ -72,7 +72,7 @@ class Parallel(Model):
         return self
 
     def shape(self, gpus: int) -> Shape | None:
-        """What each kind has in a gang of `gpus` ranks; None when that size does not fit."""
+        """Ranks of each kind in a gang of `gpus` ranks; None when that size does not fit."""
         unit = self.unit
         if gpus % unit:
             return None
@@ -122,7 +122,7 @@ class Parallel(Model):
         return wanted
 
     def __str__(self) -> str:
-        """As it is told in messages."""
+        """The text for messages."""
         names = ("replicas", "shard", "tensor", "pipeline")
         product = " x ".join(f"{name} {getattr(self, name)}" for name in names)
         return product if self.expert == 1 else f"{product}, with expert {self.expert},"

@@ -1,12 +1,12 @@
-"""What a rank and its agent say to each other over a Unix socket: one JSON object a line.
+"""The messages between a rank and its agent over a Unix socket: one JSON object a line.
 
 The rank connects to the path in GANGLINE_AGENT_SOCKET, which only its user can open; the agent
 checks the peer's credentials. The rank sends `Report`, `Doing`, `HandlesStop`, `Troubled`,
-`ShardReady`, `DataDamaged`, `LeaveOutSamples`; the agent sends `Control` whenever what it says
-changes. Neither waits for the other; a torn last line is ignored. What is refused here ends the
-connection: a rank can be any program, so all that the agent and the services make of a message
-must be possible.
-Only a rank that found its checkpoint damaged asks (`CopyDamaged`) and waits (`CopyReplaced`).
+`ShardReady`, `DataDamaged`, `LeaveOutSamples`. The agent sends `Control` whenever its content
+changes. Neither waits for the other; a torn last line is ignored. A message that is refused here
+ends the connection. A rank can be any program, so no accepted message may break the agent or a
+service. Only a rank that found its checkpoint damaged sends `CopyDamaged` and waits for
+`CopyReplaced`.
 """
 
 from __future__ import annotations
@@ -69,20 +69,20 @@ class Report(Model):
 
 
 class Doing(Model):
-    """What the rank does from now on, after the steps that it reported before."""
+    """The activity of the rank from now on, after the steps that it reported before."""
 
     kind: Literal["doing"] = "doing"
     activity: RankActivity
 
 
 class HandlesStop(Model):
-    """The program asks `should_stop()`: when it is told to stop, it saves and exits by itself."""
+    """The program calls `should_stop()`: when the answer is yes, it saves and exits by itself."""
 
     kind: Literal["handles_stop"] = "handles_stop"
 
 
 class Troubled(Model):
-    """Something is wrong with the rank's training, which goes on."""
+    """Something is wrong with the rank's training, which continues."""
 
     kind: Literal["troubled"] = "troubled"
     trouble: Trouble
@@ -112,7 +112,7 @@ class ShardReady(Model):
 
 
 class Control(Model):
-    """What the agent asks of the rank from now on."""
+    """The agent's requests to the rank from now on."""
 
     kind: Literal["control"] = "control"
     stop: Name | None = Field(default=None, description="Save and exit: preempted, cancelled, ...")
@@ -150,11 +150,11 @@ class DataDamaged(Model):
 
 
 class LeaveOutSamples(Model):
-    """This rank ends, as all of its gang: the next attempt shall go without these samples."""
+    """This rank ends, as all of its gang: the next attempt must leave out these samples."""
 
     kind: Literal["leave_out"] = "leave_out"
     left_out: tuple[SampleRange, ...] = Field(
-        max_length=LEFT_OUT_RANGES, description="All that the job goes without from then on."
+        max_length=LEFT_OUT_RANGES, description="All that the job leaves out from then on."
     )
 
     @model_validator(mode="after")

@@ -1,8 +1,8 @@
-"""What a gang asks for: the job's `resources` field, and which sizes a gang may have.
+"""The request of a gang: the job's `resources` field, and the sizes that a gang may have.
 
 A worker is `gpus_per_worker` GPUs of one node, and a gang is whole workers at each of its sizes.
-One rank runs on each GPU, and the ranks of a worker are consecutive: rank r belongs to worker
-`r // gpus_per_worker`. `parallel.tensor` implies the worker of a job that names none
+One rank runs on each GPU, and the ranks of a worker are consecutive: rank r belongs to worker `r //
+gpus_per_worker`. `parallel.tensor` implies the worker of a job that names none
 (`JobSpec.gpus_per_worker`), so that a tensor-parallel group never crosses a node.
 """
 
@@ -32,7 +32,7 @@ def _of_workers(data: dict[str, Any]) -> int | None:
 
 
 class Resources(Model):
-    """What one gang needs: `gpus`, or `workers` of `gpus_per_worker` GPUs. One rank per GPU.
+    """The request of one gang: `gpus`, or `workers` of `gpus_per_worker` GPUs. One rank per GPU.
 
     An elastic gang has any number of whole workers from `min_gpus` to `gpus` GPUs, or one of
     `gpu_counts`.
@@ -73,7 +73,7 @@ class Resources(Model):
     @classmethod
     def _gpus_are_given(cls, gpus: Any) -> Any:
         if gpus is None:
-            raise ValueError("must be given, or both workers and gpus_per_worker")
+            raise ValueError("is missing: give it, or both workers and gpus_per_worker")
         return gpus
 
     @field_validator("gpu_counts")

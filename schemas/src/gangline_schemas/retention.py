@@ -1,6 +1,6 @@
-"""Why a job's committed checkpoints are kept: the rules of `checkpoint.keep`, as one function.
+"""Why a job's committed checkpoints are retained: the rules of `checkpoint.keep`, as one function.
 
-The checkpoint service deletes by it, and those who show checkpoints say by it why one is there.
+The checkpoint service deletes by it, and lists of checkpoints give its reason for each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Place = tuple[int, int]
 
 
 class Stored(Protocol):
-    """What the rules look at."""
+    """The facts that the rules read."""
 
     @property
     def attempt(self) -> int:
@@ -28,7 +28,7 @@ class Stored(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What was reported with it."""
+        """The metrics that were reported with it."""
 
     @property
     def promoted(self) -> bool:

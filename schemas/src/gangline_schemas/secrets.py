@@ -1,4 +1,4 @@
-"""What looks like a credential: refused in specs, blacked out in logs and errors.
+"""Texts that look like a credential: refused in specs, blacked out in logs and errors.
 
 The patterns are the published token formats of their issuers; a name is judged by the words in it.
 """

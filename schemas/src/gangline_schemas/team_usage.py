@@ -1,7 +1,7 @@
-"""What each team holds and has spent, over the tree: the read model of quota. Pure.
+"""The GPUs and spent time of each team, over the tree: the read model of quota. Pure.
 
-A team's numbers are its own and those of all teams below it, as its limits count them.
-Cost: the teams times their depth.
+A team's numbers are its own and those of all teams below it, as its limits count them. Cost: the
+teams times their depth.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The tree of teams: who stands above whom, what holds along the way up, and whether it is sound.
+"""The tree of teams: which team is above which, the limits on the way up, and whether it is sound.
 
-Pure functions over `{name: TeamConfig}`, used by all who read teams. A tree that was refused never
-gets into a log, yet each walk here ends also on one that is broken: an unknown parent is taken as
-none, and no team is visited twice.
+Pure functions over `{name: TeamConfig}`, used by all readers of teams. A refused tree never gets
+into a log, yet each walk here ends also on a broken one: an unknown parent is taken as none, and no
+team is visited twice.
 
 Cost: the depth of the tree for one team; the number of teams for a whole tree.
 """
@@ -21,7 +21,7 @@ Teams = Mapping[str, TeamConfig]
 
 
 class Placed(Protocol):
-    """What has a place in the tree."""
+    """An entry with a place in the tree."""
 
     @property
     def parent(self) -> str | None:
@@ -34,7 +34,7 @@ PlacedT = TypeVar("PlacedT", bound=Placed)
 
 @dataclass(frozen=True, slots=True)
 class TreeProblem:
-    """What is wrong with one field of one team, and the way out."""
+    """The problem of one field of one team, and the way out."""
 
     team: str
     field: str
@@ -78,8 +78,8 @@ def rolled_up(teams: Teams, own: Mapping[str, int]) -> dict[str, int]:
 def walk(parents: Mapping[str, str | None]) -> Iterator[tuple[str, int]]:
     """(name, depth) from each root downwards, siblings by name.
 
-    `parents` may be a part of a tree: a team whose parent is not in it counts as a root. Teams in
-    a circle are below no root, so they are left out.
+    `parents` may be a part of a tree: a team whose parent is not in it counts as a root. Teams in a
+    circle are below no root, so they are left out.
     """
     below: dict[str | None, list[str]] = {}
     for name in sorted(parents, reverse=True):
@@ -153,10 +153,10 @@ def owed(teams: Teams) -> dict[str, int]:
 
 
 def problems(teams: Iterable[TeamConfig]) -> list[TreeProblem]:
-    """All that is wrong with a whole tree; [] when it is sound.
+    """All problems of a whole tree; [] when it is sound.
 
-    Parents exist and form no circle; what the children of a team are owed fits into what it is
-    owed (without a guarantee of its own: into its limit); no limit is above the parent's.
+    Parents exist and form no circle. The guarantees of a team's children fit into its own guarantee
+    (without one: into its limit). No limit is above the parent's.
     """
     tree = {config.team: config for config in teams}
     found = [*_missing_parents(tree), *_circles(tree)]

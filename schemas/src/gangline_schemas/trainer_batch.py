@@ -1,10 +1,10 @@
 """Whether the platform's trainer can share out its batch at every size that a gang may have.
 
 The trainer gives each rank an equal part of `batch_size`, in `accumulation` backward passes, and
-refuses a world size by which that does not divide. An elastic job would find that out late, when
-it is resized. So a job is asked for it when it is submitted, as far as it names its batch: with
-`--set` on the trainer's command line, else in its hyperparameters. What only a `--config` file
-says, and the default, the trainer alone knows; it checks every batch again when it starts.
+refuses a world size that does not divide it. An elastic job would find that out late, when it is
+resized. So a submission is checked as far as it names its batch: with `--set` on the trainer's
+command line, else in its hyperparameters. Only the trainer knows a `--config` file and the default;
+it checks every batch again when it starts.
 
 Cost: O(sizes that the gang may have), for jobs of the trainer alone.
 """
@@ -49,7 +49,7 @@ def cannot_share(spec: JobSpec) -> str | None:
 
 
 def _arguments(spec: JobSpec) -> Sequence[str] | None:
-    """What follows the trainer's name on the command line; None: something else is run."""
+    """The arguments after the trainer's name on the command line; None: another program runs."""
     words: Sequence[str] = spec.command
     if spec.run is not None:
         try:

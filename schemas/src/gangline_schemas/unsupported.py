@@ -1,4 +1,4 @@
-"""What a job file may say in words that Gangline does nothing for yet, or that would go wrong.
+"""Requests of a job file that Gangline does not support yet, or that would go wrong.
 
 Such a job is rejected when it is submitted, because a field that is accepted and ignored is found
 out late.

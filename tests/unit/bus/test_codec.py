@@ -108,7 +108,7 @@ def test_unknown_fields_are_ignored_by_consumers() -> None:
         (record(ce_subject=b"x" * 2000), "above 1 KiB"),
         (record(ce_ganglineseq=b"1"), "log position"),
         (record(**dict.fromkeys(POSITION, "²".encode())), "log position"),
-        (record(b"{}"), "job_id: must be given"),
+        (record(b"{}"), "job_id: is missing"),
         (record(b"not json"), "Invalid JSON"),
         (
             replace(record(BEFORE_ALL, ce_type=b"gang.running"), topic=FAULTS),

@@ -126,6 +126,7 @@ def test_a_finding_in_a_module_names_its_line(source: str, finding: str) -> None
         f'"""Works.\n\n    {LONG}\n\nIt ends.\n"""',
         f"# {MOST}\n\n# {MOST}",
         f"# {MOST}\na = 1\n# {MOST}",
+        f"a = 1  # {MOST[:-1]}\nb = 1  # {MOST}",
         f"words('{LONG}')",
         "words('told', 'door')",
         "told = 'a'",

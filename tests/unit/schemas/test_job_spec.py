@@ -77,7 +77,11 @@ def test_camel_case_is_accepted() -> None:
         (elastic(2, 9), COUNTS, "goes from 2 to 9; it must begin with min_gpus (2) and end with"),
         (elastic(2, 4), COUNTS, "goes from 2 to 4; it must begin with min_gpus (2) and end with"),
         (elastic(8, least=None), COUNTS, "is for elastic jobs: give min_gpus too"),
-        ({"resources": {}}, "resources.gpus", "must be given, or both workers and gpus_per_worker"),
+        (
+            {"resources": {}},
+            "resources.gpus",
+            "is missing: give it, or both workers and gpus_per_worker",
+        ),
         ({"resources": {"workers": 2}}, "resources.gpus", "both workers and gpus_per_worker"),
         ({"resources": {"workers": 0, "gpus_per_worker": 2}}, "resources.workers", "equal to 1"),
         (workers(2, gpus=2), "resources", "workers (2) needs gpus_per_worker; for workers of one"),

@@ -43,7 +43,7 @@ class Checkpoint:
     ] = ""
     whole_bytes: Annotated[
         int | None,
-        Field(description="What a whole one would take, if some of it lies in earlier ones."),
+        Field(description="The size of a whole one, if some of it lies in earlier ones."),
     ] = None
     refers: Annotated[
         tuple[int, ...],
@@ -87,13 +87,13 @@ class Advice(Answer):
     attempt: int
     interval_s: float
     limited_by: str = Field(description="optimum, ceiling, floor or storage.")
-    cost_s: float = Field(description="What one save costs training.")
+    cost_s: float = Field(description="The cost of one save for training.")
     busy_s: float = Field(description="How long one save keeps the store busy.")
     mtbf_s: float = Field(description="Expected time between failures of this gang.")
     failures: float
     lost_s: float = Field(description="Work that a failure is expected to cost.")
     reason: str
-    risk: str = Field(description="What is put at risk by saving less often; mostly empty.")
+    risk: str = Field(description="The risk of saving less often; mostly empty.")
     advised_at: datetime
 
 

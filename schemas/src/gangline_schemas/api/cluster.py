@@ -1,4 +1,4 @@
-"""Teams, nodes, the queue, and who asks."""
+"""Teams, nodes, the queue, the caller and the version."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Node(Answer):
     )
     why: str = Field(default="", description="Why it is cordoned or unfit, where that is known.")
     straggler: str = Field(
-        default="", description="What was said of a slow rank there, while its gang runs."
+        default="", description="The notice of a slow rank there, while its gang runs."
     )
     incarnation: str
     hostname: str
@@ -115,12 +115,13 @@ class NodeList(Answer):
 
 
 class DrainBody(BaseModel):
-    """Whether gangs shall be kept off the node, and whether those there shall go elsewhere."""
+    """Whether the node takes no new gangs, and whether its gangs must move away."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"drain": True}]})
     drain: bool
     move_jobs: bool = Field(
-        default=True, description="Gangs there go on elsewhere; else they run on (a cordon)."
+        default=True,
+        description="Gangs there move to other nodes; else they stay (a cordon).",
     )
 
 
@@ -165,7 +166,7 @@ class Whoami(Answer):
 
 
 class Version(Answer):
-    """What answers."""
+    """The version of the server and of its API."""
 
     version: str
     api: str

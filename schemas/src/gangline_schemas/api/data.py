@@ -1,4 +1,4 @@
-"""What data may be used for."""
+"""Approved uses of data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ApprovalBody(BaseModel):
     snapshot: SnapshotName = Field(description="Its whole name, as `gangline data show` prints it.")
     project: Identifier
     purpose: ShortText
-    approve: bool = Field(default=True, description="false: withdrawn; admitted jobs go on.")
+    approve: bool = Field(default=True, description="false: withdrawn; admitted jobs keep running.")
 
 
 class DataUseStatus(Answer):
@@ -43,7 +43,7 @@ class Approval(Answer):
     snapshot: str
     project: str
     purpose: str
-    user: str = Field(description="Who approved it.")
+    user: str = Field(description="The user that approved it.")
     approved_at: datetime
 
 

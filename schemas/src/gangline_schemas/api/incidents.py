@@ -16,14 +16,16 @@ class Incident(Answer):
     job_id: str
     attempt: int = Field(description="The one that failed.")
     outcome: str = Field(description="open, recovered, failed_again, job_failed or job_ended.")
-    failure_class: str = Field(description="What broke; docs/runbooks has a page for each.")
+    failure_class: str = Field(
+        description="The kind of failure; docs/runbooks has a page for each."
+    )
     cause: str
     action: str = Field(description="restart or fail")
     message: str
     first_rank: int | None = Field(description="The rank that failed first.")
     node_id: str
     avoid_nodes: list[str]
-    review: bool = Field(description="A person shall look at it: bad data.")
+    review: bool = Field(description="A person must review it: bad data.")
     failures: int = Field(description="Of this job up to this one.")
     world_size: int
     last_step: int | None
@@ -60,13 +62,11 @@ class Totals(Answer):
     by_class: list[Share]
     by_node: list[Share]
     by_job: list[Share]
-    by_shard: list[Share] = Field(
-        description="Shards of data: how many blocks jobs went on without."
-    )
+    by_shard: list[Share] = Field(description="Shards of data: how many blocks jobs left out.")
 
 
 class Notice(Answer):
-    """What was noticed of an attempt that went on."""
+    """A notice of an attempt that kept running."""
 
     team: str
     job_id: str
@@ -88,7 +88,7 @@ class IncidentPage(Answer):
 
 
 class Stacks(Answer):
-    """What one rank of a gang that hung was doing."""
+    """The stacks of one rank of a hung gang."""
 
     rank: int
     node_id: str

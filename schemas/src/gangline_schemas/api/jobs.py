@@ -48,10 +48,10 @@ class Failure(Answer):
 
 
 class Flag(Answer):
-    """A block of data that the job goes on without, as it stayed damaged."""
+    """A block of data that the job leaves out, as it stayed damaged."""
 
     attempt: int
-    rank: int = Field(description="Who met it first.")
+    rank: int = Field(description="The rank that met it first.")
     node_id: str
     snapshot: str
     shard: str
@@ -116,19 +116,19 @@ class Rank(Answer):
 
     rank: int
     node_id: str
-    activity: str | None = Field(description="What it says that it does; null: it does not say.")
+    activity: str | None = Field(description="Its reported activity; null: it reports none.")
     step: int | None
     quiet_s: float = Field(description="Since it last ended a step or said what it does.")
 
 
 class Ranks(Answer):
-    """What the ranks of a gang do."""
+    """The activities of a gang's ranks."""
 
     doing: dict[str, int] = Field(
-        description="How many say that they are starting, training, checkpointing, compiling, "
-        "evaluating or waiting (for data); `running`: they do not say."
+        description="How many report starting, training, checkpointing, compiling, "
+        "evaluating or waiting (for data); `running`: they report none."
     )
-    quietest: Rank | None = Field(description="Who got on the longest ago.")
+    quietest: Rank | None = Field(description="The rank whose last progress is the oldest.")
 
 
 class Job(JobSummary):
@@ -136,12 +136,12 @@ class Job(JobSummary):
 
     metrics: dict[str, float] = Field(description="The newest value of each metric.")
     gpu_utilization: float | None = Field(description="Percent, mean over the gang's GPUs.")
-    ranks: Ranks | None = Field(description="Of those that were heard; null: none was.")
+    ranks: Ranks | None = Field(description="Of ranks with heartbeats; null: there are none.")
     nodes: list[Placed]
     stopping: Stopping | None
     errors: list[FieldError] = Field(description="Why a submission was rejected, by field.")
     review: list[Flag] = Field(
-        default_factory=list, description="What a person shall look at: damaged data left out."
+        default_factory=list, description="For a person to review: damaged data that was left out."
     )
     spec: Annotated[JobSpec | None, OR_NONE] = Field(description="As submitted, without code_diff.")
 
@@ -154,12 +154,12 @@ class JobPage(Answer):
 
 
 class DryRun(Answer):
-    """What a submission would have been."""
+    """The result of a submission that was only checked."""
 
     valid: Literal[True] = True
     job_id: str
     gpus: int
-    notes: list[str] = Field(description="What would make the job wait or be rejected now.")
+    notes: list[str] = Field(description="Reasons why the job would wait or be rejected now.")
     rejected: bool = Field(default=False, description="Whether it would be rejected now.")
     spec: JobSpec
 

@@ -1,4 +1,4 @@
-"""What a request that failed is answered with (RFC 9457)."""
+"""The answer to a failed request (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gangline_schemas.base import FieldError
 
 
 class Problem(BaseModel):
-    """What went wrong, and the way out."""
+    """The problem, and the way out."""
 
     model_config = ConfigDict(
         json_schema_extra={

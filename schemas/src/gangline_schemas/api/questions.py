@@ -1,6 +1,6 @@
-"""What is asked of the scheduler, and its answers: why a job waits, and what a job would do.
+"""Questions to the scheduler and its answers: why a job waits, and how a job would be scheduled.
 
-Answers are values of one moment; nothing changes by asking. Durations are seconds.
+Answers are values of one moment; a question changes nothing. Durations are seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class AheadJob(Model):
 
 
 class QuotaNumbers(Model):
-    """What the job's team holds, and what it may hold now."""
+    """The GPUs of the job's team, and how many it may have now."""
 
     held: Count
     ceiling: Count
@@ -142,10 +142,10 @@ class Victim(Model):
 
 
 class WhatIfAnswer(Model):
-    """What would happen to a job that was submitted now.
+    """The outcome of a job that was submitted now.
 
-    `starts`: `now`; `after_preemption`, once the victims are gone; `later`, see `waiting`;
-    `never` as things stand. Costs are GPU-seconds.
+    `starts`: `now`; `after_preemption`, once the victims are gone; `later`, see `waiting`; `never`
+    as things stand. Costs are GPU-seconds.
     """
 
     starts: Annotated[Literal["now", "after_preemption", "later", "never"], OPEN_WORD]
@@ -170,13 +170,13 @@ class Explanation(Answer):
     since: datetime | None
     evidence: dict[str, JsonValue]
     eta: datetime | None = Field(default=None, description="When a job that waits will start.")
-    eta_note: str = Field(default="", description="What the ETA is, or why there is none.")
+    eta_note: str = Field(default="", description="A note on the ETA, or why there is none.")
     waits_for: JobExplained | None = Field(
-        default=None, description="What a pending job waits for; null when it does not wait."
+        default=None, description="The reason why a pending job waits; null when it does not wait."
     )
 
 
 class WhatIf(WhatIfAnswer):
-    """What would happen to this job if it were submitted now; nothing was changed."""
+    """The outcome of this job if it were submitted now; nothing was changed."""
 
-    notes: tuple[str, ...] = Field(default=(), description="What its team's quota says to it.")
+    notes: tuple[str, ...] = Field(default=(), description="Notes of its team's quota.")

@@ -10,7 +10,7 @@ from gangline_schemas.api.base import Answer
 
 
 class ClusterUse(Answer):
-    """All GPUs, whoever holds them. Means are over the period's time."""
+    """All GPUs, of all teams. Means are over the period's time."""
 
     gpus_total: int = Field(description="GPUs of nodes that are up at the end.")
     gpus_allocated: int = Field(description="GPUs that gangs hold at the end.")
@@ -49,7 +49,7 @@ class TeamUse(Answer):
 
 
 class UtilizationReport(Answer):
-    """Who held the GPUs and who waited. Sums are over the teams that the caller sees."""
+    """The GPUs and waits of each team. Sums are over the teams that the caller sees."""
 
     since: datetime
     until: datetime

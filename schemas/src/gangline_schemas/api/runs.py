@@ -18,7 +18,7 @@ class RunCreated(Answer):
 
 
 class Restored(Answer):
-    """Which run goes on from the checkpoint: the same one, or a new one for an ended run."""
+    """The run that resumes from the checkpoint: the same one, or a new one for an ended run."""
 
     run_id: str
     step: int
@@ -53,7 +53,7 @@ class Curves(Answer):
 
 
 class StepMetrics(Answer):
-    """What a rank reported of one step; of history the attempt and the rank are not known."""
+    """A rank's report of one step; in history the attempt and the rank are not known."""
 
     step: int
     time_ms: int

@@ -47,6 +47,7 @@ class NodeDrainRequested(Event):
     drain: bool = True
     move_jobs: bool = Field(
         default=True,
-        description="Gangs there go on elsewhere after their next checkpoint; else they run on.",
+        description="Gangs there move to other nodes after their next checkpoint; else they "
+        "keep running.",
     )
     user: User = "unknown"

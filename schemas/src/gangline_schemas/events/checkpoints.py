@@ -59,7 +59,7 @@ class AttemptNoted(Event):
 
 
 class AttemptEnded(Event):
-    """The attempt runs no more. What it wrote completely may still be committed."""
+    """The attempt has ended. Checkpoints that it wrote completely may still be committed."""
 
     type: ClassVar[str] = "attempt.ended"
     job_id: Identifier
@@ -67,7 +67,7 @@ class AttemptEnded(Event):
     final: bool = Field(default=False, description="The job ended: no further attempt comes.")
     ran_s: Amount = Field(default=0.0, description="How long it held its GPUs.")
     failed: bool = Field(
-        default=False, description="A failure ended it, and the job goes on from a checkpoint."
+        default=False, description="A failure ended it, and the job resumes from a checkpoint."
     )
     succeeded: bool = Field(default=False, description="The job ended well.")
 
@@ -83,7 +83,7 @@ class RestoreNoted(Event):
 class ResumeNoted(Event):
     """The scheduler lets the job's next attempt start from this checkpoint of its own.
 
-    It knows of none that is newer, as far as this service has heard.
+    It knows of no newer one, as far as this service knows.
     """
 
     type: ClassVar[str] = "resume.noted"
@@ -108,7 +108,7 @@ class CheckpointBegun(Event):
 class CheckpointSaved(Event):
     """Every rank's part lies whole on its node's disk: committed there, not yet in the store.
 
-    Who starts again waits for its way into the store, as long as its nodes live.
+    A restarted job waits for its way into the store, as long as its nodes live.
     """
 
     type: ClassVar[str] = "checkpoint.saved"
@@ -205,20 +205,20 @@ class IntervalAdvised(Event):
     attempt: Attempt
     interval_s: IntervalSeconds
     limited_by: Literal["optimum", "ceiling", "floor", "storage"]
-    cost_s: Amount = Field(description="What one save costs training.")
+    cost_s: Amount = Field(description="The cost of one save for training.")
     busy_s: Amount = Field(description="How long one save keeps the store busy.")
     mtbf_s: Amount = Field(gt=0, description="Expected time between failures of this gang.")
     failures: Amount = Field(description="Of this job so far.")
     lost_s: Amount = Field(description="Work that a failure is expected to cost.")
     reason: Message = Field(description="One sentence for people.")
-    risk: Message = Field(default="", description="What is put at risk by saving less often.")
+    risk: Message = Field(default="", description="The risk of saving less often.")
     suspected_at: Timestamp | None = Field(
-        default=None, description="When a node of this attempt told of a sign of a failure."
+        default=None, description="When a node of this attempt reported a sign of a failure."
     )
 
 
 class PromotionRequested(Event):
-    """A run shall validate this checkpoint; quota admits it as if it had been submitted."""
+    """A run will validate this checkpoint; quota admits it as if it had been submitted."""
 
     type: ClassVar[str] = "checkpoint.promotion.requested"
     job_id: Identifier

@@ -1,4 +1,4 @@
-"""gangline.faults: what is alive, what failed and what shall happen. Written by fault-manager."""
+"""gangline.faults: which nodes and gangs live, which failed, which restart. By fault-manager."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FailureCause(StrEnum):
 
 
 class FailureClass(StrEnum):
-    """What kind of thing broke: finer than the cause, and the name of its page in docs/runbooks."""
+    """The kind of failure: finer than the cause, and the name of its page in docs/runbooks."""
 
     USER_ERROR = "user_error"
     OUT_OF_MEMORY = "out_of_memory"
@@ -84,7 +84,8 @@ class NodeSuspected(Event):
 class NodeFailed(Event):
     """The node counts as gone: silent for the timeout, or its agent came back without its ranks.
 
-    `forgotten`: it beats, and nobody knows this incarnation any more; its agent joins again.
+    `forgotten`: it sends heartbeats, but this incarnation is no longer known; its agent joins
+    again.
     """
 
     type: ClassVar[str] = "node.failed"
@@ -104,7 +105,7 @@ class NodeRecovered(Event):
 
 
 class NodeDistrusted(Event):
-    """The node failed too often: it shall take no new gangs until a person lets it again."""
+    """The node failed too often: it takes no new gangs until a person admits it again."""
 
     type: ClassVar[str] = "node.distrusted"
     node_id: Identifier
@@ -113,7 +114,7 @@ class NodeDistrusted(Event):
     jobs: Few = Field(ge=1, description="That met them.")
     since: Timestamp
     distrusted_at: Timestamp
-    reason: Message = Field(default="", description="What of it is broken, as its health says.")
+    reason: Message = Field(default="", description="Its broken parts, as its health reports them.")
 
 
 class GangWatched(Event):
@@ -188,7 +189,7 @@ class GangFailed(Event):
     restarts_max: Few
     failed_at: Timestamp
     failure_class: FailureClass = FailureClass.UNKNOWN
-    review: bool = Field(default=False, description="A person shall look at it: bad data.")
+    review: bool = Field(default=False, description="A person must review it: bad data.")
     blamed_nodes: NodeIds = Field(
         default=(), description="Those that are at fault, whatever ran there."
     )
@@ -198,7 +199,7 @@ class GangFailed(Event):
         default=0, description="The last so many restarts got no further than before."
     )
     world_size: GangSize = 0
-    last_step: Step | None = Field(default=None, description="The last one that a rank told of.")
+    last_step: Step | None = Field(default=None, description="The last one that a rank reported.")
     committed_step: Step | None = Field(default=None, description="Of the last checkpoint.")
     work_lost_s: Amount = Field(
         default=0.0, description="Training since the last checkpoint, to be done again."
@@ -206,20 +207,19 @@ class GangFailed(Event):
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
         max_length=LEFT_OUT_RANGES,
-        description="Samples that the job goes on without, all of them; empty: no others than so "
-        "far.",
+        description="All samples that the job leaves out; empty: no more than so far.",
     )
 
 
 class GangTroubled(Event):
-    """A rank told of something about its training that a person should see; the gang goes on."""
+    """A rank reported a trouble of its training for a person to see; the gang keeps running."""
 
     type: ClassVar[str] = "gang.troubled"
     job_id: Identifier
     attempt: Attempt
     team: Team = ""
     kind: TroubleKind
-    rank: Rank = Field(description="That told of it, the first of those that did.")
+    rank: Rank = Field(description="The first rank that reported it.")
     node_id: Identifier
     step: Step
     message: Message
@@ -227,7 +227,7 @@ class GangTroubled(Event):
 
     @property
     def key(self) -> str:
-        """What is told once in an attempt."""
+        """The identity of a trouble: it is reported once in an attempt."""
         return f"{self.kind.value} in step {self.step}"
 
 
@@ -244,7 +244,7 @@ class WorkerStraggling(Event):
     rank: Rank
     node_id: Identifier
     busy_s: Seconds = Field(description="Its work in a step, before it waits for others.")
-    usual_s: Seconds = Field(description="What that score compares it to.")
+    usual_s: Seconds = Field(description="The work that the score compares it to.")
     against: Literal["gang", "itself"] = Field(
         description="gang: the median of its gang; itself: its own best in this attempt."
     )
@@ -258,7 +258,7 @@ class WorkerStraggling(Event):
 
 
 class JobFlagged(Event):
-    """A person shall look at the job: it goes on without a block of its data. Once a block."""
+    """A person must review the job: it leaves out a block of its data. Once a block."""
 
     type: ClassVar[str] = "job.flagged"
     job_id: Identifier
@@ -282,7 +282,7 @@ class IncidentClosed(Event):
     failure_class: FailureClass
     cause: FailureCause
     action: Literal["restart", "fail"]
-    message: Message = Field(description="What happened, in one sentence.")
+    message: Message = Field(description="The failure in one sentence.")
     first_rank: Rank | None = None
     node_id: Identifier | None = None
     avoid_nodes: NodeIds = ()
@@ -297,7 +297,7 @@ class IncidentClosed(Event):
     allocated_at: Timestamp | None = Field(default=None, description="It had its GPUs again.")
     running_at: Timestamp | None = Field(default=None, description="All its ranks ran again.")
     first_step_at: Timestamp | None = Field(
-        default=None, description="Its first step, as a heartbeat told; to about a second."
+        default=None, description="Its first step, as a heartbeat reported it; to about a second."
     )
     outcome: Literal["recovered", "failed_again", "job_failed", "job_ended"]
     closed_at: Timestamp
@@ -310,7 +310,7 @@ class IncidentClosed(Event):
 
 
 class CheckpointRequested(Event):
-    """The gang shall save a checkpoint now, before what is expected happens."""
+    """The gang must save a checkpoint now, before an expected event happens."""
 
     type: ClassVar[str] = "checkpoint.requested"
     job_id: Identifier

@@ -81,10 +81,10 @@ class TeamConfigured(Event):
 
 
 class TeamBudgetChanged(Event):
-    """A team's budget of the month is spent, or there is room again; written when that flips.
+    """A team's budget of the month is spent, or there is room again; written when that changes.
 
-    What its running gangs use counts while they run. Gangs that run go on; the team and those
-    below it start no new ones while `exhausted`.
+    The use of running gangs counts while they run. Running gangs are not stopped; the team and
+    those below it start no new ones while `exhausted`.
     """
 
     type: ClassVar[str] = "team.budget.changed"
@@ -112,7 +112,7 @@ class SnapshotApproved(Event):
 
 
 class SnapshotWithdrawn(Event):
-    """No further jobs of this project may use it so; jobs that were admitted go on."""
+    """No further jobs of this project may use it so; admitted jobs keep running."""
 
     type: ClassVar[str] = "snapshot.withdrawn"
     snapshot: SnapshotName

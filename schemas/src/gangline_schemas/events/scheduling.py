@@ -34,7 +34,7 @@ from gangline_schemas.limits import (
 
 
 class CheckpointRef(Model):
-    """A committed checkpoint: who wrote it, at which step, and where its commit record is."""
+    """A committed checkpoint: its job, attempt and step, and the key of its commit record."""
 
     job_id: Identifier
     attempt: Attempt
@@ -145,15 +145,15 @@ class NodeShare(Model):
 
 
 class GpusHeld(Event):
-    """GPUs that are being freed for this job: nobody else gets them until `until`."""
+    """GPUs that are being freed for this job: no other job gets them until `until`."""
 
     type: ClassVar[str] = "gpus.held"
     job_id: Identifier
     nodes: tuple[NodeShare, ...] = Field(min_length=1, max_length=MAX_NODES)
     reason: Literal["preempt", "reclaim", "surplus", "defragment", "resize", "drain"]
     victims: tuple[Identifier, ...] = Field(default=(), max_length=MAX_NODES)
-    cost_gpu_seconds: Amount = Field(default=0, description="What stopping them costs.")
-    value_gpu_seconds: Amount = Field(default=0, description="What starting sooner is worth.")
+    cost_gpu_seconds: Amount = Field(default=0, description="The cost of stopping them.")
+    value_gpu_seconds: Amount = Field(default=0, description="The value of starting sooner.")
     until: Timestamp
 
 
@@ -165,11 +165,11 @@ class GpusUnheld(Event):
 
 
 class Verdict(Model):
-    """What a gang's failure means for its next attempt."""
+    """The consequences of a gang's failure for its next attempt."""
 
     message: Message = Field(description="Why it failed, for people.")
     avoid_nodes: NodeIds = Field(
-        default=(), description="Nodes that the next attempt shall rather not run on."
+        default=(), description="Nodes that the next attempt should avoid."
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
@@ -180,10 +180,10 @@ class Verdict(Model):
 
 
 class GangPreempting(Event):
-    """The gang shall checkpoint and exit before `deadline`; its agents enforce it.
+    """The gang must checkpoint and exit before `deadline`; its agents enforce it.
 
-    One that `failed` has no time: its ranks are killed at once. It keeps its GPUs until what it
-    saved last is committed, at most until the deadline, and starts again from there.
+    One that `failed` has no time: its ranks are killed at once. It keeps its GPUs until its last
+    save is committed, at most until the deadline, and starts again from there.
     """
 
     type: ClassVar[str] = "gang.preempting"
@@ -193,8 +193,8 @@ class GangPreempting(Event):
     deadline: Timestamp
     resize_to: WorldSize | None = Field(
         default=None,
-        description="GPUs that its next attempt takes at most: an elastic gang gives some to "
-        "somebody who waits.",
+        description="GPUs that its next attempt takes at most: an elastic gang gives some to a "
+        "job that waits.",
     )
     verdict: Verdict | None = Field(default=None, description="Of a gang that failed.")
 
@@ -218,10 +218,10 @@ class GangReleased(Event):
     allocated_at: Timestamp
     gpu_seconds: Amount
     avoid_nodes: NodeIds = Field(
-        default=(), description="Nodes that the next attempt shall rather not run on."
+        default=(), description="Nodes that the next attempt should avoid."
     )
     avoid_required: bool = Field(
-        default=False, description="Never on those nodes, until they are admitted anew."
+        default=False, description="Never on those nodes, until they are admitted again."
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
@@ -311,7 +311,7 @@ class NodeCordoned(Event):
     incarnation: Incarnation
     reason: Literal["failed", "leaving", "drain", "superseded"]
     move_jobs: bool = Field(
-        default=False, description="Its gangs go on elsewhere after their next checkpoint."
+        default=False, description="Its gangs move to other nodes after their next checkpoint."
     )
 
 

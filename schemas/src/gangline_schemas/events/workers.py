@@ -62,7 +62,7 @@ class GpuInfo(Model):
 
 
 class NodeInfo(Model):
-    """A node as its agent sees it. A new `incarnation` means that the agent started anew."""
+    """A node as its agent sees it. A new `incarnation` means that the agent started again."""
 
     node_id: Identifier
     incarnation: Incarnation
@@ -72,7 +72,7 @@ class NodeInfo(Model):
     block: Label = "block-0"
     labels: Labels = Field(
         default_factory=dict,
-        description="What its owner says of it; also its domain at levels such as nvlink.",
+        description="Labels of its owner; also its domain at levels such as nvlink.",
     )
     gpus: tuple[GpuInfo, ...] = Field(max_length=GPUS_PER_NODE)
     cpus: float = Field(ge=0.001, le=1e6)
@@ -84,7 +84,7 @@ class NodeInfo(Model):
         default=Isolation.NONE, description="How well its agent keeps teams apart."
     )
     release: Release | None = Field(
-        default=None, description="What its agent runs; None: a release that did not say so."
+        default=None, description="Its agent's release; None: a release that did not report it."
     )
     copies_port: Port | None = Field(
         default=None,
@@ -112,13 +112,13 @@ class NodeUnfit(Event):
     type: ClassVar[str] = "node.unfit"
     node: NodeInfo
     reasons: tuple[Message, ...] = Field(
-        min_length=1, max_length=100, description="What is wrong, a clause each."
+        min_length=1, max_length=100, description="The problems, a clause each."
     )
     checked_at: Timestamp
 
 
 class NodeLeaving(Event):
-    """The node will go: nothing new shall be placed there."""
+    """The node will leave: no new gang may be placed there."""
 
     type: ClassVar[str] = "node.leaving"
     node_id: Identifier
@@ -184,13 +184,13 @@ class WorkerExited(Event):
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
         max_length=LEFT_OUT_RANGES,
-        description="Samples that the next attempt shall go without, all of them: this rank's loss "
+        description="Samples that the next attempt must leave out, all of them: this rank's loss "
         "was not finite there, or leapt up.",
     )
 
 
 class WorkerStacks(Event):
-    """What a rank of a hanging gang was doing: taken before it was killed."""
+    """The stacks of a rank of a hanging gang, taken before it was killed."""
 
     type: ClassVar[str] = "worker.stacks"
     job_id: Identifier
@@ -277,7 +277,7 @@ class CheckpointShardLost(Event):
 
 
 class RankActivity(StrEnum):
-    """What a rank's program says that it does. Only who trains is held to its steps' times."""
+    """The activity that a rank's program reports. Only `training` is held to its steps' times."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -288,14 +288,14 @@ class RankActivity(StrEnum):
 
 
 class TroubleKind(StrEnum):
-    """What a rank can find wrong with its own training."""
+    """The troubles that a rank can find in its own training."""
 
     NOT_FINITE = "not_finite"
     LOSS_SPIKE = "loss_spike"
 
 
 class Trouble(Model):
-    """Something about a rank's training that a person should see; the rank goes on."""
+    """A trouble of a rank's training that a person should see; the rank keeps running."""
 
     kind: TroubleKind
     step: Step
@@ -322,7 +322,7 @@ class RankStatus(Model):
         description="The median of what its last 32 steps worked before they waited for others "
         "(the metric busy_s); None before the tenth.",
     )
-    trouble: Trouble | None = Field(default=None, description="The last that it told of.")
+    trouble: Trouble | None = Field(default=None, description="The last that it reported.")
 
 
 class GangStatus(Model):
@@ -334,7 +334,7 @@ class GangStatus(Model):
 
 
 class GpuStatus(Model):
-    """What one GPU is doing."""
+    """The present use of one GPU."""
 
     index: GpuIndex
     utilization: Percent | None = Field(default=None, description="Percent.")
@@ -343,7 +343,7 @@ class GpuStatus(Model):
 
 
 class GpuHealth(Model):
-    """What one GPU and its driver say. Counters begin when the driver was loaded."""
+    """Readings of one GPU and its driver. Counters begin when the driver was loaded."""
 
     index: GpuIndex
     temperature_c: Celsius | None = None
@@ -366,7 +366,7 @@ class GpuHealth(Model):
 
 
 class NodeHealth(Model):
-    """What may tell of a failure to come. None: it cannot be read here."""
+    """Readings that may predict a failure. None: it cannot be read here."""
 
     read_at: Timestamp
     gpus: tuple[GpuHealth, ...] = Field(default=(), max_length=GPUS_PER_NODE)
