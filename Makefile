@@ -34,12 +34,12 @@ $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
 	@$(UV) pip sync --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation $(MEMBERS:%=-e ./%)
 	@echo "setting up: Java's cache for the embedded broker (10 s, once per machine)"
-	@$(BIN)/python -m gangline.local.aot_cache || echo "not made: each start of the broker takes 1 s longer"
+	@$(BIN)/python -m gangline.local.aot_cache || echo "no cache: each start of the broker takes 1 s longer"
 	@touch $(STAMP)
 
 setup: $(STAMP) ## install everything into .venv
 
-lock: $(UV) ## resolve requirements.lock anew
+lock: $(UV) ## resolve requirements.lock again
 	$(UV) pip compile --quiet --upgrade --universal --generate-hashes --no-header --python-version 3.11 $(OWN) \
 	  requirements.in $(PYPROJECTS) -o requirements.lock
 
@@ -62,7 +62,7 @@ test-unit: $(STAMP) ## the fast part
 test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel that has them
 	@PYTHONPATH=tests $(BIN)/python -m limits -q
 
-test-gpu: $(STAMP) ## what needs GPUs (one, some tests two); skipped where there are none
+test-gpu: $(STAMP) ## tests that need GPUs (one, some two); skipped where there are none
 	@$(PYTEST) -q -rs -m gpu tests/gpu
 
 lint: $(STAMP) ## style, types, borders and prose
@@ -82,11 +82,11 @@ soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisi
 	@GANGLINE_AGREEING_RANKS=1024 $(PYTEST) -q -n 0 tests/unit/worker/test_training_control.py
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
-load: $(STAMP) ## 10,000 requests of no good will and 1,000 slow connections to each server
+load: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each server
 	@GANGLINE_FUZZ_REQUESTS=14500 GANGLINE_FUZZ_SEED=$$(date +%s) GANGLINE_SLOW_CLIENTS=1000 \
 	  $(PYTEST) -q -n 0 --timeout 0 tests/integration/test_fuzzed_requests.py tests/integration/test_slow_clients.py
 
-chaos: $(STAMP) ## every fault, done to jobs that train; then 100 kills and 100 cuts of one job
+chaos: $(STAMP) ## inject every fault into jobs that train; then 100 kills and 100 cuts of one job
 	@PYTHONPATH=tests $(BIN)/python -m chaos
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills 100
 	@PYTHONPATH=tests $(BIN)/python -m chaos --cuts 100
@@ -103,5 +103,5 @@ BENCH_WORKER := checkpoint incremental verify restart loader step_overhead agree
 bench-worker: $(STAMP) ## measure saves, restores, restarts, the loader, runs with failures
 	@$(BIN)/python tests/bench/run.py --json build/bench-worker.json $(BENCH_WORKER:%=--only %)
 
-clean: ## remove what was set up and made here
+clean: ## remove the virtual environments, caches and build results
 	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache build
