@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
+
 from builders_deciding import team
 from builders_scheduler import Cluster, node, stopped_for
+from gangline_scheduler.policy.config import Policy, Preemption, order_named
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import TeamConfig
@@ -48,6 +51,18 @@ def test_equal_jobs_of_equal_teams_never_stop_each_other() -> None:
     names = [f"j{number}" for number in range(48)]
     for number, name in enumerate(names):
         cluster.submit(name, of_team=("nlp", "cv")[number % 2], priority=10, **RUNS)
+
+    assert day(cluster, names, hours=3) == Counter()
+
+
+@pytest.mark.parametrize("says", [{"expected_runtime_hours": 4}, {}])
+def test_equal_jobs_never_stop_each_other_under_the_order_short(says: dict[str, object]) -> None:
+    policy = Policy(order=order_named("short"), preemption=Preemption(preempt_below=101))
+    cluster = Cluster(node(gpus=9), policy=policy)
+    names = [f"j{number}" for number in range(48)]
+    for name in names:
+        cluster.submit(name, preemptible=True, **says)
+        cluster.tick(seconds=60)
 
     assert day(cluster, names, hours=3) == Counter()
 

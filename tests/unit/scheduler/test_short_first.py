@@ -116,3 +116,44 @@ def test_a_job_may_be_stopped_once_more_for_each_half_day_that_it_has_run() -> N
     assert not settings.may_stop_again(3, ran_s=12 * 3600 - 1)
     assert settings.may_stop_again(3, ran_s=12 * 3600)
     assert not Preemption(max_preemptions=0).may_stop_again(0, ran_s=1e9)
+
+
+def test_gangs_are_stopped_by_the_order_in_which_they_start() -> None:
+    """A job that waited long for its GPUs is not stopped for one that needs less."""
+    made = Cluster(node(gpus=1), policy=Policy(order=order_named("short")))
+    made.run("x", expected_runtime_hours=10)
+    made.tick(seconds=7 * 3600)
+    made.submit("w", expected_runtime_hours=1)
+    order, jobs = order_named("short"), [made.job("x"), made.job("w")]
+
+    by_standing = sorted(jobs, key=lambda job: order.standing(job, made.state, made.now))
+    by_rank = sorted(jobs, key=lambda job: order.rank(job, made.state, made.now))
+
+    assert [job.job_id for job in by_standing] == [job.job_id for job in by_rank] == ["x", "w"]
+
+
+@pytest.mark.parametrize(("hours", "first"), [(3.9, "later"), (4.1, "earlier")])
+def test_of_jobs_that_say_nothing_the_one_submitted_earlier_has_its_gpus(
+    hours: float, first: str
+) -> None:
+    made = Cluster(node(gpus=2), policy=Policy(order=order_named("short"), reservation="off"))
+    made.run("x")
+    made.submit("earlier", 2)
+    made.tick(seconds=hours * 3600)
+    made.run("later")
+    order, jobs = order_named("short"), [made.job("earlier"), made.job("later")]
+
+    best = min(jobs, key=lambda job: order.standing(job, made.state, made.now))
+
+    assert best.job_id == first
+
+
+@pytest.mark.parametrize(("hours", "started"), [(9.9, ["y"]), (10.1, [])])
+def test_gpus_are_reserved_for_a_job_that_is_late(hours: float, started: list[str]) -> None:
+    """It has waited for twice the five hours that it needs."""
+    made = Cluster(node(gpus=2), policy=Policy(order=order_named("short")))
+    made.run("x", expected_runtime_hours=20)
+    made.submit("wide", 2, expected_runtime_hours=5)
+    made.tick(seconds=hours * 3600)
+
+    assert started_jobs(made.submit("y", expected_runtime_hours=30) + made.tick()) == started

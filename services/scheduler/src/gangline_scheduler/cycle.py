@@ -378,7 +378,8 @@ class _Pass:
             return False
         if job.job_id in taken or job.job_id in self._plan.state.held:
             return False
-        if not _waited(job, now, policy.reserve_after):
+        guard = max(policy.reserve_after, policy.order.patience(job, self._plan.state))
+        if not _waited(job, now, guard):
             return False
         if demand.never and self._returns:
             # A node that is back is one that was admitted anew.

@@ -17,7 +17,7 @@ Cost: O(log groups) for each job within its team, and the siblings at each level
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
@@ -64,13 +64,17 @@ class FairTree:
         """Its priority: shares say whose turn it is, not who is stopped."""
         return float(job.priority)
 
-    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+    def worth(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """Its priority."""
         return float(job.priority)
 
     def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
         """Shares do not count."""
         return 0.0
+
+    def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
+        """Nobody is passed on purpose."""
+        return timedelta(0)
 
 
 def own_place(job: Job) -> tuple[Any, ...]:

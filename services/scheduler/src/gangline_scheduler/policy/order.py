@@ -20,7 +20,7 @@ O(log groups + log teams) a job, with the shares as they are after the allocatio
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, Protocol
 
@@ -73,11 +73,14 @@ class Order(Protocol):
         priority would stop each other in turn.
         """
 
-    def worth(self, job: Job, now: datetime) -> float:
+    def worth(self, job: Job, state: State, now: datetime) -> float:
         """How a job that runs stands in its team: lowest is best (potential.py)."""
 
     def charge(self, team: Team | None, held: int) -> float:
         """What a job stands worse for its team holding so many GPUs; never less for more."""
+
+    def patience(self, job: Job, state: State) -> timedelta:
+        """How long others may pass a job of this order before GPUs are reserved for it."""
 
 
 def share(team: Team | None, used: int) -> float:
@@ -154,13 +157,17 @@ class FairShare:
         """Priority and share."""
         return job.priority + self.penalty(state, job.team, more)
 
-    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+    def worth(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """Its priority."""
         return float(job.priority)
 
     def charge(self, team: Team | None, held: int) -> float:
         """What the team is above its share."""
         return share_penalty(team, held)
+
+    def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
+        """Nobody is passed on purpose."""
+        return timedelta(0)
 
     def penalty(self, state: State, team: str, more: int = 0) -> float:
         """By how much the team's jobs fall back now, or with so many GPUs more."""
@@ -271,13 +278,17 @@ class Listed:
         """All stand alike: such an order stops nobody for somebody's priority."""
         return 0.0
 
-    def worth(self, job: Job, now: datetime) -> float:  # noqa: ARG002 - the port's
+    def worth(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
         """All are worth the same."""
         return 0.0
 
     def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
         """Shares do not count."""
         return 0.0
+
+    def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
+        """Nobody is passed on purpose."""
+        return timedelta(0)
 
 
 class _ListWalk:

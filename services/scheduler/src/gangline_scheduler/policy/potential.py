@@ -65,7 +65,11 @@ class Standings:
                 if gang is not None and left:
                     after[victim.job_id] = (gang[0], left, gang[2])
             if team == job.team:
-                after[job.job_id] = (self._order.worth(job, self._now), gpus, job.fewest)
+                after[job.job_id] = (
+                    self._order.worth(job, self._state, self._now),
+                    gpus,
+                    job.fewest,
+                )
             changed.update(self._levels(team, after))
             changed.subtract(self._levels_now(team))
         first = min((level for level, count in changed.items() if count), default=None)
@@ -83,7 +87,7 @@ class Standings:
             stays = job.gang is not None and not job.gang.leaving
             gpus = job.held_gpus if stays else sum(n for _, n in held.nodes) if held else 0
             if gpus:
-                worth = self._order.worth(job, self._now)
+                worth = self._order.worth(job, self._state, self._now)
                 found.setdefault(job.team, {})[job_id] = (worth, gpus, job.fewest)
         return found
 

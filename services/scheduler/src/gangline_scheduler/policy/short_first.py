@@ -14,8 +14,12 @@ days, an order that bounds each wait by twice its need is first in, first out.
 Restarts go before that, and priorities before all of it in steps of `STEP` points, so that an
 urgent job is not behind a short one. Needs are told apart by `NEEDS` parts of an octave.
 
-A running job is compared by half of what it needs: one that waits must be much shorter to have it
-stopped (policy/preemption.py with `preempt_below = 101`), or two jobs would take turns.
+Gangs are stopped by the same order (policy/preemption.py with `preempt_below = 101`). A running job
+keeps a lead: it counts as needing half of what it said, or, if it said nothing, as submitted
+`LEAD_S` sooner. So of two jobs in one queue the one that was submitted earlier has its GPUs.
+
+GPUs are reserved only for a job that is late: it has waited for `stretch` times what it needs. A
+reservation for one that is first for now would idle GPUs until a shorter one comes and takes them.
 Sources: Gu et al., "Tiresias" (NSDI 2019) for the two queues; shortest remaining time first.
 Cost: jobs of one need and size are a group (queue.py), and a walk compares the heads of groups.
 """
@@ -23,7 +27,7 @@ Cost: jobs of one need and size are a group (queue.py), and a walk compares the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from math import ceil, log2
 from typing import Any, NamedTuple
@@ -38,14 +42,17 @@ SPLIT_GPU_S = 60_000.0
 SHORT_S = 3600.0
 LONG_S = 96 * 3600.0
 SHORTEST_S = 60.0
-LONGEST_S = 366 * 24 * 3600.0
 STRETCH = 2.0
 MORE = 8.0
 MOST_STRETCH = 40.0
 BACKLOG_S = 24 * 3600.0
 NEEDS = 32
 KEEP = 0.5
-"""A running job counts as needing this part of what it needs."""
+"""A running job counts as needing this part of what it said."""
+LEAD_S = 4 * 3600.0
+"""Or, if it said nothing, as submitted so much sooner."""
+STEP_S = 1e12
+"""A step of priority, as seconds: more than any two jobs differ by otherwise."""
 
 
 class Alike(NamedTuple):
@@ -76,27 +83,29 @@ class ShortFirst(Listed):
 
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
         """Its place among all: a running job keeps a lead."""
-        step = job.priority // STEP
-        if job.gang is None:
-            due = due_s(job, _need_s(_need(left_s(job, job.ran_s))), stretch(state))
-            return step, not job.restarting, due, job.job_id
-        needed_s = KEEP * left_s(job, job.ran_by(now))
-        return step, True, due_s(job, needed_s, stretch(state)), job.job_id
+        running = job.gang is not None
+        due_s = due(job, stretch(state), now, running=running)
+        return job.priority // STEP, running or not job.restarting, due_s, job.job_id
 
     def standing(
         self,
         job: Job,
-        state: State,  # noqa: ARG002 - the port's
+        state: State,
         now: datetime,
         *,
-        more: int = 0,  # noqa: ARG002
+        more: int = 0,  # noqa: ARG002 - the port's
     ) -> float:
-        """What it needs, after its priority; a running job keeps a lead."""
-        return _standing(job, now, KEEP if job.gang is not None else 1.0)
+        """The same as one number: priority, then when it would be done."""
+        due_s = due(job, stretch(state), now, running=job.gang is not None)
+        return job.priority // STEP * STEP_S + due_s
 
-    def worth(self, job: Job, now: datetime) -> float:
+    def worth(self, job: Job, state: State, now: datetime) -> float:
         """The same for a job that runs, so with its lead."""
-        return _standing(job, now, KEEP)
+        return job.priority // STEP * STEP_S + due(job, stretch(state), now, running=True)
+
+    def patience(self, job: Job, state: State) -> timedelta:
+        """As long as others may pass it."""
+        return timedelta(seconds=stretch(state) * left_s(job, job.ran_s))
 
 
 class _ShortWalk:
@@ -140,9 +149,17 @@ def left_s(job: Job, ran_s: float) -> float:
     return SHORT_S if ran_s * job.gpus <= SPLIT_GPU_S else LONG_S
 
 
-def due_s(job: Job, needed_s: float, stretched: float = STRETCH) -> float:
-    """When it would be done if it took so many times what it needs; earliest first."""
-    return job.submitted_at.timestamp() + stretched * needed_s
+def due(job: Job, stretched: float, now: datetime, *, running: bool) -> float:
+    """When it would be done if it took so many times what it needs; earliest first.
+
+    `running`: with the lead of a job that runs.
+    """
+    submitted_s, needed_s = job.submitted_at.timestamp(), left_s(job, job.ran_by(now))
+    if not running:
+        return submitted_s + stretched * _need_s(_need(needed_s))
+    if job.spec.expected_runtime_hours is None:
+        return submitted_s - LEAD_S + stretched * needed_s
+    return submitted_s + stretched * KEEP * needed_s
 
 
 def _need(needed_s: float) -> int:
@@ -151,8 +168,3 @@ def _need(needed_s: float) -> int:
 
 def _need_s(need: int) -> float:
     return float(2.0 ** (need / NEEDS))
-
-
-def _standing(job: Job, now: datetime, part: float) -> float:
-    needed_s = part * left_s(job, job.ran_by(now))
-    return job.priority // STEP * LONGEST_S + min(needed_s, LONGEST_S)
