@@ -14,12 +14,12 @@ days, an order that bounds each wait by twice its need is first in, first out.
 Restarts go before that, and priorities before all of it in steps of `STEP` points, so that an
 urgent job is not behind a short one. Needs are told apart by `NEEDS` parts of an octave.
 
-Gangs are stopped by the same order (policy/preemption.py with `preempt_below = 101`). A running job
-keeps a lead: it counts as needing half of what it said, or, if it said nothing, as submitted
-`LEAD_S` sooner. So of two jobs in one queue the one that was submitted earlier has its GPUs.
+Gangs are stopped by the same order (policy/preemption.py with `preempt_below = 101`), which running
+more and waiting do not turn around. One that runs and said nothing counts as submitted `LEAD_S`
+sooner. So of two jobs in one queue the one that was submitted earlier has its GPUs.
 
-GPUs are reserved only for a job that is late: it has waited for `stretch` times what it needs. A
-reservation for one that is first for now would idle GPUs until a shorter one comes and takes them.
+GPUs are reserved only for a job that is late: it has waited for `LATE` of `stretch` times what it
+needs. For one that is first for now they would idle until a shorter one comes and takes them.
 Sources: Gu et al., "Tiresias" (NSDI 2019) for the two queues; shortest remaining time first.
 Cost: jobs of one need and size are a group (queue.py), and a walk compares the heads of groups.
 """
@@ -47,10 +47,10 @@ MORE = 8.0
 MOST_STRETCH = 40.0
 BACKLOG_S = 24 * 3600.0
 NEEDS = 32
-KEEP = 0.5
-"""A running job counts as needing this part of what it said."""
+LATE = 0.5
+"""After this part of the time in which it may be passed, GPUs are reserved for a job."""
 LEAD_S = 4 * 3600.0
-"""Or, if it said nothing, as submitted so much sooner."""
+"""A running job that said nothing counts as submitted so much sooner."""
 STEP_S = 1e12
 """A step of priority, as seconds: more than any two jobs differ by otherwise."""
 
@@ -104,8 +104,8 @@ class ShortFirst(Listed):
         return job.priority // STEP * STEP_S + due(job, stretch(state), now, running=True)
 
     def patience(self, job: Job, state: State) -> timedelta:
-        """As long as others may pass it."""
-        return timedelta(seconds=stretch(state) * left_s(job, job.ran_s))
+        """A part of the time in which others may pass it."""
+        return timedelta(seconds=LATE * stretch(state) * left_s(job, job.ran_s))
 
 
 class _ShortWalk:
@@ -157,9 +157,8 @@ def due(job: Job, stretched: float, now: datetime, *, running: bool) -> float:
     submitted_s, needed_s = job.submitted_at.timestamp(), left_s(job, job.ran_by(now))
     if not running:
         return submitted_s + stretched * _need_s(_need(needed_s))
-    if job.spec.expected_runtime_hours is None:
-        return submitted_s - LEAD_S + stretched * needed_s
-    return submitted_s + stretched * KEEP * needed_s
+    lead_s = LEAD_S if job.spec.expected_runtime_hours is None else 0.0
+    return submitted_s - lead_s + stretched * needed_s
 
 
 def _need(needed_s: float) -> int:
