@@ -1,8 +1,9 @@
 """The platform's recommended policy on two traces, with placement and real restart costs.
 
-The Philly week: with known durations it is at or below shortest job first, without them at or below
-Tiresias. Muri's trace 3, where jobs wait for days: within 15 % of shortest remaining time first and
-at or below Tiresias.
+The Philly week: with known durations it is at or below shortest remaining time first, without them
+at or below Tiresias, in the average and at P99.9. Muri's trace 3, where jobs wait for days: within
+15 % of shortest remaining time first with no longer P99.9; without durations below Tiresias, with
+the longest wait within a fifth of its.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from gangline_scheduler.simulator.run import Workload, simulate, workload
 from gangline_scheduler.simulator.trace import read_trace
 
 DATA = Path(__file__).parent / "data"
-SJF_JCT_S = 10_158.66
-TIRESIAS_JCT_S = 10_103.65
-MURI_SRTF_JCT_S = 193_081.796  # as published, and as `muri-srtf` gives it
-MURI_TIRESIAS_JCT_S = 381_823.5  # as `tiresias` gives it on this trace
+SRTF_JCT_S, SRTF_P999_S = 9_408.43, 355_265.0
+TIRESIAS_JCT_S, TIRESIAS_P999_S = 10_103.65, 412_159.0
+# As `srtf` and `tiresias` give them on this trace; published for Tiresias: 347,213.248.
+MURI_SRTF_JCT_S, MURI_SRTF_P999_S = 181_367.0, 5_210_534.0
+MURI_TIRESIAS_JCT_S, MURI_TIRESIAS_P999_S = 347_213.248, 1_166_808.0
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +41,33 @@ def run(policy: str, work: Workload) -> Measures:
     found = measure(policy, simulate(policy, work))
     print(
         f"\n{policy}: average JCT {found.jct_avg_s:,.2f} s, queue {found.queue_avg_s:,.2f} s, "
-        f"{found.preemptions} preemptions, {found.gpu_hours_lost:.1f} GPU-hours lost"
+        f"P99.9 {found.queue_p999_s:,.0f} s, {found.preemptions} preemptions, {found.gpu_hours_lost:.1f} GPU-hours lost"
     )
     assert found.jobs == work.jobs
     return found
 
 
-def test_with_known_durations_it_is_at_or_below_shortest_job_first(week: Workload) -> None:
-    assert run("gangline", week).jct_avg_s <= SJF_JCT_S
+def test_with_known_durations_it_is_at_or_below_shortest_remaining_time_first(
+    week: Workload,
+) -> None:
+    found = run("gangline", week)
+    assert found.jct_avg_s <= SRTF_JCT_S
+    assert found.queue_p999_s <= SRTF_P999_S
 
 
 def test_without_durations_it_is_at_or_below_tiresias(week: Workload) -> None:
-    assert run("gangline-blind", week).jct_avg_s <= TIRESIAS_JCT_S
+    found = run("gangline-blind", week)
+    assert found.jct_avg_s <= TIRESIAS_JCT_S
+    assert found.queue_p999_s <= TIRESIAS_P999_S
 
 
 def test_where_jobs_wait_for_days_it_is_near_shortest_remaining_time_first(muri: Workload) -> None:
-    assert run("gangline", muri).jct_avg_s <= 1.15 * MURI_SRTF_JCT_S
+    found = run("gangline", muri)
+    assert found.jct_avg_s <= 1.15 * MURI_SRTF_JCT_S
+    assert found.queue_p999_s <= MURI_SRTF_P999_S
 
 
-def test_and_without_durations_at_or_below_tiresias(muri: Workload) -> None:
-    assert run("gangline-blind", muri).jct_avg_s <= MURI_TIRESIAS_JCT_S
+def test_and_without_durations_below_tiresias_with_a_longest_wait_near_its(muri: Workload) -> None:
+    found = run("gangline-blind", muri)
+    assert found.jct_avg_s <= MURI_TIRESIAS_JCT_S
+    assert found.queue_p999_s <= 1.2 * MURI_TIRESIAS_P999_S
