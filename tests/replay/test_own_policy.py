@@ -41,7 +41,8 @@ def run(policy: str, work: Workload) -> Measures:
     found = measure(policy, simulate(policy, work))
     print(
         f"\n{policy}: average JCT {found.jct_avg_s:,.2f} s, queue {found.queue_avg_s:,.2f} s, "
-        f"P99.9 {found.queue_p999_s:,.0f} s, {found.preemptions} preemptions, {found.gpu_hours_lost:.1f} GPU-hours lost"
+        f"P99.9 {found.queue_p999_s:,.0f} s, "
+        f"{found.preemptions} preemptions, {found.gpu_hours_lost:.1f} GPU-hours lost"
     )
     assert found.jobs == work.jobs
     return found
