@@ -242,11 +242,11 @@ def test_a_gang_is_prepared_with_the_files_of_what_its_ranks_hold_now(
     (data / "work").mkdir(parents=True)
     preparer = Preparer(folders, store, other, lambda _: None)
     key = GangKey(resumed.job_id, resumed.attempt)
-    ground, answer = preparer.prepare(key, resumed, second)
+    workspace, answer = preparer.prepare(key, resumed, second)
     assert answer == Prepared(key)
-    assert ground is not None
-    assert ground.places.resume is not None
-    found = {path.name for path in ground.places.resume.glob("rank-*")}
+    assert workspace is not None
+    assert workspace.places.resume is not None
+    found = {path.name for path in workspace.places.resume.glob("rank-*")}
     files = {f"rank-{rank:05d}.{kind}" for rank in (0, 1) for kind in ("bin", "json")}
     assert found == files - missing
 

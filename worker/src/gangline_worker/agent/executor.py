@@ -58,7 +58,7 @@ from .runtime.stacks import take_stacks
 from .spool.outgoing import Outgoing
 from .warm.process import WarmStart
 from .workspace.environment import rank_command, rank_environment
-from .workspace.prepare import GangGround, KeptGround, Preparer
+from .workspace.prepare import GangWorkspace, KeptWorkspace, Preparer
 
 log = structlog.get_logger(__name__)
 
@@ -84,9 +84,9 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class KeptEffects:
-    """What gangs have: their ground, their ranks that run, and the sockets of these."""
+    """What gangs have: their workspaces, their ranks that run, and the sockets of these."""
 
-    grounds: tuple[KeptGround, ...]
+    grounds: tuple[KeptWorkspace, ...]
     ranks: tuple[KeptRank, ...]
     listeners: tuple[KeptListener, ...]
 
@@ -99,7 +99,7 @@ class Effects:
         self._inbox = parts.inbox
         self.launcher = Launcher(self._rank_exited, parts.warm)
         self._ranks = RankServer(self.launcher.owns, self._said)
-        self._grounds: dict[GangKey, GangGround] = {}
+        self._workspaces: dict[GangKey, GangWorkspace] = {}
         self._logs: dict[RankKey, LogBatcher] = {}
         self._repairs = Repairs(parts.checkpoints, self._note, self._inbox.put)
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="prepare")
@@ -124,7 +124,7 @@ class Effects:
         for gang in gangs:
             if not gang.prepared:
                 self._close(CloseGang(gang.key, final=False))
-        grounds = tuple(ground.kept(gang) for gang, ground in self._grounds.items())
+        grounds = tuple(workspace.kept(gang) for gang, workspace in self._workspaces.items())
         return KeptEffects(grounds, self.launcher.kept(), self._ranks.kept())
 
     def adopt(self, kept: KeptEffects, gangs: Sequence[Gang]) -> None:
@@ -132,13 +132,13 @@ class Effects:
         known = {gang.key: gang for gang in gangs}
         for item in kept.grounds:
             gang = known[item.gang]
-            self._grounds[item.gang] = self._parts.preparer.adopt(
+            self._workspaces[item.gang] = self._parts.preparer.adopt(
                 item, gang.allocation, gang.assignment
             )
         for rank in kept.ranks:
-            ground = self._grounds[rank.rank.gang]
-            token = ground.tokens[rank.rank.rank]
-            self.launcher.adopt(rank, token, self._begin_logs(rank.rank, ground))
+            workspace = self._workspaces[rank.rank.gang]
+            token = workspace.tokens[rank.rank.rank]
+            self.launcher.adopt(rank, token, self._begin_logs(rank.rank, workspace))
         for listener in kept.listeners:
             self._ranks.adopt(listener)
 
@@ -164,16 +164,16 @@ class Effects:
             case KillRank():
                 self.launcher.kill(action.rank)
             case TakeStacks():
-                ground = self._grounds[action.gang]
-                self._submit(self._dumps, lambda: self._take_stacks(action, ground))
+                workspace = self._workspaces[action.gang]
+                self._submit(self._dumps, lambda: self._take_stacks(action, workspace))
             case SendControl():
                 self._ranks.send(action.rank, action.control)
             case CheckShard():
-                ground = self._grounds[action.rank.gang]
-                self._submit(self._checks, lambda: self._check(action, ground))
+                workspace = self._workspaces[action.rank.gang]
+                self._submit(self._checks, lambda: self._check(action, workspace))
             case Upload():
-                ground = self._grounds[action.rank.gang]
-                self._submit(self._uploads, lambda: self._upload(action, ground))
+                workspace = self._workspaces[action.rank.gang]
+                self._submit(self._uploads, lambda: self._upload(action, workspace))
             case CloseGang():
                 self._close(action)
             case CheckNode():
@@ -191,7 +191,7 @@ class Effects:
         self._checks.shutdown(wait=False, cancel_futures=True)
         self._uploads.shutdown(wait=False, cancel_futures=True)
         self._dumps.shutdown(wait=False, cancel_futures=True)
-        for key in list(self._grounds):
+        for key in list(self._workspaces):
             self._close(CloseGang(key, final=False))
 
     def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], None]) -> None:
@@ -205,102 +205,104 @@ class Effects:
         begun.add_done_callback(ended)
 
     def _prepare(self, action: Prepare) -> None:
-        ground, outcome = self._parts.preparer.prepare(
+        workspace, outcome = self._parts.preparer.prepare(
             action.gang, action.allocation, action.assignment
         )
-        if ground is not None:
+        if workspace is not None:
             try:
-                self._ranks.open(action.gang, ground.places.socket, ground.tokens, ground.owner)
-                self._enter(action.gang, ground)
+                self._ranks.open(
+                    action.gang, workspace.places.socket, workspace.tokens, workspace.owner
+                )
+                self._enter(action.gang, workspace)
             except OSError as error:
                 message = f"there is no place for its ranks here: {error}"
                 outcome = PrepareFailed(action.gang, user_fault=False, message=message)
             else:
-                self._grounds[action.gang] = ground
+                self._workspaces[action.gang] = workspace
         self._inbox.put(outcome)
-        self._parts.preparer.make_room({gang.job_id for gang in list(self._grounds)})
+        self._parts.preparer.make_room({gang.job_id for gang in list(self._workspaces)})
 
     def _open_store(self, action: OpenStore) -> None:
-        ground = self._grounds[action.gang]
-        peers = [node.address for node in ground.allocation.nodes]
-        uid = ground.owner.uid if ground.owner is not None else None
-        self._parts.stores.open(action, uid, peers, ground.allocation.world_size)
+        workspace = self._workspaces[action.gang]
+        peers = [node.address for node in workspace.allocation.nodes]
+        uid = workspace.owner.uid if workspace.owner is not None else None
+        self._parts.stores.open(action, uid, peers, workspace.allocation.world_size)
 
-    def _enter(self, gang: GangKey, ground: GangGround) -> None:
+    def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
         """Make the gang's room, if there are any. Raises OSError."""
-        places = ground.places
+        places = workspace.places
         own = (places.code.parent, places.temporary, places.checkpoints, places.socket)
         named = (*own, places.data_cache)
         show = [path for path in named if path is not None]
-        memory_bytes = len(ground.assignment.gpus) * self._rank_bytes(ground)
+        memory_bytes = len(workspace.assignment.gpus) * self._rank_bytes(workspace)
         inbox, launcher = self._inbox, self.launcher
         self._parts.isolator.enter(
             gang, show, memory_bytes, lambda begin: inbox.call(lambda: launcher.keep(begin))
         )
 
-    def _rank_bytes(self, ground: GangGround) -> int:
+    def _rank_bytes(self, workspace: GangWorkspace) -> int:
         """The memory that each rank may take: what it asked for, or its share if that is more."""
         node = self._parts.node
         share = node.memory_gb / len(node.gpus)
-        return int(max(share, ground.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
+        return int(max(share, workspace.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
 
     def _spawn(self, action: Spawn) -> Input:
         rank = action.rank
-        ground = self._grounds[rank.gang]
-        allocation = ground.allocation
+        workspace = self._workspaces[rank.gang]
+        allocation = workspace.allocation
         indexes = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
-        visible = [str(index) for index in ground.assignment.gpus if index in indexes]
+        visible = [str(index) for index in workspace.assignment.gpus if index in indexes]
         environment = rank_environment(
             allocation,
-            ground.assignment,
+            workspace.assignment,
             action.local_rank,
-            ground.places,
+            workspace.places,
             gpus=",".join(visible),
-            token=ground.tokens[rank.rank],
-            secrets=ground.secrets,
+            token=workspace.tokens[rank.rank],
+            secrets=workspace.secrets,
             operators=self._parts.rank_env,
         )
-        if ground.owner is not None:  # who has no name for the system, but needs one
+        if workspace.owner is not None:  # who has no name for the system, but needs one
             for name in ("USER", "LOGNAME"):
                 environment.setdefault(name, allocation.team)
-        logs = self._begin_logs(rank, ground)
+        logs = self._begin_logs(rank, workspace)
         confinement = self._parts.isolator.confinement(
-            rank.gang, ground.owner, self._rank_bytes(ground)
+            rank.gang, workspace.owner, self._rank_bytes(workspace)
         )
         command = rank_command(allocation)
-        launch = Launch(rank, command, environment, ground.places.code, confinement)
+        launch = Launch(rank, command, environment, workspace.places.code, confinement)
         try:
             return RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:
             return SpawnFailed(rank, f"the system refused to start it: {error.strerror}")
 
-    def _begin_logs(self, rank: RankKey, ground: GangGround) -> LogBatcher:
+    def _begin_logs(self, rank: RankKey, workspace: GangWorkspace) -> LogBatcher:
         self._logs[rank] = LogBatcher(
-            ground.redacted,
+            workspace.redacted,
             lambda first, lines: self._parts.outgoing.publish_log(
-                rank, ground.allocation.team, first, lines
+                rank, workspace.allocation.team, first, lines
             ),
             lambda: time.time_ns() // 1_000_000,
         )
         return self._logs[rank]
 
     def _said(self, item: RankMessage) -> None:
-        ground = self._grounds.get(item.rank.gang)
+        workspace = self._workspaces.get(item.rank.gang)
         if isinstance(item.message, CopyDamaged):
-            self._repair(item.rank, ground, item.message)
+            self._repair(item.rank, workspace, item.message)
             return
-        if ground is not None:
-            item = replace(item, message=without_secrets(item.message, ground.redacted))
+        if workspace is not None:
+            item = replace(item, message=without_secrets(item.message, workspace.redacted))
         self._inbox.put_when_room(item)
 
-    def _repair(self, rank: RankKey, ground: GangGround | None, asked: CopyDamaged) -> None:
-        if ground is not None and self._repairs.admit(rank, ground.allocation):
+    def _repair(self, rank: RankKey, workspace: GangWorkspace | None, asked: CopyDamaged) -> None:
+        if workspace is not None and self._repairs.admit(rank, workspace.allocation):
             self._submit(
                 self._pool,
                 lambda: self._ranks.send(
                     rank,
                     self._repairs.answer(
-                        rank, ground.allocation, asked, ground.owner, ground.peers
+                        rank, workspace.allocation, asked, workspace.owner, workspace.peers
                     ),
                 ),
             )
@@ -313,34 +315,36 @@ class Effects:
         self._ranks.drain(exited.rank, _DRAIN_S)
         self._inbox.put(exited)
 
-    def _check(self, action: CheckShard, ground: GangGround) -> None:
+    def _check(self, action: CheckShard, workspace: GangWorkspace) -> None:
         rank, ready = action.rank, action.ready
         try:
-            self._parts.checkpoints.check(rank, ground.allocation, ready, ground.owner)
+            self._parts.checkpoints.check(rank, workspace.allocation, ready, workspace.owner)
         except (CheckpointDamaged, WrongPath, OSError) as error:
-            self._not_stored(rank, ground, ready.step, error)
+            self._not_stored(rank, workspace, ready.step, error)
         else:
             self._inbox.put(ShardChecked(rank, ready))
 
-    def _upload(self, action: Upload, ground: GangGround) -> None:
+    def _upload(self, action: Upload, workspace: GangWorkspace) -> None:
         rank, ready, checkpoints = action.rank, action.ready, self._parts.checkpoints
         try:
-            written = checkpoints.upload(rank, ground.allocation, ready, ground.owner)
+            written = checkpoints.upload(rank, workspace.allocation, ready, workspace.owner)
         except (WrongPath, OSError, StoreError) as error:
-            self._not_stored(rank, ground, ready.step, error)
+            self._not_stored(rank, workspace, ready.step, error)
         else:
             self._inbox.put(Uploaded(rank, written))
-            checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
+            checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
 
-    def _not_stored(self, rank: RankKey, ground: GangGround, step: int, error: Exception) -> None:
-        message = redact(f"{type(error).__name__}: {error}", ground.redacted)
+    def _not_stored(
+        self, rank: RankKey, workspace: GangWorkspace, step: int, error: Exception
+    ) -> None:
+        message = redact(f"{type(error).__name__}: {error}", workspace.redacted)
         self._note(rank, f"the checkpoint of step {step} could not be stored: {message}")
         self._inbox.put(UploadFailed(rank, step, message))
-        self._parts.checkpoints.prune(ground.allocation.job_id, owner=ground.owner)
+        self._parts.checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
 
-    def _take_stacks(self, action: TakeStacks, ground: GangGround) -> None:
+    def _take_stacks(self, action: TakeStacks, workspace: GangWorkspace) -> None:
         """Into the ranks' logs, too, before anything may end them."""
-        found = take_stacks(self.launcher.beside, action.pids, ground.redacted)
+        found = take_stacks(self.launcher.beside, action.pids, workspace.redacted)
         for item in found:
             self._note(item.rank, f"no rank gets on; this one is {item.state}, its stacks:")
             for line in [*item.text.splitlines(), *filter(None, [item.missing])]:
@@ -354,9 +358,9 @@ class Effects:
         first = self._parts.isolator.leave(action.gang)
         if first is not None:
             self.launcher.let_go(first)
-        ground = self._grounds.pop(action.gang, None)
+        workspace = self._workspaces.pop(action.gang, None)
         for rank in [rank for rank in self._logs if rank.gang == action.gang]:
             del self._logs[rank]
         self._parts.preparer.clear(action.gang)
-        if action.final and ground is not None:
+        if action.final and workspace is not None:
             self._parts.checkpoints.forget(action.gang.job_id)

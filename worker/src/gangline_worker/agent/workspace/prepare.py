@@ -34,7 +34,7 @@ _RETRY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class KeptGround:
+class KeptWorkspace:
     """What was prepared for a gang, without what its allocation says."""
 
     gang: GangKey
@@ -45,7 +45,7 @@ class KeptGround:
 
 
 @dataclass(frozen=True, slots=True)
-class GangGround:
+class GangWorkspace:
     """What was prepared for one gang on this node. `secrets` never leave this process.
 
     `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too, asked
@@ -65,13 +65,13 @@ class GangGround:
         """What must not stand in a log line."""
         return secret_texts([*self.secrets.values(), *self.tokens.values()])
 
-    def kept(self, gang: GangKey) -> KeptGround:
+    def kept(self, gang: GangKey) -> KeptWorkspace:
         """To be adopted by the program that goes on in this process."""
-        return KeptGround(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
+        return KeptWorkspace(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
 
 
 class Preparer:
-    """Makes the ground for gangs, in the threads of its callers."""
+    """Makes the workspace for gangs, in the threads of its callers."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Preparer:
 
     def prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
-    ) -> tuple[GangGround | None, Prepared | PrepareFailed]:
-        """The ground and Prepared, or why there is none. A store that is away is tried again."""
+    ) -> tuple[GangWorkspace | None, Prepared | PrepareFailed]:
+        """The workspace and Prepared, or why there is none. A store that is away is tried again."""
         damaged: str | None = None
         for attempt in range(1, _STORE_ATTEMPTS + 1):
             try:
@@ -112,10 +112,10 @@ class Preparer:
         return None, failed
 
     def adopt(
-        self, kept: KeptGround, allocation: GangAllocated, assignment: NodeAssignment
-    ) -> GangGround:
+        self, kept: KeptWorkspace, allocation: GangAllocated, assignment: NodeAssignment
+    ) -> GangWorkspace:
         """What this process had prepared before its program began anew."""
-        return GangGround(
+        return GangWorkspace(
             allocation,
             assignment,
             kept.places,
@@ -149,7 +149,7 @@ class Preparer:
 
     def _prepare(
         self, key: GangKey, allocation: GangAllocated, assignment: NodeAssignment
-    ) -> GangGround:
+    ) -> GangWorkspace:
         check_addresses(allocation, assignment)
         spec = allocation.spec
         secrets = read_secrets(self._folders.secrets, allocation.team, spec.secrets)
@@ -175,7 +175,7 @@ class Preparer:
             if ref.job_id == allocation.job_id:
                 share = Share(ranks, allocation.world_size)
             resume = self._checkpoints.fetch(ref, allocation.team, owner, peers, share)
-        return GangGround(
+        return GangWorkspace(
             allocation,
             assignment,
             Places(
