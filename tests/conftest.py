@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 def _no_subreaper_for_ever() -> Iterator[None]:
     """Who played an agent inherits no orphans later: none here would collect them.
 
-    The first process of a room ends only when all that ran in it has been collected.
+    The first process of a sandbox ends only when all that ran in it has been collected.
     """
     yield
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gangline_worker.agent.isolation.sandbox import Confinement, Furniture, begin_room, finish_room
+from gangline_worker.agent.isolation.sandbox import (
+    Confinement,
+    Mounts,
+    begin_sandbox,
+    finish_sandbox,
+)
 from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
@@ -84,22 +89,22 @@ def test_a_standby_becomes_what_a_fresh_interpreter_is_and_another_takes_its_pla
         until(ticked(pool, lambda: pool.pids == ()), "a dead one was counted")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root makes rooms")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root makes sandboxes")
 def test_a_rank_with_a_room_is_born_there_and_its_standby_ends(tmp_path: Path) -> None:
     write(tmp_path, {"look.py": LOOKS})
     try:
-        room = finish_room(begin_room(Furniture((), (tmp_path,), 1 << 20, 1 << 20)))
+        sandbox = finish_sandbox(begin_sandbox(Mounts((), (tmp_path,), 1 << 20, 1 << 20)))
     except OSError as error:
-        pytest.skip(f"no rooms here: {error}")
+        pytest.skip(f"no sandboxes here: {error}")
     with pool_of_one(tmp_path) as pool:
         ranks = Ranks(tmp_path, pool)
         (standby,) = pool.ready
-        confinement = Confinement(("limit NOFILE 200", "lock"), room.handle)
+        confinement = Confinement(("limit NOFILE 200", "lock"), sandbox.handle)
         pid = ranks.start(0, ["python", "look.py"], confinement=confinement)
         try:
             assert ranks.end(0).code == 3
         finally:
-            room.close()
+            sandbox.close()
         warm, within, files = ranks.lines[0][0].split()
         assert (warm, files) == ("True", "200")
         # Nor did anything that was imported ask for GPUs: no fork could use them then.

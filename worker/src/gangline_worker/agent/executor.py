@@ -229,7 +229,7 @@ class Effects:
         self._parts.stores.open(action, uid, peers, workspace.allocation.world_size)
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
-        """Make the gang's room, if there are any. Raises OSError."""
+        """Make the gang's sandbox, if there are any. Raises OSError."""
         places = workspace.places
         own = (places.code.parent, places.temporary, places.checkpoints, places.socket)
         named = (*own, places.data_cache)

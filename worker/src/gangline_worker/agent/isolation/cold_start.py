@@ -26,10 +26,10 @@ class Launch:
 
 def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
     """Start its command in a fresh process. It dies with the calling thread. Raises OSError."""
-    room = launch.confinement.room
-    with born_in(room):
+    sandbox = launch.confinement.sandbox
+    with born_in(sandbox):
         return subprocess.Popen(
-            tied_command(*launch.command, orders=launch.confinement.orders, room=room),
+            tied_command(*launch.command, orders=launch.confinement.orders, sandbox=sandbox),
             cwd=launch.folder,
             env=dict(launch.environment),
             stdin=subprocess.DEVNULL,
@@ -38,5 +38,5 @@ def start_cold(launch: Launch) -> subprocess.Popen[bytes]:
             bufsize=0,
             start_new_session=True,
             umask=0o077,
-            pass_fds=() if room is None else (room,),
+            pass_fds=() if sandbox is None else (sandbox,),
         )

@@ -46,7 +46,7 @@ class Groups:
         """End all that is in the gang's group; the group goes now, or with a later one."""
         folder = self._folder(gang)
         if folder.is_dir():
-            with contextlib.suppress(OSError):  # a kernel before 5.14: its room ends them
+            with contextlib.suppress(OSError):  # a kernel before 5.14: its sandbox ends them
                 (folder / "cgroup.kill").write_text("1", "ascii")
             self._left.append(folder)
         for left in list(self._left):

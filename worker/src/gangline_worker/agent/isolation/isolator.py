@@ -5,7 +5,7 @@ takes the first at which that works. From then on each gang gets what its node's
 
 - process: ranks can gain no privileges by what they execute, and leave no core dumps;
 - user: one user for each team, which owns what the gang needs and can read nothing of others;
-- namespaces: one room for each gang (`sandbox_init`), in which there is nobody else;
+- namespaces: one sandbox for each gang (`sandbox_init`), in which there is nobody else;
 - limits: one control group for each gang, with limits for all that it does together.
 """
 
@@ -34,7 +34,7 @@ from .files import Owner, acting_as, give
 from .groups import Groups, delegated_group
 from .interpreter import closed_above, interpreter_places, places_of
 from .metadata import block_metadata
-from .sandbox import Confinement, Furniture, Room, begin_room, finish_room
+from .sandbox import Confinement, Mounts, Sandbox, begin_sandbox, finish_sandbox
 from .sandbox_init import SHARED
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ _TRIAL = GangKey("trial", 0)
 _WRITES = "import gangline_worker, pathlib; pathlib.Path('done').touch()"
 _TAKES_TOO_MUCH = f"bytearray({2 * _TRIAL_BYTES})"
 
-Start = Callable[[Callable[[], Room]], Room]
+Start = Callable[[Callable[[], Sandbox]], Sandbox]
 """Calls the given function, so that what it starts is no orphan and lives as long as the agent."""
 
 
@@ -63,8 +63,8 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRoom:
-    """What a gang has: its room's first process and its group's file, where it has them."""
+class KeptSandbox:
+    """What a gang has: its sandbox's first process and its group's file, where it has them."""
 
     gang: GangKey
     pid: int | None
@@ -76,12 +76,12 @@ class KeptIsolation:
     """The level that was settled on, and what gangs have of it."""
 
     level: Isolation
-    rooms: tuple[KeptRoom, ...]
+    rooms: tuple[KeptSandbox, ...]
 
     @property
     def pids(self) -> frozenset[int]:
-        """The first processes of all rooms."""
-        return frozenset(room.pid for room in self.rooms if room.pid is not None)
+        """The first processes of all sandboxes."""
+        return frozenset(sandbox.pid for sandbox in self.rooms if sandbox.pid is not None)
 
 
 class Owners:
@@ -131,7 +131,7 @@ class Isolator:
         self._hide = tuple(Path(os.path.realpath(path)) for path in (data, sockets, *hide))
         self._bounds = bounds
         self._owners = Owners(data / "users.json", bounds.uids[1:])
-        self._rooms: dict[GangKey, Room] = {}
+        self._sandboxes: dict[GangKey, Sandbox] = {}
         self._groups: Groups | None = None
         self._group_files: dict[GangKey, Path] = {}
         self._lock = threading.Lock()
@@ -141,9 +141,9 @@ class Isolator:
         return self._owners.of(team) if self._has(Isolation.USER) else None
 
     def enter(self, gang: GangKey, show: Sequence[Path], memory_bytes: int, start: Start) -> None:
-        """Make the gang's room and group, as far as the level has them.
+        """Make the gang's sandbox and group, as far as the level has them.
 
-        `show` is what the room has of what it hides. Raises OSError.
+        `show` is what the sandbox has of what it hides. Raises OSError.
         """
         with self._lock:
             if self._has(Isolation.LIMITS) and self._groups is not None:
@@ -155,26 +155,26 @@ class Isolator:
         hide = (*self._hide, *closed_above(places))
         emptied = (*hide, *(Path(os.path.realpath(folder)) for folder in SHARED))
         below = [path for path in places if any(map(path.is_relative_to, emptied))]
-        furniture = Furniture(
+        mounts = Mounts(
             hide=hide,
             show=(*below, *show),
             shm_bytes=max(_LEAST_BYTES, memory_bytes // 2),
             tmp_bytes=max(_LEAST_BYTES, memory_bytes // 4),
         )
 
-        def begin() -> Room:
-            room = begin_room(furniture)
+        def begin() -> Sandbox:
+            sandbox = begin_sandbox(mounts)
             with self._lock:
-                self._rooms[gang] = room
-            return room
+                self._sandboxes[gang] = sandbox
+            return sandbox
 
-        finish_room(start(begin))
+        finish_sandbox(start(begin))
 
     def confinement(self, gang: GangKey, owner: Owner | None, rank_bytes: int) -> Confinement:
         """What one of its ranks gives up before its program begins."""
         orders = []
         with self._lock:
-            room, group = self._rooms.get(gang), self._group_files.get(gang)
+            sandbox, group = self._sandboxes.get(gang), self._group_files.get(gang)
         if group is not None:
             orders.append(f"group {group}")
         if owner is not None:
@@ -185,25 +185,27 @@ class Isolator:
             ]
         if self._has(Isolation.PROCESS):
             orders = ["limit CORE 0", *orders, "lock"]
-        return Confinement(tuple(orders), room.handle if room is not None else None)
+        return Confinement(tuple(orders), sandbox.handle if sandbox is not None else None)
 
     def leave(self, gang: GangKey) -> int | None:
-        """End all that is in the gang's room; the pid of its first process, to be collected."""
+        """End all that is in the gang's sandbox; the pid of its first process, to be collected."""
         with self._lock:
             if self._group_files.pop(gang, None) is not None and self._groups is not None:
                 self._groups.remove(gang)
-            room = self._rooms.pop(gang, None)
-        if room is None:
+            sandbox = self._sandboxes.pop(gang, None)
+        if sandbox is None:
             return None
-        room.close()
-        return room.pid
+        sandbox.close()
+        return sandbox.pid
 
     def kept(self) -> KeptIsolation:
         """What there is, to be adopted."""
         with self._lock:
-            gangs = sorted({*self._rooms, *self._group_files})
-            rooms = {gang: room.pid for gang, room in self._rooms.items()}
-            found = [KeptRoom(gang, rooms.get(gang), self._group_files.get(gang)) for gang in gangs]
+            gangs = sorted({*self._sandboxes, *self._group_files})
+            pids = {gang: sandbox.pid for gang, sandbox in self._sandboxes.items()}
+            found = [
+                KeptSandbox(gang, pids.get(gang), self._group_files.get(gang)) for gang in gangs
+            ]
             return KeptIsolation(self.level, tuple(found))
 
     def adopt(self, kept: KeptIsolation) -> None:
@@ -216,7 +218,7 @@ class Isolator:
             self._groups = Groups(delegated_group())
         for item in kept.rooms:
             if item.pid is not None:
-                self._rooms[item.gang] = Room(Forked(item.pid))
+                self._sandboxes[item.gang] = Sandbox(Forked(item.pid))
             if item.group is not None:
                 self._group_files[item.gang] = item.group
 
@@ -291,7 +293,7 @@ class Isolator:
         if not self._has(Isolation.USER):
             return ""
         needed = [place]
-        if not self._has(Isolation.NAMESPACES):  # a room shows what it needs of closed folders
+        if not self._has(Isolation.NAMESPACES):  # a sandbox shows what it needs of closed folders
             needed += [Path(sys.executable), Path(os.__file__), Path(__file__)]
         try:
             closed = closed_above(places_of(needed))

@@ -16,25 +16,27 @@ HANDED_DOWN = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """What nohup, or a shell in the background, had the agent ignore; its ranks do not."""
 
 
-def tied_command(*command: str, orders: tuple[str, ...] = (), room: int | None = None) -> list[str]:
+def tied_command(
+    *command: str, orders: tuple[str, ...] = (), sandbox: int | None = None
+) -> list[str]:
     """The command line of a process that is tied to this one, confined, and then runs `command`."""
-    given = [str(os.getpid()), ";".join(orders), "" if room is None else str(room)]
+    given = [str(os.getpid()), ";".join(orders), "" if sandbox is None else str(sandbox)]
     return [sys.executable, "-I", "-S", __file__, *given, *command]
 
 
-def confine(orders: tuple[str, ...], room: int | None) -> None:
+def confine(orders: tuple[str, ...], sandbox: int | None) -> None:
     """Give up what ranks shall not have, for ever. Raises OSError.
 
-    `room` is a pidfd of a process whose mount and ipc namespaces are joined. The orders, in turn:
+    `sandbox` is a pidfd of a process whose mount and ipc namespaces are joined. The orders are
     `group FILE` to join a control group, `limit NAME N` for a resource limit, `user UID`, and
     `lock`: no new privileges by execution.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     folder = os.getcwd()  # noqa: PTH109 -- pathlib costs as much as the rest
-    if room is not None:
-        if libc.setns(room, _CLONE_NEWNS | _CLONE_NEWIPC) != 0:
+    if sandbox is not None:
+        if libc.setns(sandbox, _CLONE_NEWNS | _CLONE_NEWIPC) != 0:
             raise OSError(ctypes.get_errno(), "cannot enter the gang's namespaces")
-        os.close(room)
+        os.close(sandbox)
     for order in orders:
         name, *values = order.split(" ")
         if name == "group":
@@ -60,7 +62,7 @@ def tie_to(agent: int) -> None:
     After `confine`: the system forgets the tie when the user changes.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # 0 is a parent out of sight: the room's first process dies with the agent, and all in it.
+    # 0 is a parent out of sight: the sandbox's first process dies with the agent, and all in it.
     if os.getppid() not in (agent, 0):  # it died before the line above
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -72,12 +74,12 @@ def tie_to(agent: int) -> None:
 
 def main() -> None:
     """Run the command, tied to the agent; 127 when there is no such command, else 126."""
-    agent, orders, room = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    agent, orders, sandbox = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     command = sys.argv[4:]
     for number in (*HANDED_DOWN, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
-        confine(tuple(filter(None, orders.split(";"))), int(room) if room else None)
+        confine(tuple(filter(None, orders.split(";"))), int(sandbox) if sandbox else None)
         tie_to(agent)
         os.execvp(command[0], command)  # noqa: S606 -- the job's own command
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Rooms: a gang's own pid, mount and ipc namespaces on this node, and how ranks get into them.
+"""Sandboxes: a gang's own pid, mount and ipc namespaces on this node, and how ranks get into them.
 
 A process gets into a pid namespace only by being born there. So a thread of the agent that starts
-one turns to the room for that moment (`born_in`); the process joins the other namespaces itself
+one turns to the sandbox for that moment (`born_in`); the process joins the other namespaces itself
 (`rank_exec.confine`). The agent stays its parent and sees it under an ordinary pid.
 """
 
@@ -27,18 +27,18 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process gives up (`rank_exec.confine`), and the handle of the room it is born in."""
+    """What a process gives up (`rank_exec.confine`), and its sandbox's handle."""
 
     orders: tuple[str, ...] = ()
-    room: int | None = None
+    sandbox: int | None = None
 
 
 UNCONFINED = Confinement()
 
 
 @dataclass(frozen=True, slots=True)
-class Furniture:
-    """What a room hides, what it shows of that again, and the limits of its own memory files."""
+class Mounts:
+    """What a sandbox hides, what it shows of that again, and the limits of its own memory files."""
 
     hide: tuple[Path, ...]
     show: tuple[Path, ...]
@@ -46,8 +46,8 @@ class Furniture:
     tmp_bytes: int
 
 
-class Room:
-    """A room by its first process; `handle` is a pidfd of it, to join its namespaces by."""
+class Sandbox:
+    """A sandbox by its first process; `handle` is a pidfd of it, to join its namespaces by."""
 
     def __init__(
         self, process: subprocess.Popen[bytes] | Forked, told: IO[bytes] | None = None
@@ -58,7 +58,7 @@ class Room:
         self.handle = os.pidfd_open(process.pid)
 
     def first_words(self) -> bytes:
-        """The line that it says when it is furnished, or why it is not; b"" when it died."""
+        """The line that it says when it is ready, or why it is not; b"" when it died."""
         if self._told is None:
             return b""
         with self._told:
@@ -70,13 +70,13 @@ class Room:
         os.close(self.handle)
 
 
-def begin_room(furniture: Furniture) -> Room:
-    """Start a room's first process. It dies with the thread that calls this. Raises OSError."""
+def begin_sandbox(mounts: Mounts) -> Sandbox:
+    """Start a sandbox's first process. It dies with the thread that calls this. Raises OSError."""
     given = sandbox_init.arguments(
-        [str(path) for path in furniture.hide],
-        [str(path) for path in furniture.show],
-        furniture.shm_bytes,
-        furniture.tmp_bytes,
+        [str(path) for path in mounts.hide],
+        [str(path) for path in mounts.show],
+        mounts.shm_bytes,
+        mounts.tmp_bytes,
     )
     with _turning():
         _check(_LIBC.unshare(_CLONE_NEWPID), "unshare")
@@ -89,29 +89,29 @@ def begin_room(furniture: Furniture) -> Room:
             cwd="/",
             start_new_session=True,
         )
-    return Room(process, process.stdout)
+    return Sandbox(process, process.stdout)
 
 
-def finish_room(room: Room) -> Room:
-    """Wait until it is furnished. Raises OSError that says what the system refused."""
-    said = room.first_words()
+def finish_sandbox(sandbox: Sandbox) -> Sandbox:
+    """Wait until it is ready. Raises OSError that says what the system refused."""
+    said = sandbox.first_words()
     if said == b"ready\n":
-        return room
-    raise OSError(said.decode(errors="replace").strip() or "the room's first process died")
+        return sandbox
+    raise OSError(said.decode(errors="replace").strip() or "the sandbox's first process died")
 
 
-def turn_to(room: int) -> None:
-    """From now on, what this thread starts is born in the room. Raises OSError."""
-    _check(_LIBC.setns(room, _CLONE_NEWPID), "setns")
+def turn_to(sandbox: int) -> None:
+    """From now on, what this thread starts is born in the sandbox. Raises OSError."""
+    _check(_LIBC.setns(sandbox, _CLONE_NEWPID), "setns")
 
 
 @contextlib.contextmanager
-def born_in(room: int | None) -> Iterator[None]:
-    """What this thread starts meanwhile is born in the room; nothing changes for None."""
+def born_in(sandbox: int | None) -> Iterator[None]:
+    """What this thread starts meanwhile is born in the sandbox; nothing changes for None."""
     with contextlib.ExitStack() as turned:
-        if room is not None:
+        if sandbox is not None:
             turned.enter_context(_turning())
-            turn_to(room)
+            turn_to(sandbox)
         yield
 
 

@@ -1,4 +1,4 @@
-"""The first process of a room: the namespaces that the ranks of one gang on this node share.
+"""The first process of a sandbox: the namespaces that the ranks of one gang on this node share.
 
 Run as a script (`arguments`), as the first process of a new pid namespace. It makes its own mount
 and ipc namespaces, puts empty folders over what is hidden, shows the given paths again where they
@@ -16,12 +16,12 @@ _PR_SET_PDEATHSIG, _SIGKILL, _SIGCHLD, _SIG_IGN = 1, 9, 17, 1
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 1 << 18
-SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a room has its own
+SHARED = ("/tmp", "/var/tmp")  # noqa: S108 -- a sandbox has its own
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def arguments(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> list[str]:
-    """The script's: sizes of the room's own memory files, then -HIDDEN and +SHOWN paths."""
+    """The script's: sizes of the sandbox's own memory files, then -HIDDEN and +SHOWN paths."""
     paths = [*(f"-{path}" for path in hide), *(f"+{path}" for path in show)]
     return [str(shm_bytes), str(tmp_bytes), *paths]
 
@@ -63,8 +63,8 @@ def _show(path: str, found: int | str) -> None:
     os.close(found)
 
 
-def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> None:
-    """Make the mounts of this room. Raises OSError when the system refuses one."""
+def mount_all(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) -> None:
+    """Make the mounts of this sandbox. Raises OSError when the system refuses one."""
     _check(_LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWIPC), "unshare")
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     kept = {path: _kept(path) for path in show}
@@ -79,13 +79,13 @@ def furnish(hide: list[str], show: list[str], shm_bytes: int, tmp_bytes: int) ->
 
 
 def main() -> None:
-    """Furnish the room and keep it until the agent goes."""
+    """Mount the folders of the sandbox and keep it until the agent goes."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     _LIBC.signal(_SIGCHLD, ctypes.c_void_p(_SIG_IGN))
     os.umask(0o022)
     shm_bytes, tmp_bytes, *paths = sys.argv[1:]
     try:
-        furnish(
+        mount_all(
             [path[1:] for path in paths if path[0] == "-"],
             [path[1:] for path in paths if path[0] == "+"],
             int(shm_bytes),

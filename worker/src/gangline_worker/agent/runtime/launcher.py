@@ -26,7 +26,7 @@ from gangline_worker.agent.host.sweep import kill_rank, reap_orphans
 from gangline_worker.agent.isolation.cold_start import Launch, start_cold
 from gangline_worker.agent.isolation.oom import OomKills
 from gangline_worker.agent.isolation.rank_exec import tied_command
-from gangline_worker.agent.isolation.sandbox import Room
+from gangline_worker.agent.isolation.sandbox import Sandbox
 from gangline_worker.agent.warm.process import WarmRank, WarmStart, warm_arguments
 
 from .log_lines import KeptLog, LogBatcher, Stream
@@ -35,7 +35,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FLUSH_S = 0.2
 _DRAIN_S = 3.0
 _READ_BYTES = 65_536
-StartedT = TypeVar("StartedT", subprocess.Popen[bytes], Room)
+StartedT = TypeVar("StartedT", subprocess.Popen[bytes], Sandbox)
 _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "MemoryError")
 
 

@@ -150,12 +150,12 @@ class WarmProcess:
         self._process.kill()
         self._process.wait()
 
-    def rank(self, request: WarmRequest, room: int | None) -> WarmRank:
+    def rank(self, request: WarmRequest, sandbox: int | None) -> WarmRank:
         """A rank that waits at its gate. Raises Refused, OSError when it gives no answer."""
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         try:
-            pid, gate = self.request(request, out_write, err_write, room)
+            pid, gate = self.request(request, out_write, err_write, sandbox)
         except BaseException:
             os.close(out_read)
             os.close(err_read)
@@ -167,12 +167,12 @@ class WarmProcess:
         return WarmRank(self._process if pid == self.pid else Forked(pid), out, err, gate)
 
     def request(
-        self, request: WarmRequest, stdout: int, stderr: int, room: int | None = None
+        self, request: WarmRequest, stdout: int, stderr: int, sandbox: int | None = None
     ) -> tuple[int, int]:
         """The pid of what waits, and its gate. Raises Refused, OSError when there is no answer."""
         gate_read, gate_write = os.pipe2(os.O_CLOEXEC)
         try:
-            passed = [stdout, stderr, gate_read, *([] if room is None else [room])]
+            passed = [stdout, stderr, gate_read, *([] if sandbox is None else [sandbox])]
             answer = self._ask(request, passed)
             pid = answer.get("pid")
             if not isinstance(pid, int):

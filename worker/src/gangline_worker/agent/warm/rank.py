@@ -1,7 +1,7 @@
 """Turns an interpreter that has torch imported into a rank, as if it were a fresh one.
 
 It is asked over one end of a socket pair. A request is a frame (4 bytes of length, then JSON:
-`WarmRequest`), with the rank's stdout, its stderr, a gate and, if it has a room, that one's pidfd
+`WarmRequest`), with the rank's stdout, its stderr, a gate and, if it has a sandbox, its pidfd
 as file descriptors beside its first byte. Answers are JSON lines: {"ready": true}, {"pid": N},
 {"refused": WHY} (start it cold), or {"unfit": WHY} (start all of them cold).
 
@@ -111,14 +111,14 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     """Wait for the gate, then be what a fresh process with this request would be."""
     if os.getsid(0) != os.getpid():
         os.setsid()
-    stdout, stderr, gate, *room = descriptors
+    stdout, stderr, gate, *sandbox = descriptors
     if not os.read(gate, 1):
         os._exit(1)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     os.chdir(request.folder)
     try:
-        confine(request.orders, room[0] if room else None)
+        confine(request.orders, sandbox[0] if sandbox else None)
     except OSError as error:
         sys.stderr.write(f"gangline: {error}\n")
         os._exit(126)

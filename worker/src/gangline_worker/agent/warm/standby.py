@@ -5,7 +5,7 @@ It is for nodes with GPUs, where a rank shall be a process of its own from the s
 touched a GPU when it becomes the rank: which ones are the rank's is read from its environment when
 the driver is first called. That is looked at, not assumed: see `gpu_files`.
 
-Only a rank with a room has to be born there, so for that one it forks, once, and ends.
+Only a rank with a sandbox has to be born there, so for that one it forks, once, and ends.
 
 While it imports it gives way to the ranks that run, where the system lets it come back.
 """

@@ -79,7 +79,7 @@ class StandbyPool:
         request = WarmRequest(arguments, environment, str(folder), confinement.orders)
         for standby in [found for found in self._standbys if found.is_ready()]:
             try:
-                rank = standby.rank(request, confinement.room)
+                rank = standby.rank(request, confinement.sandbox)
             except Refused as refused:  # as all others would
                 log.info("standby.refused", why=str(refused), program=arguments[:2])
                 return None

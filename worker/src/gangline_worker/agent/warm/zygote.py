@@ -62,8 +62,8 @@ def gpu_refusal(request: WarmRequest) -> str | None:
     return None
 
 
-def fork_twice(room: int | None) -> int:
-    """0 in the rank, its pid in this process, once the agent is its parent. It is born in `room`.
+def fork_twice(sandbox: int | None) -> int:
+    """0 in the rank, its pid in this process, once the agent is its parent. Born in `sandbox`.
 
     Raises OSError, in this process, when there is no rank.
     """
@@ -72,8 +72,8 @@ def fork_twice(room: int | None) -> int:
         child = os.fork()
         if child == 0:
             try:
-                if room is not None:
-                    turn_to(room)
+                if sandbox is not None:
+                    turn_to(sandbox)
                 pid = os.fork()
                 if pid == 0:
                     return 0

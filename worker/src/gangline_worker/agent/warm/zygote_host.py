@@ -80,7 +80,7 @@ class ZygoteHost:
         if self._zygote is None or not self._zygote.is_ready():
             return None
         try:
-            return self._zygote.rank(request, confinement.room)
+            return self._zygote.rank(request, confinement.sandbox)
         except (Refused, OSError) as error:
             self._failed(error, request)
             return None
