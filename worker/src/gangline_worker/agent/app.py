@@ -52,7 +52,7 @@ from .health.node_check_host import NodeCheckHost
 from .health.notices import Notice, NoticeWatch, open_notices
 from .health.source import HealthSource, HealthWatch, HostHealth, ScriptedHealth
 from .host.inventory import Labels, take_inventory
-from .host_resources import adopt_premises, take_premises
+from .host_resources import adopt_host_resources, take_host_resources
 from .inbox import Inbox
 from .peers.tier import PeerSettings, PeerTier, open_peer_tier
 from .rendezvous.store_host import StoreHost, unknown_guest
@@ -118,10 +118,12 @@ class Agent:
             if notices is not None
             else None
         )
-        self._premises = (
-            adopt_premises(settings, handover.premises) if handover else take_premises(settings)
+        self._host = (
+            adopt_host_resources(settings, handover.premises)
+            if handover
+            else take_host_resources(settings)
         )
-        self._folders, self._isolator = self._premises.folders, self._premises.isolator
+        self._folders, self._isolator = self._host.folders, self._host.isolator
         self._peers = self._peer_tier()
         self._node = handover.core.standing.node if handover else self._inventory()
         self._watch = HealthWatch(self._health_source, settings.health_interval_s, self._gpus)
@@ -133,7 +135,7 @@ class Agent:
             check_again_s=settings.check_again_s,
         )
         self._core = AgentCore(self._node, limits)
-        sockets, lock = str(self._folders.sockets), self._premises.lock
+        sockets, lock = str(self._folders.sockets), self._host.lock
         self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = self._warm_start()
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
@@ -229,7 +231,7 @@ class Agent:
         return leave(
             Handover(
                 FORMAT,
-                self._premises.kept(),
+                self._host.kept(),
                 self._guard.kept(),
                 self._stores.kept(),
                 self._core.state,
@@ -254,7 +256,7 @@ class Agent:
         node = take_inventory(
             Labels(settings.node_id, token_hex(8), settings.address, settings.rack, settings.block),
             slots=settings.slots,
-            ports=self._premises.ports,
+            ports=self._host.ports,
         )
         known: dict[str, object] = {"isolation": self._isolator.level}
         if self._peers is not None:

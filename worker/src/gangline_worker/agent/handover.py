@@ -22,7 +22,7 @@ from gangline_service.lifecycle import Restart
 
 from .decide.core_state import CoreState
 from .executor import KeptEffects
-from .host_resources import KeptPremises
+from .host_resources import KeptHostResources
 from .rendezvous.store_host import KeptStores
 from .runtime.lease_guard import KeptGuard
 
@@ -37,7 +37,7 @@ class Handover:
     """All of it. `positions`: up to where the logs of others were read; `unsaved`: see `Spool`."""
 
     format: int
-    premises: KeptPremises
+    premises: KeptHostResources
     guard: KeptGuard
     stores: KeptStores
     core: CoreState

@@ -32,7 +32,7 @@ class DataFolderTaken(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPremises:
+class KeptHostResources:
     """What was taken; `lock` and `claim`, that of the ports, are descriptors."""
 
     data: Path
@@ -44,7 +44,7 @@ class KeptPremises:
 
 
 @dataclass(frozen=True, slots=True)
-class Premises:
+class HostResources:
     """What was taken; nobody else has it until this process ends."""
 
     folders: Folders
@@ -53,14 +53,14 @@ class Premises:
     claim: PortBlock | None
     ports: tuple[int, ...]
 
-    def kept(self) -> KeptPremises:
+    def kept(self) -> KeptHostResources:
         """To be adopted by the program that goes on in this process."""
         claim = self.claim.fileno() if self.claim is not None else None
         data, sockets = self.folders.data, self.folders.sockets
-        return KeptPremises(data, sockets, self.lock, claim, self.ports, self.isolator.kept())
+        return KeptHostResources(data, sockets, self.lock, claim, self.ports, self.isolator.kept())
 
 
-def take_premises(settings: AgentSettings) -> Premises:
+def take_host_resources(settings: AgentSettings) -> HostResources:
     """Take them, and end and delete what an earlier agent left there.
 
     Raises DataFolderTaken, IsolationMissing and OSError.
@@ -80,10 +80,10 @@ def take_premises(settings: AgentSettings) -> Premises:
     isolator.settle(wanted if isinstance(wanted, Isolation) else None)
     claim = None if settings.ports else PortBlock.take(settings.node_id, settings.address)
     ports = claim.ports if claim is not None else settings.ports
-    return Premises(folders, lock, isolator, claim, ports)
+    return HostResources(folders, lock, isolator, claim, ports)
 
 
-def adopt_premises(settings: AgentSettings, kept: KeptPremises) -> Premises:
+def adopt_host_resources(settings: AgentSettings, kept: KeptHostResources) -> HostResources:
     """Go on with what this process took before its program began anew. Raises OSError."""
     folders = _folders(settings, kept.data, kept.sockets)
     isolator = _isolator(settings, folders)
@@ -93,7 +93,7 @@ def adopt_premises(settings: AgentSettings, kept: KeptPremises) -> Premises:
     if kept.claim is not None:
         os.set_inheritable(kept.claim, False)
         claim = PortBlock(socket.socket(fileno=kept.claim), kept.ports)
-    return Premises(folders, kept.lock, isolator, claim, kept.ports)
+    return HostResources(folders, kept.lock, isolator, claim, kept.ports)
 
 
 def _folders(settings: AgentSettings, data: Path, sockets: Path) -> Folders:
