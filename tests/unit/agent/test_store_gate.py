@@ -13,7 +13,7 @@ import pytest
 
 from gangline_worker.agent.host.connections import End
 from gangline_worker.agent.rendezvous import proxy as store_gate
-from gangline_worker.agent.rendezvous.proxy import Gate, Guests, clients_of
+from gangline_worker.agent.rendezvous.proxy import AllowedClients, Proxy, clients_of
 from gangline_worker.agent.rendezvous.store_server import listen
 
 GANG = "job/1"
@@ -49,7 +49,7 @@ class Indoors:
 class Door:
     """An open door, and what was asked about who came."""
 
-    gate: Gate
+    gate: Proxy
     at: tuple[str, int]
     questions: queue.Queue[tuple[int, str, End, End]]
     inside: int
@@ -69,11 +69,14 @@ def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     monkeypatch.setattr(store_gate, "is_here", lambda _: False)
     indoors = Indoors()
     questions: queue.Queue[tuple[int, str, End, End]] = queue.Queue()
-    gate = Gate(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
+    gate = Proxy(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
     gate.open(
-        GANG, listening, Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=100), indoors.port
+        GANG,
+        listening,
+        AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=100),
+        indoors.port,
     )
     yield Door(gate, at, questions, indoors.port)
     gate.close(GANG)
@@ -126,7 +129,7 @@ def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Doo
         assert all(map(hung_up, links))
     another = listen("127.0.0.1", 0)
     door.at = another.getsockname()
-    door.gate.open(GANG, another, Guests(0, frozenset({"127.0.0.1"}), 100), door.inside)
+    door.gate.open(GANG, another, AllowedClients(0, frozenset({"127.0.0.1"}), 100), door.inside)
     with door.visit() as (link, number):
         door.gate.tell(number, guest=True)
         assert link.recv(100) == b"hello"
@@ -147,7 +150,7 @@ def test_from_any_other_address_nobody_is_even_asked_about(
     indoors = Indoors()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    guests = Guests(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
+    guests = AllowedClients(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
     door.gate.open("other/1", listening, guests, indoors.port)
     with socket.create_connection(at, timeout=30) as link:
         assert hung_up(link)
@@ -160,7 +163,7 @@ def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
     indoors = Indoors()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    guests = Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    guests = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
     door.gate.open("small/1", listening, guests, indoors.port)
 
     def comes(*, waits: bool = True) -> socket.socket:
@@ -186,7 +189,7 @@ def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
 
 def test_a_gang_has_so_many_connections_that_wait_and_no_more(door: Door) -> None:
     listening = listen("127.0.0.1", 0)
-    guests = Guests(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    guests = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
     door.gate.open("small/1", listening, guests, door.inside)
     with contextlib.ExitStack() as links:
         for _ in range(2):

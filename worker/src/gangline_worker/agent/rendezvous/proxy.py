@@ -55,7 +55,7 @@ def clients_of(ranks: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Guests:
+class AllowedClients:
     """Who may come in: a user of this machine, and the addresses of other machines.
 
     `clients` connections at once at most, and as many that wait for an answer.
@@ -66,7 +66,7 @@ class Guests:
     clients: int
 
 
-class Inside:
+class StoreNamespace:
     """A thread in a network namespace of its own, in which there is only a loopback."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class _Door:
 
     key: str
     socket: socket.socket
-    guests: Guests
+    guests: AllowedClients
     port: int
     sides: set[_Side] = field(default_factory=set)
     waiting: int = 0
@@ -125,10 +125,10 @@ class _Waiting:
     since_s: float
 
 
-class Gate:
+class Proxy:
     """The doors of all gangs; one thread passes on what comes through them."""
 
-    def __init__(self, inside: Inside, ask: Callable[[int, str, End, End], None]) -> None:
+    def __init__(self, inside: StoreNamespace, ask: Callable[[int, str, End, End], None]) -> None:
         """`ask` has somebody `tell`, by that number, whether a gang's guest connects like that.
 
         It is given the gang's key, their end and ours, and must not wait for the answer.
@@ -146,7 +146,7 @@ class Gate:
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         threading.Thread(target=self._run, name="store-gate", daemon=True).start()
 
-    def open(self, key: str, listening: socket.socket, guests: Guests, port: int) -> None:
+    def open(self, key: str, listening: socket.socket, guests: AllowedClients, port: int) -> None:
         """Let guests through `listening` to the store at `port` inside."""
         listening.setblocking(False)
         self._soon(lambda: self._opened(_Door(key, listening, guests, port)))

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gangline_worker.agent.host.connections import End
 
-from .proxy import Gate, Guests, Inside
+from .proxy import AllowedClients, Proxy, StoreNamespace
 
 _PR_SET_PDEATHSIG = 1
 
@@ -50,9 +50,9 @@ class Stores:
     def __init__(self, ask: Callable[[int, str, End, End], None]) -> None:
         self._ask = ask
         self._stores: dict[str, object] = {}
-        self._gate: tuple[Inside, Gate] | None = None
+        self._gate: tuple[StoreNamespace, Proxy] | None = None
 
-    def open(self, key: str, address: str, port: int, guests: Guests | None) -> None:
+    def open(self, key: str, address: str, port: int, guests: AllowedClients | None) -> None:
         """Open a store, unless it is open. Raises OSError and RuntimeError."""
         if key in self._stores:
             return
@@ -76,9 +76,9 @@ class Stores:
             self._gate[1].close(key)
         self._stores.pop(key, None)
 
-    def _build(self) -> tuple[Inside, Gate]:
-        inside = Inside()
-        self._gate = inside, Gate(inside, self._ask)
+    def _build(self) -> tuple[StoreNamespace, Proxy]:
+        inside = StoreNamespace()
+        self._gate = inside, Proxy(inside, self._ask)
         return self._gate
 
     def tell(self, number: int, *, guest: bool) -> None:
@@ -131,7 +131,7 @@ def main() -> None:
             continue
         key, uid = command["open"], command["uid"]
         peers, clients = frozenset(command["peers"]), command["clients"]
-        guests = None if uid is None else Guests(uid, peers, clients)
+        guests = None if uid is None else AllowedClients(uid, peers, clients)
         try:
             stores.open(key, command["address"], command["port"], guests)
         except (OSError, RuntimeError) as error:
