@@ -44,7 +44,7 @@ from .config import AgentSettings
 from .decide.core import AgentCore
 from .decide.membership import AgentLimits
 from .decide.model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
-from .executor import Effects, Parts
+from .executor import Executor, Parts
 from .handover import FORMAT, Handover, leave
 from .health.fitness import FitnessLimits
 from .health.gpus import GpuWatch
@@ -152,7 +152,7 @@ class Agent:
             self._end_helpers()
             return None
         outgoing = self._outgoing()
-        effects = Effects(self._parts(outgoing))
+        effects = Executor(self._parts(outgoing))
         if self._handover is not None:
             outgoing.adopt(self._handover.unsaved)
             effects.adopt(self._handover.effects, self._handover.core.gangs)
@@ -215,7 +215,9 @@ class Agent:
             return self._wait_for_logs()
         return False
 
-    def _hand_over(self, effects: Effects, outgoing: Outgoing, reader: threading.Thread) -> Restart:
+    def _hand_over(
+        self, effects: Executor, outgoing: Outgoing, reader: threading.Thread
+    ) -> Restart:
         """Stop in order, so that nothing that was heard is lost, and leave what there is."""
         effects.pause()
         self._ended.set()
@@ -337,7 +339,7 @@ class Agent:
             self._rank_env,
         )
 
-    def _turn(self, effects: Effects) -> bool:
+    def _turn(self, effects: Executor) -> bool:
         """Whether to hand over; else nothing is left to be done."""
         at = now()
         begun = self._core.go_on(self._handover.core) if self._handover else self._core.start(at)
@@ -383,11 +385,11 @@ class Agent:
         self._health.set("check", ok=not unfit_for, detail=unfit_for)
         self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 
-    def _handle(self, effects: Effects, item: Input) -> None:
+    def _handle(self, effects: Executor, item: Input) -> None:
         at = now()
         self._act(effects, self._core.handle(item, at), at)
 
-    def _act(self, effects: Effects, actions: list[Action], at: Moment) -> None:
+    def _act(self, effects: Executor, actions: list[Action], at: Moment) -> None:
         """Do all of an input's actions, then those that follow from what they led to."""
         waiting = deque(actions)
         while waiting:

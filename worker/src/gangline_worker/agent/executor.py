@@ -91,8 +91,8 @@ class KeptEffects:
     listeners: tuple[KeptListener, ...]
 
 
-class Effects:
-    """The hands of an agent."""
+class Executor:
+    """Carries out actions: starts ranks, prepares workspaces, publishes, uploads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
