@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decider, Decision, Heard, Input, Recall, Recalling
+from gangline_bus.decision import Decider, Decision, Input, Observed, Recall, Recalling
 from gangline_bus.poison import InputAt
 from gangsim.bus import SimCrash
 from gangsim.engine import Engine, Violation
@@ -82,8 +82,8 @@ class _Buggy:
     def evolve(self, state: Any, decision: Decision, at: datetime) -> Any:
         return self._decider.evolve(state, decision, at)
 
-    def observe(self, state: Any, heard: Heard, now: datetime) -> None:
-        self._decider.observe(state, heard, now)
+    def observe(self, state: Any, observed: Observed, now: datetime) -> None:
+        self._decider.observe(state, observed, now)
 
     def effects(self, state: Any) -> Mapping[str, object]:
         return self._decider.effects(state)

@@ -21,7 +21,7 @@ from gangline_scheduler import snapshot as scheduler
 from gangline_scheduler.state import State as SchedulerState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-SOFT = {"listening", "reports", "unreservable", "queue", "levels", "mix_from"}
+SOFT = {"liveness", "reports", "unreservable", "queue", "levels", "mix_from"}
 """No facts: soft parts, the policy's order of facts, and the configuration's."""
 
 

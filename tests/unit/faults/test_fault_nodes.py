@@ -106,7 +106,7 @@ def test_a_silence_of_all_is_not_counted_against_a_node_that_was_silent_before()
     # nor once others are heard again: n1's heartbeats may be the next to be read
     assert live_through(run, 5, "n2") == []
     (failed,) = live_through(run, 20, "n2", "n3")
-    # 35 s, unheard_s (10 s) of the silence of all, and the 15 since
+    # 35 s, mass_silence_s (10 s) of the silence of all, and the 15 since
     assert failed == NodeFailed(node_id="n1", incarnation="a", reason="silent", silent_s=60)
 
 
@@ -209,7 +209,7 @@ def test_of_nodes_that_left_only_so_many_are_remembered(monkeypatch: pytest.Monk
     for number in (3, 0, 1, 4):
         run.feed(NodeLeaving(node_id=f"spot-{number}", incarnation="a", reason="spot"))
     assert set(run.state.nodes) == {"stays", "spot-2", "spot-1", "spot-4"}
-    assert set(run.state.listening.seen) == {"spot-2"}
+    assert set(run.state.liveness.seen) == {"spot-2"}
     run.feed(joined("spot-3", "b"))
     assert run.state.nodes["spot-3"].health is Health.HEALTHY
 

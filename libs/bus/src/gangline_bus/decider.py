@@ -61,9 +61,9 @@ from gangline_bus.fold import (
     LogBroken,
     Progress,
     fold_log,
+    no_progress,
     records_between,
     refuse_hanging,
-    unheard,
 )
 from gangline_bus.input_places import begin_at
 from gangline_bus.intake import Intake
@@ -173,7 +173,7 @@ class DeciderLoop(Generic[StateT]):
         """The next offset of each input and signal that was not taken yet."""
         return self._reader.positions()
 
-    def take_over(self, progress: Progress = unheard) -> None:
+    def take_over(self, progress: Progress = no_progress) -> None:
         """Become the shard's only writer and rebuild its state; `progress` may end it.
 
         Raises BusError, LogBroken, Interrupted.

@@ -52,7 +52,7 @@ class EffectDone:
 
 
 Input = Received | Tick | Refused | EffectDone
-Heard = Received | Tick
+Observed = Received | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Decider(Protocol[StateT]):
     def evolve(self, state: StateT, decision: Decision, at: datetime) -> StateT:
         """The state after an event of the own log that was decided `at` this time."""
 
-    def observe(self, state: StateT, heard: Heard, now: datetime) -> None:
+    def observe(self, state: StateT, observed: Observed, now: datetime) -> None:
         """Note a signal, or that a Tick comes, in the state's soft part.
 
         A signal's decisions are made at the next Tick, which is observed before it is decided.
@@ -176,7 +176,7 @@ class BaseDecider(ABC, Generic[StateT]):
         """The state after an event of the own log, by `fold`."""
         return self.fold(state, decision.event, at)
 
-    def observe(self, state: StateT, heard: Heard, now: datetime) -> None:
+    def observe(self, state: StateT, observed: Observed, now: datetime) -> None:
         """Note nothing."""
 
     def effects(self, state: StateT) -> Mapping[str, object]:  # noqa: ARG002 - see Decider

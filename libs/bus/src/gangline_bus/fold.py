@@ -23,7 +23,7 @@ by raising BusError or Interrupted.
 _BATCH = 5000
 
 
-def unheard(done: int, end: int) -> None:
+def no_progress(done: int, end: int) -> None:
     """The default progress of a fold: does nothing."""
 
 
@@ -109,7 +109,7 @@ def fold_log(
     *,
     until: datetime | None = None,
     timeout_s: float = 60.0,
-    progress: Progress = unheard,
+    progress: Progress = no_progress,
 ) -> Folded[StateT]:
     """The state at the end of the log as it was when this was called, or at an earlier time.
 
@@ -136,7 +136,7 @@ def fold_tail(
     offset: int,
     *,
     timeout_s: float = 60.0,
-    progress: Progress = unheard,
+    progress: Progress = no_progress,
 ) -> None:
     """Continue from a snapshot's state of this log, to the end of the log.
 
@@ -177,7 +177,7 @@ def records_between(
     end: int,
     *,
     timeout_s: float = 60.0,
-    progress: Progress = unheard,
+    progress: Progress = no_progress,
 ) -> Iterator[Record]:
     """The records at offsets from `start` to before `end`.
 

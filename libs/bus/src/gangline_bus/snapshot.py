@@ -29,7 +29,7 @@ import structlog
 from pydantic import Field, ValidationError
 
 from gangline_bus.decision import Decider
-from gangline_bus.fold import Folded, Interrupted, Progress, fold_tail, unheard
+from gangline_bus.fold import Folded, Interrupted, Progress, fold_tail, no_progress
 from gangline_bus.ports import Bus, BusError, TopicPartition
 from gangline_bus.state_json import Facts
 from gangline_schemas.base import Model
@@ -133,7 +133,7 @@ class Snapshots(Generic[StateT]):
         bus: Bus,
         decider: Decider[StateT],
         place: TopicPartition,
-        progress: Progress = unheard,
+        progress: Progress = no_progress,
     ) -> Folded[StateT] | None:
         """The state at the end of the log, by the newest snapshot that holds; None: there is none.
 

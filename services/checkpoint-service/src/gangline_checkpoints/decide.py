@@ -37,8 +37,8 @@ from gangline_bus.decision import (
     Decision,
     EffectDone,
     Fold,
-    Heard,
     Input,
+    Observed,
     Recall,
     Tick,
 )
@@ -105,10 +105,10 @@ class CheckpointDecider(BaseDecider[CheckpointState]):
         apply(state, decision.event, at)
         return state
 
-    def observe(self, state: CheckpointState, heard: Heard, now: datetime) -> None:  # noqa: ARG002 - see Decider
+    def observe(self, state: CheckpointState, observed: Observed, now: datetime) -> None:  # noqa: ARG002 - see Decider
         """Keep what an input reports of a part (reports.py)."""
-        if isinstance(heard, Received):
-            reports.noted(state.reports, state.jobs, heard)
+        if isinstance(observed, Received):
+            reports.noted(state.reports, state.jobs, observed)
 
     def recall(self, state: CheckpointState) -> Recall:
         """The reports of open checkpoints."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import BaseDecider, Decision, Fold, Heard, Input, Tick
+from gangline_bus.decision import BaseDecider, Decision, Fold, Input, Observed, Tick
 from gangline_faults import flags, gangs, health, incidents, invariants, notices
 from gangline_faults.model import Health
 from gangline_faults.policy.limits import FaultLimits
@@ -92,26 +92,26 @@ class FaultDecider(BaseDecider[FaultState]):
             return self._decide_event(state, envelope.data, envelope.time, now)
         return []
 
-    def observe(self, state: FaultState, heard: Heard, now: datetime) -> None:
+    def observe(self, state: FaultState, observed: Observed, now: datetime) -> None:
         """Note a heartbeat of a known incarnation; at a Tick, note which ranks are slow.
 
         The first Tick notes the beginning of liveness: nothing else shows a takeover, and no
         verdict may rest on a clock that began before it.
         """
-        if isinstance(heard, Tick):
-            note_tick(state.listening, now, self.timing)
+        if isinstance(observed, Tick):
+            note_tick(state.liveness, now, self.timing)
             notices.note_slow_ranks(state, now, self.timing)
             return
-        beat = heard.envelope.data
+        beat = observed.envelope.data
         if not isinstance(beat, WorkerHeartbeat):
             return
         node = state.nodes.get(beat.node_id)
         if node is None and beat.joined:
-            note_stranger(state.listening, beat.node_id, beat.incarnation, now)
+            note_stranger(state.liveness, beat.node_id, beat.incarnation, now)
         if node is None or node.incarnation != beat.incarnation or node.health is Health.LEFT:
             return
-        note_heartbeat(state.listening, beat.node_id, now, self.timing)
-        note_gangs(state.listening.gangs, state.gangs, beat.node_id, beat.gangs, now)
+        note_heartbeat(state.liveness, beat.node_id, now, self.timing)
+        note_gangs(state.liveness.gangs, state.gangs, beat.node_id, beat.gangs, now)
         health.note_heartbeat(state, beat, now, self.trends)
 
     def check(self, state: FaultState) -> list[str]:
@@ -131,11 +131,11 @@ class FaultDecider(BaseDecider[FaultState]):
                 node_id
                 for node_id, node in state.nodes.items()
                 if not node.health.live
-                or silent_s(state.listening, node_id, now) >= self.timing.settle_s
+                or silent_s(state.liveness, node_id, now) >= self.timing.settle_s
             }
         settled = gangs.fail_settled(state, now, self.timing.settle_s, quiet, decided, self.limits)
         # A gang that waits for an explanation has failed already, and gets that one verdict.
-        hangs = find_hangs(state.gangs, state.listening, now, self.timing)
+        hangs = find_hangs(state.gangs, state.liveness, now, self.timing)
         hung = [
             decision
             for job_id, hang in hangs.items()
@@ -161,7 +161,7 @@ class FaultDecider(BaseDecider[FaultState]):
         ]
         unknown = [
             Decision(node_id, NodeFailed(node_id=node_id, incarnation=known, reason="forgotten"))
-            for node_id, known in find_strangers(state.listening, now).items()
+            for node_id, known in find_strangers(state.liveness, now).items()
         ]
         return [
             *failed,
@@ -172,7 +172,7 @@ class FaultDecider(BaseDecider[FaultState]):
         ]
 
     def _judge_silences(self, state: FaultState, now: datetime) -> list[Decision]:
-        found = find_silences(state.nodes, state.listening, now, self.timing)
+        found = find_silences(state.nodes, state.liveness, now, self.timing)
         decisions = []
         for node_id in found.recovered:
             node = state.nodes[node_id]

@@ -239,7 +239,7 @@ def failed(
     """The one gang.failed of an attempt, and what it means for incidents."""
     exited, history = failure.exited, state.histories.get(job_id, JobHistory())
     last_step = incidents.last_step_of(
-        state.listening.gangs.get(job_id),
+        state.liveness.gangs.get(job_id),
         gang.attempt,
         None if exited is None else exited.last_step,
     )

@@ -31,9 +31,9 @@ def note_heartbeat(
 ) -> None:
     """Keep in the soft part of the state what the health in a heartbeat says."""
     if beat.health is not None:
-        known = state.listening.health.get(beat.node_id)
-        heard = note_reading(known, beat.incarnation, beat.health, now, limits)
-        state.listening.health[beat.node_id] = heard
+        known = state.liveness.health.get(beat.node_id)
+        readings = note_reading(known, beat.incarnation, beat.health, now, limits)
+        state.liveness.health[beat.node_id] = readings
 
 
 def act(
@@ -42,10 +42,10 @@ def act(
     """The decisions at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
     decisions: list[Decision] = []
     asked: set[str] = set()
-    for node_id, heard in sorted(state.listening.health.items()):
-        fresh = [sign for sign in heard.signs if (now - sign.at).total_seconds() < FRESH_S]
+    for node_id, readings in sorted(state.liveness.health.items()):
+        fresh = [sign for sign in readings.signs if (now - sign.at).total_seconds() < FRESH_S]
         node = state.nodes.get(node_id)
-        if not fresh or node is None or node.incarnation != heard.incarnation:
+        if not fresh or node is None or node.incarnation != readings.incarnation:
             continue
         here = _on(state, node_id, node.incarnation)
         reason = f"node {node_id}: {_sentence(fresh)}"

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from gangline_bus.decision import Decision
-from gangline_faults.model import Gang, HeardGang, OpenIncident
+from gangline_faults.model import Gang, GangReports, OpenIncident
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState
 from gangline_schemas.events.faults import GangFailed, GangRunning, IncidentClosed
@@ -41,7 +41,7 @@ def close_recovered(state: FaultState, now: datetime, timing: Timing) -> list[De
     for job_id, incident in sorted(state.incidents.items()):
         if incident.running_at is None:
             continue
-        first = _first_step(state.listening.gangs.get(job_id), incident)
+        first = _first_step(state.liveness.gangs.get(job_id), incident)
         if first is None:
             tells_steps = incident.failed.last_step is not None
             ran_s = (now - incident.running_at).total_seconds()
@@ -87,21 +87,21 @@ def works_since(
     return incident.running_at if _is_new(last_step, incident) else None
 
 
-def last_step_of(heard: HeardGang | None, attempt: int, exited_at: int | None) -> int | None:
+def last_step_of(reports: GangReports | None, attempt: int, exited_at: int | None) -> int | None:
     """The last step that an attempt's ranks reported, by heartbeat or exit."""
     steps = [exited_at]
-    if heard is not None and heard.attempt == attempt:
-        steps += [status.step for _, ranks in heard.ranks.values() for status in ranks]
+    if reports is not None and reports.attempt == attempt:
+        steps += [status.step for _, ranks in reports.ranks.values() for status in ranks]
     return max((step for step in steps if step is not None), default=None)
 
 
-def _first_step(heard: HeardGang | None, incident: OpenIncident) -> datetime | None:
+def _first_step(reports: GangReports | None, incident: OpenIncident) -> datetime | None:
     """When a rank ended a step, as the earliest heartbeat says that has one; None: none has."""
-    if heard is None or heard.attempt != incident.next_attempt:
+    if reports is None or reports.attempt != incident.next_attempt:
         return None
     found = [
         at - timedelta(seconds=status.quiet_s or 0.0)
-        for at, ranks in heard.ranks.values()
+        for at, ranks in reports.ranks.values()
         for status in ranks
         if _is_new(status.step, incident)
     ]

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gangline_faults.policy.trends import HeardHealth
+from gangline_faults.policy.trends import HealthReadings
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
 from gangline_schemas.events.workers import RankStatus, WorkerExited
 from gangline_schemas.job import RestartPolicy
@@ -177,7 +177,7 @@ class Straggler:
 
 
 @dataclass(slots=True)
-class HeardGang:
+class GangReports:
     """The latest heartbeats of an attempt's nodes about its ranks, and their times.
 
     `troubled` are the nodes whose latest heartbeat has a trouble of a rank. `best_s` is the least
@@ -192,7 +192,7 @@ class HeardGang:
 
 
 @dataclass(slots=True)
-class Listening:
+class Liveness:
     """Soft: the heartbeats since this process took over. Lost with it, and in no hash.
 
     `since` is when the present stretch of uninterrupted heartbeats began; None before the first
@@ -208,5 +208,5 @@ class Listening:
     strangers: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     watched: dict[str, datetime] = field(default_factory=dict)
     gaps: tuple[tuple[datetime, float], ...] = ()
-    gangs: dict[str, HeardGang] = field(default_factory=dict)
-    health: dict[str, HeardHealth] = field(default_factory=dict)
+    gangs: dict[str, GangReports] = field(default_factory=dict)
+    health: dict[str, HealthReadings] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gangline_bus.decision import Decision
 from gangline_faults.lemons import distrust
-from gangline_faults.model import Blame, Gang, HeardGang, Straggler
+from gangline_faults.model import Blame, Gang, GangReports, Straggler
 from gangline_faults.policy.distrust import STRAGGLED
 from gangline_faults.policy.limits import FaultLimits
 from gangline_faults.policy.stragglers import describe, note_slow, stragglers
@@ -21,8 +21,8 @@ TROUBLES_LIMIT = 20
 
 def note_slow_ranks(state: FaultState, now: datetime, timing: Timing) -> None:
     """Note in the soft state since when each rank is slow. O(ranks with heartbeats)."""
-    for _, _, heard in _live(state):
-        note_slow(heard, now, timing)
+    for _, _, reports in _live(state):
+        note_slow(reports, now, timing)
 
 
 def of_live_gangs(
@@ -30,29 +30,29 @@ def of_live_gangs(
 ) -> list[Decision]:
     """The decisions at a Tick from the reports of the ranks of live gangs."""
     decisions: list[Decision] = []
-    for job_id, gang, heard in _live(state):
-        decisions += _troubles(job_id, gang, heard, now)
-        for straggler in stragglers(heard, now, timing):
+    for job_id, gang, reports in _live(state):
+        decisions += _troubles(job_id, gang, reports, now)
+        for straggler in stragglers(reports, now, timing):
             if straggler.score.rank not in gang.straggling:
                 decisions += _straggling(state, job_id, gang, straggler, now, limits)
     return decisions
 
 
-def _live(state: FaultState) -> Iterator[tuple[str, Gang, HeardGang]]:
-    for job_id, heard in sorted(state.listening.gangs.items()):
+def _live(state: FaultState) -> Iterator[tuple[str, Gang, GangReports]]:
+    for job_id, reports in sorted(state.liveness.gangs.items()):
         gang = state.gangs.get(job_id)
-        if gang is not None and not gang.failed and gang.attempt == heard.attempt:
-            yield job_id, gang, heard
+        if gang is not None and not gang.failed and gang.attempt == reports.attempt:
+            yield job_id, gang, reports
 
 
-def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[Decision]:
+def _troubles(job_id: str, gang: Gang, reports: GangReports, now: datetime) -> list[Decision]:
     """Each kind at each step once, whichever rank reported it first."""
-    told = {*gang.troubles}
+    known = {*gang.troubles}
     decisions = []
-    for node_id in sorted(heard.troubled):
-        for status in heard.ranks[node_id][1]:
+    for node_id in sorted(reports.troubled):
+        for status in reports.ranks[node_id][1]:
             trouble = status.trouble
-            if trouble is None or len(told) >= TROUBLES_LIMIT:
+            if trouble is None or len(known) >= TROUBLES_LIMIT:
                 continue
             event = GangTroubled(
                 job_id=job_id,
@@ -65,8 +65,8 @@ def _troubles(job_id: str, gang: Gang, heard: HeardGang, now: datetime) -> list[
                 message=trouble.message,
                 noted_at=now,
             )
-            if event.key not in told:
-                told.add(event.key)
+            if event.key not in known:
+                known.add(event.key)
                 decisions.append(Decision(job_id, event))
     return decisions
 

@@ -17,7 +17,7 @@ def codec() -> DataclassCodec[FaultState]:
     return DataclassCodec(
         FaultState,
         version=VERSION,
-        left_out={"listening"},
+        left_out={"liveness"},
         mutable={"nodes": replace, "gangs": replace},
     )
 

@@ -11,7 +11,7 @@ from gangline_faults.model import (
     Gang,
     Health,
     JobHistory,
-    Listening,
+    Liveness,
     Node,
     NotedExit,
     OpenIncident,
@@ -50,7 +50,7 @@ FLAGGED_JOBS = 1000
 
 @dataclass(slots=True)
 class FaultState:
-    """`listening` is soft: no part of the log, and none of the fingerprint.
+    """`liveness` is soft: no part of the log, and none of the fingerprint.
 
     - `early`: failed exits of attempts that this service does not know yet.
     - `histories`: of jobs that failed or committed. `incidents`: of jobs that have not recovered.
@@ -75,7 +75,7 @@ class FaultState:
     settling: dict[str, None] = field(default_factory=dict)
     gone: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, datetime] = field(default_factory=dict)
-    listening: Listening = field(default_factory=Listening)
+    liveness: Liveness = field(default_factory=Liveness)
 
 
 fold: Fold[FaultState] = Fold(Topic.FAULTS)
@@ -87,9 +87,9 @@ def _(state: FaultState, event: NodeWatched, at: datetime) -> None:
     old = state.nodes.get(event.node_id)
     past = () if old is None else (*old.past, old.incarnation)[-PAST_INCARNATIONS:]
     state.nodes[event.node_id] = Node(event.incarnation, past=past)
-    state.listening.seen.pop(event.node_id, None)
-    state.listening.strangers.pop(event.node_id, None)
-    state.listening.watched[event.node_id] = at
+    state.liveness.seen.pop(event.node_id, None)
+    state.liveness.strangers.pop(event.node_id, None)
+    state.liveness.watched[event.node_id] = at
     state.gone.pop(event.node_id, None)
     _forget_gone(state, at)
 
@@ -122,15 +122,15 @@ def _forget_node(state: FaultState, node_id: str) -> None:
     state.gone.pop(node_id, None)
     state.blames.pop(node_id, None)
     state.distrusted.pop(node_id, None)
-    heard = state.listening
-    for known in (heard.seen, heard.watched, heard.health):
+    liveness = state.liveness
+    for known in (liveness.seen, liveness.watched, liveness.health):
         known.pop(node_id, None)
 
 
 @fold.on(NodeFailed)
 def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
     """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
-    state.listening.strangers.pop(event.node_id, None)
+    state.liveness.strangers.pop(event.node_id, None)
     node = state.nodes.get(event.node_id)
     if node is None:
         return  # it was forgotten, so it gets the answer again
@@ -142,8 +142,8 @@ def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
         return
     node.health = Health.LEFT
     state.nodes[event.node_id] = state.nodes.pop(event.node_id)  # to the end: it left last
-    heard = state.listening
-    for known in (heard.seen, heard.watched, heard.health):
+    liveness = state.liveness
+    for known in (liveness.seen, liveness.watched, liveness.health):
         known.pop(event.node_id, None)
     left = [node_id for node_id, node in state.nodes.items() if node.health is Health.LEFT]
     for node_id in left[:-LEFT_NODES]:
@@ -181,7 +181,7 @@ def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
 @fold.on(GangUnwatched)
 def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
-    state.listening.gangs.pop(event.job_id, None)
+    state.liveness.gangs.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
     if gang is not None and gang.attempt <= event.attempt:
         del state.gangs[event.job_id]

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gangline_faults.model import Gang, HeardGang, Listening
+from gangline_faults.model import Gang, GangReports, Liveness
 from gangline_faults.policy.timing import Timing
 from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus
 
@@ -36,7 +36,7 @@ class Hang:
 
 
 def note_gangs(
-    heard: dict[str, HeardGang],
+    reports: dict[str, GangReports],
     gangs: Mapping[str, Gang],
     node_id: str,
     statuses: tuple[GangStatus, ...],
@@ -47,9 +47,9 @@ def note_gangs(
         gang = gangs.get(status.job_id)
         if gang is None or gang.attempt != status.attempt or node_id not in gang.nodes:
             continue
-        known = heard.get(status.job_id)
+        known = reports.get(status.job_id)
         if known is None or known.attempt != status.attempt:
-            known = heard[status.job_id] = HeardGang(status.attempt)
+            known = reports[status.job_id] = GangReports(status.attempt)
         known.ranks[node_id] = (now, status.ranks)
         if any(rank.trouble is not None for rank in status.ranks):
             known.troubled[node_id] = None
@@ -58,28 +58,28 @@ def note_gangs(
 
 
 def find_hangs(
-    gangs: Mapping[str, Gang], listening: Listening, now: datetime, timing: Timing
+    gangs: Mapping[str, Gang], liveness: Liveness, now: datetime, timing: Timing
 ) -> dict[str, Hang]:
     """The hung gangs, by job id in order. Cost: O(ranks with heartbeats)."""
     found = {}
-    for job_id, heard in sorted(listening.gangs.items()):
+    for job_id, reports in sorted(liveness.gangs.items()):
         gang = gangs.get(job_id)
-        if gang is None or gang.failed or gang.attempt != heard.attempt:
+        if gang is None or gang.failed or gang.attempt != reports.attempt:
             continue
-        hang = _hang(gang, heard, listening.seen, now, timing)
+        hang = _hang(gang, reports, liveness.seen, now, timing)
         if hang is not None:
             found[job_id] = hang
     return found
 
 
 def _hang(
-    gang: Gang, heard: HeardGang, seen: Mapping[str, datetime], now: datetime, timing: Timing
+    gang: Gang, reports: GangReports, seen: Mapping[str, datetime], now: datetime, timing: Timing
 ) -> Hang | None:
     longest: Hang | None = None
     without_it = False
-    stands_for_all = _some_rank_steps(heard)
+    stands_for_all = _some_rank_steps(reports)
     for node_id in sorted(set(gang.nodes)):
-        at, ranks = heard.ranks.get(node_id, (None, ()))
+        at, ranks = reports.ranks.get(node_id, (None, ()))
         if not _is_fresh(at, now, timing):
             if not _is_fresh(seen.get(node_id), now, timing):
                 return None
@@ -101,11 +101,11 @@ def _hang(
     return longest
 
 
-def _some_rank_steps(heard: HeardGang) -> bool:
+def _some_rank_steps(reports: GangReports) -> bool:
     """Whether a rank trains of which it is known how long its steps take."""
     return any(
         _trains(status) and status.step_p99_s is not None
-        for _, ranks in heard.ranks.values()
+        for _, ranks in reports.ranks.values()
         for status in ranks
     )
 

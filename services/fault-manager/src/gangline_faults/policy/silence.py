@@ -5,13 +5,13 @@
 2. This process may stand still (a long gap between Ticks), or no heartbeat of any node may come for
    half the timeout. Then the fault is more likely ours or the bus's, and every clock restarts once
    it is over.
-3. Mass silence: with two or more live nodes, clocks stand still from `unheard_s` after the last
-   heartbeat of any node until the next one. So no node is suspected or failed for it, not even one
-   that was silent before: its heartbeats since then could not arrive.
+3. Mass silence: with two or more live nodes, clocks stand still from `mass_silence_s` after the
+   last heartbeat of any node until the next one. So no node is suspected or failed for it, not even
+   one that was silent before: its heartbeats since then could not arrive.
 
 Why rule 3 is safe: heartbeats that the bus acknowledged are read once any node is received again.
-So a node that fails by this rule was not acknowledged for the timeout less `unheard_s`. Its lease
-is shorter (agent/config.py), so it had stopped its ranks.
+So a node that fails by this rule was not acknowledged for the timeout less `mass_silence_s`. Its
+lease is shorter (agent/config.py), so it had stopped its ranks.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from gangline_faults.model import Health, Listening, Node
+from gangline_faults.model import Health, Liveness, Node
 from gangline_faults.policy.timing import Timing
 
 MASS_NODES = 2
 GAPS = 6
-"""Before each of them a clock ran for `unheard_s`, a sixth of the timeout: of more none matters."""
+"""A sixth of the timeout passed before each (`mass_silence_s`), so more than six never matter."""
 
 STRANGER_S = 60.0
 STRANGERS = 1000
@@ -41,20 +41,20 @@ class Silences:
     recovered: tuple[str, ...]
 
 
-def silent_s(listening: Listening, node_id: str, now: datetime) -> float:
+def silent_s(liveness: Liveness, node_id: str, now: datetime) -> float:
     """Seconds since the node's last possible heartbeat, without those when no node was received."""
     known = (
-        listening.seen.get(node_id),
-        listening.watched.get(node_id),
-        listening.since,
+        liveness.seen.get(node_id),
+        liveness.watched.get(node_id),
+        liveness.since,
     )
     latest = max((moment for moment in known if moment is not None), default=now)
-    stood_s = sum(gap_s for end, gap_s in listening.gaps if end > latest)
+    stood_s = sum(gap_s for end, gap_s in liveness.gaps if end > latest)
     return max(0.0, (now - latest).total_seconds() - stood_s)
 
 
 def find_silences(
-    nodes: Mapping[str, Node], listening: Listening, now: datetime, timing: Timing
+    nodes: Mapping[str, Node], liveness: Liveness, now: datetime, timing: Timing
 ) -> Silences:
     """The nodes to suspect, to fail or to declare recovered now.
 
@@ -62,15 +62,15 @@ def find_silences(
     heartbeat.
     """
     lately = now - timedelta(seconds=timing.suspect_s)
-    seen = listening.seen
+    seen = liveness.seen
     doubtful = sorted(
         node_id
         for node_id, node in nodes.items()
         if node.health is not Health.HEALTHY or not _after(seen.get(node_id), lately)
     )
-    until = now if _fewer_live(nodes, MASS_NODES) else _until(listening, now, timing)
+    until = now if _fewer_live(nodes, MASS_NODES) else _until(liveness, now, timing)
     live = {
-        node_id: silent_s(listening, node_id, until)
+        node_id: silent_s(liveness, node_id, until)
         for node_id in doubtful
         if nodes[node_id].health.live
     }
@@ -91,8 +91,8 @@ def find_silences(
     return Silences(suspected, failed, recovered)
 
 
-def _after(heard: datetime | None, moment: datetime) -> bool:
-    return heard is not None and heard > moment
+def _after(beat_at: datetime | None, moment: datetime) -> bool:
+    return beat_at is not None and beat_at > moment
 
 
 def _fewer_live(nodes: Mapping[str, Node], count: int) -> bool:
@@ -100,56 +100,56 @@ def _fewer_live(nodes: Mapping[str, Node], count: int) -> bool:
     return len(list(islice(live, count))) < count
 
 
-def note_tick(listening: Listening, now: datetime, timing: Timing) -> None:
+def note_tick(liveness: Liveness, now: datetime, timing: Timing) -> None:
     """Begin liveness at the first Tick, and again when this process or its clock jumped."""
-    last = listening.last_tick
+    last = liveness.last_tick
     gap_s = None if last is None else (now - last).total_seconds()
     if gap_s is None or gap_s < 0 or gap_s > timing.deaf_s:
-        listening.since = now
-        listening.last_signal = None
-        listening.seen = {}
-        listening.watched = {}
-        listening.gaps = ()
-        listening.gangs = {}
-    listening.last_tick = now
+        liveness.since = now
+        liveness.last_signal = None
+        liveness.seen = {}
+        liveness.watched = {}
+        liveness.gaps = ()
+        liveness.gangs = {}
+    liveness.last_tick = now
 
 
-def note_heartbeat(listening: Listening, node_id: str, now: datetime, timing: Timing) -> None:
+def note_heartbeat(liveness: Liveness, node_id: str, now: datetime, timing: Timing) -> None:
     """Note a node's heartbeat; clocks do not count a time without any heartbeat."""
-    last = listening.last_signal or listening.since
+    last = liveness.last_signal or liveness.since
     gap_s = 0.0 if last is None else (now - last).total_seconds()
     if gap_s >= timing.suspect_s:
-        listening.since = now
-        listening.gaps = ()
-    elif gap_s > timing.unheard_s:
-        gaps = (*listening.gaps, (now, gap_s - timing.unheard_s))
-        listening.gaps = gaps[-GAPS:]
-    listening.last_signal = now
-    listening.seen[node_id] = now
+        liveness.since = now
+        liveness.gaps = ()
+    elif gap_s > timing.mass_silence_s:
+        gaps = (*liveness.gaps, (now, gap_s - timing.mass_silence_s))
+        liveness.gaps = gaps[-GAPS:]
+    liveness.last_signal = now
+    liveness.seen[node_id] = now
 
 
-def note_stranger(listening: Listening, node_id: str, incarnation: str, now: datetime) -> None:
+def note_stranger(liveness: Liveness, node_id: str, incarnation: str, now: datetime) -> None:
     """Note a heartbeat of an unknown node."""
-    known = listening.strangers.get(node_id)
+    known = liveness.strangers.get(node_id)
     if known is not None and known[0] == incarnation:
         return
-    if known is not None or len(listening.strangers) < STRANGERS:
-        listening.strangers[node_id] = (incarnation, now)
+    if known is not None or len(liveness.strangers) < STRANGERS:
+        liveness.strangers[node_id] = (incarnation, now)
 
 
-def find_strangers(listening: Listening, now: datetime) -> dict[str, str]:
+def find_strangers(liveness: Liveness, now: datetime) -> dict[str, str]:
     """Incarnations with heartbeats that stayed unknown for `STRANGER_S`, by node.
 
     A joining node's heartbeat may be read before its node.joined: that is another topic.
     """
     return {
         node_id: incarnation
-        for node_id, (incarnation, since) in sorted(listening.strangers.items())
+        for node_id, (incarnation, since) in sorted(liveness.strangers.items())
         if (now - since).total_seconds() >= STRANGER_S
     }
 
 
-def _until(listening: Listening, now: datetime, timing: Timing) -> datetime:
+def _until(liveness: Liveness, now: datetime, timing: Timing) -> datetime:
     """When the clocks stopped, or now. Nodes that join prove nothing: they do by another topic."""
-    last = listening.last_signal or listening.since or now
-    return min(now, last + timedelta(seconds=timing.unheard_s))
+    last = liveness.last_signal or liveness.since or now
+    return min(now, last + timedelta(seconds=timing.mass_silence_s))

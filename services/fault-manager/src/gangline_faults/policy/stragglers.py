@@ -18,7 +18,7 @@ from __future__ import annotations
 from datetime import datetime
 from statistics import median, median_low
 
-from gangline_faults.model import TINY_S, Against, HeardGang, Score, Straggler, relative
+from gangline_faults.model import TINY_S, Against, GangReports, Score, Straggler, relative
 from gangline_faults.policy.timing import Timing
 from gangline_schemas.events.workers import RankActivity
 
@@ -28,41 +28,41 @@ LEAST_S = 0.005
 _TRAINS = frozenset({None, RankActivity.TRAINING})
 
 
-def note_slow(heard: HeardGang, now: datetime, timing: Timing) -> None:
+def note_slow(reports: GangReports, now: datetime, timing: Timing) -> None:
     """Note each rank's best, and since when some are slow, with their hosts' scores."""
-    told = _told(heard, now, timing)
-    slow = _slow(told, heard, timing)
-    heard.slow = {
-        rank: Straggler(score, against, _host(told, score), _since(heard, rank, now))
+    reported = _reported(reports, now, timing)
+    slow = _slow(reported, reports, timing)
+    reports.slow = {
+        rank: Straggler(score, against, _host(reported, score), _since(reports, rank, now))
         for rank, (score, against) in sorted(slow.items())
     }
 
 
-def stragglers(heard: HeardGang, now: datetime, timing: Timing) -> tuple[Straggler, ...]:
+def stragglers(reports: GangReports, now: datetime, timing: Timing) -> tuple[Straggler, ...]:
     """Those that are slow for long enough, by rank, as they were noted last."""
     return tuple(
         straggler
-        for straggler in heard.slow.values()
+        for straggler in reports.slow.values()
         if (now - straggler.since).total_seconds() >= timing.straggler_after_s
     )
 
 
-def _since(heard: HeardGang, rank: int, now: datetime) -> datetime:
-    known = heard.slow.get(rank)
+def _since(reports: GangReports, rank: int, now: datetime) -> datetime:
+    known = reports.slow.get(rank)
     return now if known is None else known.since
 
 
-def _host(told: list[tuple[int, str, float]], score: Score) -> float:
+def _host(reported: list[tuple[int, str, float]], score: Score) -> float:
     """How slow its host is."""
-    there = [relative(score.gang_s, own) for _, node, own in told if node == score.node_id]
+    there = [relative(score.gang_s, own) for _, node, own in reported if node == score.node_id]
     return median(there)
 
 
-def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, str, float]]:
+def _reported(reports: GangReports, now: datetime, timing: Timing) -> list[tuple[int, str, float]]:
     """Rank, node and work of the ranks that train and have a recent heartbeat."""
     return [
         (status.rank, node_id, status.busy_s)
-        for node_id, (at, ranks) in heard.ranks.items()
+        for node_id, (at, ranks) in reports.ranks.items()
         if (now - at).total_seconds() < timing.stale_s
         for status in ranks
         if status.busy_s is not None and status.busy_s >= TINY_S and status.activity in _TRAINS
@@ -70,23 +70,23 @@ def _told(heard: HeardGang, now: datetime, timing: Timing) -> list[tuple[int, st
 
 
 def _slow(
-    told: list[tuple[int, str, float]], heard: HeardGang, timing: Timing
+    reported: list[tuple[int, str, float]], reports: GangReports, timing: Timing
 ) -> dict[int, tuple[Score, Against]]:
     """The slow ones among two or more ranks, and the comparison that shows it."""
-    if len(told) <= 1:  # a single rank delays no other, and its work may have changed
+    if len(reported) <= 1:  # a single rank delays no other, and its work may have changed
         return {}
-    gang_s = median_low(busy_s for _, _, busy_s in told)
-    below, best = timing.straggler_below, heard.best_s
+    gang_s = median_low(busy_s for _, _, busy_s in reported)
+    below, best = timing.straggler_below, reports.best_s
     found: dict[int, tuple[Score, Against]] = {}
     worse: dict[int, tuple[Score, Against]] = {}
-    for rank, node_id, busy_s in told:
+    for rank, node_id, busy_s in reported:
         best_s = best[rank] = min(busy_s, best.get(rank, busy_s))
         usual_s = below * busy_s
         if gang_s < usual_s and busy_s - gang_s >= LEAST_S:
             found[rank] = (Score(rank, node_id, busy_s, gang_s, best_s), "gang")
         if best_s < usual_s and busy_s - best_s >= LEAST_S:
             worse[rank] = (Score(rank, node_id, busy_s, gang_s, best_s), "itself")
-    return worse | found if 2 * len(worse) <= len(told) else found
+    return worse | found if 2 * len(worse) <= len(reported) else found
 
 
 def describe(straggler: Straggler) -> str:

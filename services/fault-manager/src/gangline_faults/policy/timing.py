@@ -37,7 +37,7 @@ class Timing:
         return self.heartbeat_timeout_s / 2
 
     @property
-    def unheard_s(self) -> float:
+    def mass_silence_s(self) -> float:
         """After so long without any heartbeat, silence shows nothing about nodes."""
         return self.heartbeat_timeout_s / 6
 

@@ -50,7 +50,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardHealth:
+class HealthReadings:
     """The health of one incarnation of a node.
 
     `base`: the value from which corrected errors are counted, since `base_at`. `hot`: for how many
@@ -68,15 +68,15 @@ class HeardHealth:
 
 
 def note_reading(
-    known: HeardHealth | None,
+    known: HealthReadings | None,
     incarnation: str,
     reading: NodeHealth,
     now: datetime,
     limits: TrendLimits,
-) -> HeardHealth:
+) -> HealthReadings:
     """The health with one more reading; unchanged when the reading is not newer."""
     if known is None or known.incarnation != incarnation:
-        known = HeardHealth(incarnation, reading, reading, now)
+        known = HealthReadings(incarnation, reading, reading, now)
     elif reading.read_at == known.newest.read_at:
         return known
     base, base_at = known.base, known.base_at
@@ -95,7 +95,7 @@ def note_reading(
     ]
     failing = [Sign(message, now) for message in (*_failing(known.newest, reading), *mended)]
     signs = (*broken, *begun, *failing)
-    return HeardHealth(incarnation, reading, base, base_at, hot, frozenset(states), signs)
+    return HealthReadings(incarnation, reading, base, base_at, hot, frozenset(states), signs)
 
 
 def _pairs(before: NodeHealth, after: NodeHealth) -> Iterator[tuple[GpuHealth, GpuHealth]]:
