@@ -14,8 +14,8 @@ from harness import Context, Result, scratch
 from chaos.links import Link
 from checkpoint_scene import JOB, PREFIX, write_part
 from gangline.local.s3proxy import BUCKET, S3Proxy
+from gangline_checkpoints.executor import StoreExecutor
 from gangline_checkpoints.model import StepId, Verified, Verify
-from gangline_checkpoints.perform import StorePerformer
 from gangline_schemas.checkpoint import TensorSlice
 from gangline_storage.s3 import S3Store
 from gangline_storage.s3_options import S3Credentials
@@ -57,9 +57,9 @@ def run(context: Context) -> list[Result]:
         for _ in range(context.repeats(3)):
             for store in (near, far):
                 for files in (1, AT_ONCE):
-                    perform = StorePerformer(store, files_at_once=files)
+                    execute = StoreExecutor(store, files_at_once=files)
                     began_s = time.perf_counter()
-                    outcome = perform("verify", effect)
+                    outcome = execute("verify", effect)
                     assert isinstance(outcome, Verified), outcome
                     seconds = time.perf_counter() - began_s
                     found.setdefault((store, files), []).append(outcome.size_bytes / 1e6 / seconds)

@@ -17,10 +17,10 @@ from gangline_bus.poison import Guard
 from gangline_bus.ports import BusError, Fenced, Note, OutRecord, Record, TopicPartition
 from gangline_checkpoints import decide as checkpoints_decide
 from gangline_checkpoints import evolve as checkpoints_evolve
-from gangline_checkpoints import perform as checkpoints_perform
+from gangline_checkpoints import executor as checkpoints_executor
 from gangline_checkpoints import references
 from gangline_checkpoints import state as checkpoints_state
-from gangline_checkpoints.perform import StorePerformer
+from gangline_checkpoints.executor import StoreExecutor
 from gangline_checkpoints.reports import Reported
 from gangline_faults.policy import silence
 from gangline_quota import decide as quota_decide
@@ -259,7 +259,7 @@ ABLATIONS: dict[str, Ablation] = {
         "a checkpoint is committed when every rank has written its part (the first phase)",
         _patched(
             (Reported, "complete", lambda self, world_size, also=(): True),
-            (checkpoints_perform, "coverage_problem", lambda manifests: None),
+            (checkpoints_executor, "coverage_problem", lambda manifests: None),
         ),
         ("late", "rank.crash"),
     ),
@@ -270,12 +270,12 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "commit-record": Ablation(
         "the record is in the store before the commit is in the log (the second phase)",
-        _patched((StorePerformer, "_put_record", lambda self, effect, referred: None)),
+        _patched((StoreExecutor, "_put_record", lambda self, effect, referred: None)),
         ("store.away", "crash"),
     ),
     "verification": Ablation(
         "a checkpoint's bytes are read before it counts",
-        _patched((StorePerformer, "_check_bytes", lambda self, written, manifest: None)),
+        _patched((StoreExecutor, "_check_bytes", lambda self, written, manifest: None)),
         ("store.damage",),
     ),
     "verification-on-read": Ablation(
@@ -285,7 +285,7 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "references": Ablation(
         "retention counts references",
-        _patched((references, "let_go", lambda job, kept, surplus, *, over: surplus)),
+        _patched((references, "removable", lambda job, kept, surplus, *, over: surplus)),
         ("rank.crash", "user.restore"),
         full_every=4,
     ),

@@ -74,8 +74,8 @@ def _lag(world: World) -> str:
         for place in places:
             if (done[place] or 0) < ends[place]:
                 return f"{service} is at {done[place]} of {ends[place]} of {place.topic}"
-        if process.performer is not None and process.performer.pending:
-            return f"{service} performs {process.performer.pending} effects"
+        if process.executor is not None and process.executor.pending:
+            return f"{service} executes {process.executor.pending} effects"
         if decider.effects(process.loop.state):
             return f"{service} wants {sorted(decider.effects(process.loop.state))}"
     return ""

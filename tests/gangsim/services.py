@@ -35,15 +35,15 @@ class Service:
     decider: Callable[[], Decider[Any]]
     fingerprint: Callable[[Any], str]
     codec: Callable[[], SnapshotCodec[Any]]
-    perform: Callable[[str, object], object] | None = None
+    execute: Callable[[str, object], object] | None = None
 
 
-class SimPerformer:
+class SimExecutor:
     """Performs effects after a while; what was begun happens even if the process has died."""
 
-    def __init__(self, process: ServiceProcess, perform: Callable[[str, object], object]) -> None:
+    def __init__(self, process: ServiceProcess, execute: Callable[[str, object], object]) -> None:
         self._process = process
-        self._perform = perform
+        self._execute = execute
         self._done: list[EffectDone | Exception] = []
         self.pending = 0
 
@@ -55,7 +55,7 @@ class SimPerformer:
         self._process.world.engine.after(delay_s + min(5.0, 0.5 * tries), self._work(key, effect))
 
     def completed(self) -> list[EffectDone]:
-        """What ended since the last call; raises what the performer raised."""
+        """What ended since the last call; raises what the executor raised."""
         found = []
         done, self._done = self._done, []
         for item in done:
@@ -68,7 +68,7 @@ class SimPerformer:
         def work() -> None:
             self.pending -= 1
             try:
-                result = self._perform(key, effect)
+                result = self._execute(key, effect)
             except Exception as error:
                 self._done.append(error)
             else:
@@ -100,7 +100,7 @@ class ServiceProcess:
         self._wake_at_s: float | None = None
         self.client = ""
         self.loop: DeciderLoop[Any] | None = None
-        self.performer: SimPerformer | None = None
+        self.executor: SimExecutor | None = None
 
     def start(self) -> None:
         """A new process of this instance."""
@@ -113,8 +113,8 @@ class ServiceProcess:
         decider = self.world.poisons.around(self.service.decider())
         self._decider = decider
         self._bus = bus
-        if self.service.perform is not None:
-            self.performer = SimPerformer(self, self.service.perform)
+        if self.service.execute is not None:
+            self.executor = SimExecutor(self, self.service.execute)
         self._member = MemoryMember(
             bus, f"gangline.{self.service.name}", self.world.names.name(decider.log)
         )
@@ -204,7 +204,7 @@ class ServiceProcess:
         except Exception as error:
             raise Violation(f"{self.client}: {type(error).__name__}: {error}") from error
         else:
-            busy = written or (self.performer is not None and self.loop is not None)
+            busy = written or (self.executor is not None and self.loop is not None)
             if written:
                 self._failures = 0
             self.wake(None if written else (1.0 if busy and self._unsaved() else TICK_S))
@@ -233,7 +233,7 @@ class ServiceProcess:
                     offsets_refresh_s=OFFSETS_REFRESH_S,
                     instance=self.client,
                 ),
-                performer=self.performer,
+                executor=self.executor,
                 snapshots=self.world.snapshots.of(self.service, self.world.parts.snapshot_every),
             )
             loop.take_over()

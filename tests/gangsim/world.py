@@ -20,7 +20,7 @@ from gangline_bus import decider, dlq, fold, snapshot
 from gangline_bus.codec import Received, receive
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints import perform
+from gangline_checkpoints import executor as checkpoints_executor
 from gangline_checkpoints import snapshot as checkpoints_snapshot
 from gangline_checkpoints import state as checkpoints_state
 from gangline_faults import snapshot as faults_snapshot
@@ -110,7 +110,7 @@ class World:
 
     def _services(self) -> list[tuple[Service, str]]:
         parts = self.parts
-        performer = perform.StorePerformer(
+        executor = checkpoints_executor.StoreExecutor(
             self.store,
             clock=lambda: self.engine.utc,
             pause=lambda seconds: None,
@@ -141,7 +141,7 @@ class World:
                     parts.checkpoints,
                     checkpoints_snapshot.fingerprint,
                     checkpoints_snapshot.codec,
-                    performer,
+                    executor,
                 ),
                 "a",
             ),
@@ -257,7 +257,7 @@ class World:
         """All phases. What was violated stands in the outcome."""
         violation = ""
         told = (snapshot, "log", Told(self.engine))
-        loggers = [(module, "log", _Quiet()) for module in (decider, dlq, perform)]
+        loggers = [(module, "log", _Quiet()) for module in (decider, dlq, checkpoints_executor)]
         received = (decider, "receive", self.receive)
         with _patched(*self.parts.patches, received, told, *loggers):
             try:

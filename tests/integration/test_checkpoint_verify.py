@@ -1,4 +1,4 @@
-"""The performer over a real store: what is verified is what lies there, byte for byte."""
+"""The executor over a real store: what is verified is what lies there, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from checkpoint_scene import (
     write_part,
 )
 from decider_run import START, DeciderRun
+from gangline_checkpoints.executor import StoreExecutor
 from gangline_checkpoints.model import (
     Away,
     Corrupt,
@@ -32,7 +33,6 @@ from gangline_checkpoints.model import (
     Verified,
     Verify,
 )
-from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
@@ -61,7 +61,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.store = LocalStore(folder / "store")
         self.pauses: list[float] = []
-        self.perform = StorePerformer(self.store, clock=lambda: START, pause=self.pauses.append)
+        self.execute = StoreExecutor(self.store, clock=lambda: START, pause=self.pauses.append)
         self.run: DeciderRun[CheckpointState] = checkpoint_run()
         self.run.feed(allocated())
         for rank in (0, 1):
@@ -72,7 +72,7 @@ class Scene:
 
     def verify(self) -> object:
         [(key, effect)] = self.run.effects().items()
-        return self.perform(key, effect)
+        return self.execute(key, effect)
 
     def settle(self) -> None:
         """Perform until nothing is asked for."""
@@ -81,7 +81,7 @@ class Scene:
             if not effects:
                 return
             for key, effect in effects.items():
-                self.run.done(key, self.perform(key, effect))
+                self.run.done(key, self.execute(key, effect))
         raise AssertionError(f"still wanted: {sorted(self.run.effects())}")
 
 
@@ -149,7 +149,7 @@ def test_a_crash_between_record_and_event_ends_in_one_commit(scene: Scene) -> No
     written = scene.store.get(COMMIT)
     # the process died before the event: the next one does it again, at another time
     scene.run.take_over()
-    scene.perform = StorePerformer(scene.store)
+    scene.execute = StoreExecutor(scene.store)
     scene.settle()
     assert len(scene.run.events(CheckpointCommitted)) == 1
     assert scene.store.get(COMMIT) == written
@@ -175,9 +175,9 @@ def test_a_prefix_that_no_store_can_hold_ends_in_abandonment_not_in_a_crash(scen
     [(key, effect)] = scene.run.effects().items()
     assert isinstance(effect, Verify)
     nowhere = replace(effect, prefix="teams/nlp/a//b/job-1", shards=())
-    assert isinstance(scene.perform(key, nowhere), Refused)
+    assert isinstance(scene.execute(key, nowhere), Refused)
     delete = Delete(JOB, "teams/nlp/a//b/job-1", effect.id, 0)
-    assert scene.perform("delete", delete) == Removed(0)
+    assert scene.execute("delete", delete) == Removed(0)
 
 
 class AwayStore(LocalStore):
@@ -201,7 +201,7 @@ def test_a_store_that_is_away_delays_the_commit_and_loses_nothing(
 ) -> None:
     store = AwayStore(scene.store.root)
     store.error = error
-    scene.perform = StorePerformer(store, clock=lambda: START, pause=scene.pauses.append)
+    scene.execute = StoreExecutor(store, clock=lambda: START, pause=scene.pauses.append)
     assert scene.verify() == Away(str(error))
     scene.settle()
     assert len(scene.run.events(CheckpointCommitted)) == 1
@@ -222,7 +222,7 @@ class MeetingStore(LocalStore):
 
 
 def test_the_files_of_a_save_are_read_at_the_same_time(scene: Scene) -> None:
-    scene.perform = StorePerformer(MeetingStore(scene.store.root))
+    scene.execute = StoreExecutor(MeetingStore(scene.store.root))
     assert isinstance(scene.verify(), Verified)
 
 
@@ -242,13 +242,13 @@ class StuckStore(LocalStore):
 
 def test_a_save_that_is_long_in_reading_holds_up_no_other(scene: Scene) -> None:
     store = StuckStore(scene.store.root)
-    scene.perform = StorePerformer(store, files_at_once=1)
+    scene.execute = StoreExecutor(store, files_at_once=1)
     parts = tuple(write_part(store, rank, 40) for rank in (0, 1))
     other = Verify(JOB, PREFIX, StepId(1, 40), 2, parts, 0)
     with ThreadPoolExecutor(1) as thread:
         long = thread.submit(scene.verify)
         assert store.asked.wait(60.0)
-        assert isinstance(scene.perform("verify", other), Verified)
+        assert isinstance(scene.execute("verify", other), Verified)
         assert not long.done()
         store.let_go.set()
         assert isinstance(long.result(), Verified)
@@ -263,7 +263,7 @@ def test_manifests_that_are_too_much_for_memory_are_refused_unread(tmp_path: Pat
         shards.append(written.model_copy(update={"manifest": large}))
     empty = LocalStore(tmp_path / "store")
     effect = Verify(JOB, PREFIX, StepId(1, 20), ranks, tuple(shards), tries=0)
-    outcome = StorePerformer(empty)("verify", effect)
+    outcome = StoreExecutor(empty)("verify", effect)
     assert isinstance(outcome, Refused)
     assert f"above {MAX_MANIFESTS_BYTES}" in outcome.reason
 
@@ -279,7 +279,7 @@ def test_of_several_damaged_files_that_of_the_first_rank_is_named(scene: Scene) 
 def test_a_slow_verification_does_not_commit_after_a_newer_attempt(scene: Scene) -> None:
     [(key, effect)] = scene.run.effects().items()
     scene.run.feed(allocated(2))  # while the old one's bytes are still being read
-    outcome = scene.perform(key, effect)
+    outcome = scene.execute(key, effect)
     assert isinstance(outcome, Verified)
     assert scene.store.get(COMMIT)
     scene.run.done(key, outcome)
@@ -391,7 +391,7 @@ class FlickeringStore(LocalStore):
 
 def test_what_is_right_when_read_once_more_is_not_called_corrupted(scene: Scene) -> None:
     committed_a_day_ago(scene)
-    scene.perform = StorePerformer(FlickeringStore(scene.store.root))
+    scene.execute = StoreExecutor(FlickeringStore(scene.store.root))
     scene.settle()
     assert len(scene.run.events(CheckpointScrubbed)) == 1
     assert not scene.run.events(CheckpointCorrupted)
@@ -399,12 +399,12 @@ def test_what_is_right_when_read_once_more_is_not_called_corrupted(scene: Scene)
 
 def test_a_store_that_is_away_says_nothing_of_the_bytes(scene: Scene) -> None:
     committed_a_day_ago(scene)
-    scene.perform = StorePerformer(AwayStore(scene.store.root))
+    scene.execute = StoreExecutor(AwayStore(scene.store.root))
     scene.settle()
     assert not scene.run.events(CheckpointScrubbed)
     assert not scene.run.events(CheckpointCorrupted)
     assert scene.run.tick(3600.0)
-    scene.perform = StorePerformer(scene.store)
+    scene.execute = StoreExecutor(scene.store)
     scene.settle()
     assert len(scene.run.events(CheckpointScrubbed)) == 1
 
@@ -417,7 +417,7 @@ def test_reading_again_keeps_to_its_pace(scene: Scene) -> None:
         now[0] += seconds
 
     pace = Pace(10.0, clock=lambda: now[0], pause=pause)
-    perform = StorePerformer(scene.store, pace=pace)
-    outcome = perform("scrub", Scrub(JOB, PREFIX, StepId(1, 20), 2))
+    execute = StoreExecutor(scene.store, pace=pace)
+    outcome = execute("scrub", Scrub(JOB, PREFIX, StepId(1, 20), 2))
     assert isinstance(outcome, Scrubbed)
     assert now[0] == pytest.approx(outcome.size_bytes / 10.0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gangline_checkpoints.executor import StoreExecutor
 from gangline_checkpoints.model import StepId, Verified, Verify
-from gangline_checkpoints.perform import StorePerformer
 from gangline_schemas.checkpoint import RankManifest, commit_key, job_prefix
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -58,7 +58,7 @@ class Service:
         self.scene = scene
         self.prefix = job_prefix(TEAM, JOB, allocation.spec)
         self.store = LocalStore(scene.store)
-        self.perform = StorePerformer(self.store)
+        self.execute = StoreExecutor(self.store)
 
     def manifest(self, part: CheckpointShardWritten) -> RankManifest:
         return RankManifest.decode(self.store.get(part.manifest.key))
@@ -66,7 +66,7 @@ class Service:
     def commit(self, part: CheckpointShardWritten) -> tuple[CheckpointRef, Verified]:
         """Verify, put the record, and tell the agent."""
         place = StepId(part.attempt, part.step)
-        found = self.perform("verify", Verify(JOB, self.prefix, place, 1, (part,), 0))
+        found = self.execute("verify", Verify(JOB, self.prefix, place, 1, (part,), 0))
         assert isinstance(found, Verified), found
         key = commit_key(self.prefix, *place)
         ref = CheckpointRef(

@@ -15,8 +15,8 @@ from torch import nn
 
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes
 from decider_run import DeciderRun
+from gangline_checkpoints.executor import StoreExecutor
 from gangline_checkpoints.model import Corrupt, Refused, Scrub, Verified
-from gangline_checkpoints.perform import StorePerformer
 from gangline_checkpoints.state import CheckpointState
 from gangline_schemas.checkpoint import (
     Chunk,
@@ -75,7 +75,7 @@ class Job:
         )
         self.run: DeciderRun[CheckpointState] = checkpoint_run()
         self.run.feed(self.allocation)
-        self.perform = StorePerformer(self.store)
+        self.execute = StoreExecutor(self.store)
         self.committed: int | None = None
         self.said: list[ShardReady] = []
         self.savers = [
@@ -130,7 +130,7 @@ class Job:
     def settle(self) -> None:
         for _ in range(20):
             for key, effect in self.run.effects().items():
-                self.run.done(key, self.perform(key, effect))
+                self.run.done(key, self.execute(key, effect))
 
     def ref(self, step: int) -> CheckpointRef:
         return CheckpointRef(
@@ -202,20 +202,20 @@ def test_a_commit_reads_what_was_written_and_scrubbing_each_object_once(job: Job
     job.store.read.clear()
     job.save(20)
     assert not old & job.store.read.keys(), "a referred chunk is known by its digest"
-    job.perform = StorePerformer(job.store)  # another process: it reads the manifests again
+    job.execute = StoreExecutor(job.store)  # another process: it reads the manifests again
     job.store.read.clear()
     job.save(30)
     assert old & job.store.read.keys() == {digest.key for digest in job.record(10).manifests}
     spent: list[int] = []
     pace = Pace()
     pace.spend = spent.append  # type: ignore[method-assign]
-    perform = StorePerformer(job.store, pace=pace)
+    execute = StoreExecutor(job.store, pace=pace)
     job.store.read.clear()
     job.run.tick(90_000)
     for _ in range(3):
         [(key, effect)] = job.run.effects().items()
         assert isinstance(effect, Scrub)
-        job.run.done(key, perform(key, effect))
+        job.run.done(key, execute(key, effect))
         job.run.tick(60)
     records = [job.record(step) for step in (10, 20, 30)]
     objects = [digest for found in records for digest in (*found.manifests, *found.shards)]
@@ -293,12 +293,12 @@ def test_a_rank_that_was_not_told_in_time_loses_that_save_alone(job: Job) -> Non
     job.save(10)
     key, folder = f"{checkpoint_prefix(PREFIX, 1, 10)}/{manifest_name(0)}", job.store.root
     flip(folder / key)
-    job.perform = StorePerformer(job.store)
+    job.execute = StoreExecutor(job.store)
     job.step()
     for written in job.write(20):
         job.run.feed(written)
     [(verify, effect)] = job.run.effects().items()
-    outcome = job.perform(verify, effect)
+    outcome = job.execute(verify, effect)
     assert isinstance(outcome, Refused)
     assert f"what it refers to is not as it was committed: {key}" in outcome.reason
     job.run.done(verify, outcome)
@@ -348,7 +348,7 @@ def test_a_manifest_that_names_other_bytes_is_not_committed(job: Job, how: str, 
     for written in parts:
         job.run.feed(written)
     [(key, effect)] = job.run.effects().items()
-    outcome = job.perform(key, effect)
+    outcome = job.execute(key, effect)
     assert isinstance(outcome, Refused | Corrupt)
     assert what in outcome.reason
     assert not job.has_record(20)
@@ -379,7 +379,7 @@ def test_a_verification_that_is_done_again_finds_its_own_record(job: Job) -> Non
     for written in job.write(20):
         job.run.feed(written)
     [(key, effect)] = job.run.effects().items()
-    assert isinstance(job.perform(key, effect), Verified)
-    again = job.perform(key, effect)
+    assert isinstance(job.execute(key, effect), Verified)
+    again = job.execute(key, effect)
     assert isinstance(again, Verified)
     assert again.refers == (10,)

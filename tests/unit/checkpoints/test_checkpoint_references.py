@@ -320,12 +320,12 @@ def test_no_kept_checkpoint_ever_needs_a_deleted_one(
     _train(actions, keep)
 
 
-@pytest.mark.parametrize("safeguard", ["let_go", "commit_problem"])
+@pytest.mark.parametrize("safeguard", ["removable", "commit_problem"])
 def test_without_either_safeguard_the_property_fails(
     monkeypatch: pytest.MonkeyPatch, safeguard: str
 ) -> None:
     """Retention that counts no references; commits that do not look at what they refer to."""
-    without = {"let_go": _all_of_the_surplus, "commit_problem": lambda *_: None}
+    without = {"removable": _all_of_the_surplus, "commit_problem": lambda *_: None}
     saves = [("save", (0, 15, True))] * 5
     actions = [*saves, ("begin", None), ("save_stale", 2), *saves]
     _train(actions, ONE)

@@ -89,7 +89,7 @@ log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
 
-class Performer(Protocol):
+class EffectExecutor(Protocol):
     """Does the effects that states ask for, outside of the loop's thread."""
 
     def submit(self, key: str, effect: object) -> None:
@@ -132,7 +132,7 @@ class DeciderLoop(Generic[StateT]):
         stopwatch: Callable[[], float] = time.monotonic,
         names: TopicNames | None = None,
         settings: LoopSettings | None = None,
-        performer: Performer | None = None,
+        executor: EffectExecutor | None = None,
         snapshots: Snapshots[StateT] | None = None,
     ) -> None:
         self.decider = decider
@@ -141,7 +141,7 @@ class DeciderLoop(Generic[StateT]):
         self._bus = bus
         self._clock = clock
         self._stopwatch = stopwatch
-        self._performer = performer
+        self._executor = executor
         self._snapshots = snapshots
         self._log_topic = self.names.name(decider.log)
         self._place = TopicPartition(self._log_topic, self.settings.shard)
@@ -273,7 +273,7 @@ class DeciderLoop(Generic[StateT]):
             if self._stopwatch() >= until:
                 break
         self._guard.passed(taken)
-        for done in self._performer.completed() if self._performer is not None else []:
+        for done in self._executor.completed() if self._executor is not None else []:
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
@@ -475,13 +475,13 @@ class DeciderLoop(Generic[StateT]):
         return TopicPartition(place.topic.removeprefix(self.names.prefix), place.partition)
 
     def _start_effects(self) -> None:
-        if self._performer is None:
+        if self._executor is None:
             return
         wanted = self.decider.effects(self.state)
         self._submitted &= wanted.keys()
         for key in sorted(wanted.keys() - self._submitted):
             self._submitted.add(key)
-            self._performer.submit(key, wanted[key])
+            self._executor.submit(key, wanted[key])
 
 
 def _kind(item: Input) -> str:

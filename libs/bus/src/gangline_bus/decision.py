@@ -45,7 +45,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class EffectDone:
-    """The outcome of an effect that the state asked for. `result` is the performer's value."""
+    """The outcome of an effect that the state asked for. `result` is the executor's value."""
 
     key: str
     result: object
@@ -97,7 +97,7 @@ class Decider(Protocol[StateT]):
     def effects(self, state: StateT) -> Mapping[str, object]:
         """Work in the outside world that the state requests, by key; {} for most services.
 
-        The loop gives each new key to its performer once per process and feeds the result back as
+        The loop gives each new key to its executor once per process and feeds the result back as
         `EffectDone`. A key stays until an event removes it. After a crash the work may be done
         twice, so it must be idempotent.
         """

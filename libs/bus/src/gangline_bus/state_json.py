@@ -141,11 +141,11 @@ class DataclassCodec(Generic[StateT]):
         steps = [self._converters[step] for step in range(version, self.version)]
         for line in lines:
             head, _, raw = line.partition(b" ")
-            told: tuple[str, Any] | None = (head.decode(), json.loads(raw))
+            entry: tuple[str, Any] | None = (head.decode(), json.loads(raw))
             for step in steps:
-                told = step(*told) if told is not None else None
-            if told is not None:
-                yield b"%s %s\n" % (told[0].encode(), json.dumps(told[1]).encode())
+                entry = step(*entry) if entry is not None else None
+            if entry is not None:
+                yield b"%s %s\n" % (entry[0].encode(), json.dumps(entry[1]).encode())
 
 
 class _Json:

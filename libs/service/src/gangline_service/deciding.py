@@ -29,8 +29,8 @@ from gangline_bus.topics import TopicNames
 from gangline_storage import StoreError
 
 from .asking import Asked
+from .executor import ThreadExecutor
 from .lifecycle import Context, run
-from .performing import ThreadPerformer
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
 from .snapshots import open_snapshots
 from .steady_clock import SteadyClock
@@ -154,14 +154,14 @@ def run_decider(
     decider: Decider[StateT],
     codec: SnapshotCodec[StateT],
     *,
-    performer: Callable[[str, object], object] | None = None,
+    executor: Callable[[str, object], object] | None = None,
     share: Callable[[object], str] = lambda _: "",
     on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
     asked: Asked[StateT] | None = None,
 ) -> NoReturn:
-    """Run a decider as this process's life. `performer(key, effect)` runs in a few threads.
+    """Run a decider as this process's life. `executor(key, effect)` runs in a few threads.
 
-    These threads are shared fairly among the names that `share(effect)` gives (performing.py).
+    These threads are shared fairly among the names that `share(effect)` gives (executor.py).
     State queries through `asked` read the state of the first shard that this process leads.
     """
     try:
@@ -178,7 +178,7 @@ def run_decider(
         wait_for_topics(bus, names, context)
         if on_start is not None:
             on_start(bus, context)
-        threads = None if performer is None else ThreadPerformer(performer, share)
+        threads = None if executor is None else ThreadExecutor(executor, share)
 
         clock = SteadyClock()
 
@@ -193,7 +193,7 @@ def run_decider(
                     tick_interval_s=settings.tick_interval_s,
                     instance=settings.instance_id,
                 ),
-                performer=threads,
+                executor=threads,
                 snapshots=snapshots(),
             )
 

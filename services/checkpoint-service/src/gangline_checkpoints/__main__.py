@@ -9,7 +9,7 @@ from functools import partial
 from gangline_bus.ports import Bus
 from gangline_checkpoints.config import CheckpointSettings
 from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.perform import StorePerformer, share_of
+from gangline_checkpoints.executor import StoreExecutor, share_of
 from gangline_checkpoints.snapshot import codec
 from gangline_checkpoints.sweeping import keep_sweeping
 from gangline_service.deciding import run_decider
@@ -40,7 +40,7 @@ def main() -> None:
         settings,
         CheckpointDecider(scrubbing=settings.scrubbing()),
         codec(),
-        performer=StorePerformer(
+        executor=StoreExecutor(
             store,
             pace=Pace(settings.scrub_mb_per_s * 1e6),
             files_at_once=settings.verify_files_at_once,

@@ -39,7 +39,7 @@ def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
         return []
     rate = failure_rate(state.failures, job.failures)
     found = advise(job.saves, noted.world_size, rate)
-    return [_told(noted.job_id, noted.attempt, found, job.failures)]
+    return [_advised(noted.job_id, noted.attempt, found, job.failures)]
 
 
 def of_save(
@@ -56,7 +56,7 @@ def of_save(
     found = _while_it_runs(state, job, saves, now, suspected=suspected_at is not None)
     if job.advised_s is not None and not differs(job.advised_s, found.interval_s):
         return []
-    return [_told(job_id, point.attempt, found, job.failures, suspected_at)]
+    return [_advised(job_id, point.attempt, found, job.failures, suspected_at)]
 
 
 def of_sign(state: CheckpointState, asked: CheckpointRequested, now: datetime) -> list[Decision]:
@@ -70,7 +70,7 @@ def of_sign(state: CheckpointState, asked: CheckpointRequested, now: datetime) -
     if len(job.saves) < ENOUGH_SAVES or not _recent(asked.requested_at, now):
         return []
     found = _while_it_runs(state, job, job.saves, now, suspected=True)
-    return [_told(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)]
+    return [_advised(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)]
 
 
 def _while_it_runs(
@@ -86,7 +86,7 @@ def _recent(suspected_at: datetime | None, now: datetime) -> bool:
     return suspected_at is not None and abs((now - suspected_at).total_seconds()) < SUSPECTED_S
 
 
-def _told(
+def _advised(
     job_id: str,
     attempt: int,
     found: Advice,

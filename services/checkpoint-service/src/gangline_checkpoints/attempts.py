@@ -106,7 +106,7 @@ def follow(state: CheckpointState, event: ResumePointChanged) -> list[Decision]:
     return [
         Decision(job_id, ResumeNoted(job_id=job_id, checkpoint=point)),
         *promotions.due(job_id, job, step_id, last=job.succeeded and step_id == job.newest),
-        *deletions(state, job_id, job.kept, but_for="", known=step_id),
+        *deletions(state, job_id, job.kept, except_job="", known=step_id),
     ]
 
 
@@ -185,7 +185,7 @@ def _end(
         return [Decision(job_id, ended)]
     decisions = [
         Decision(job_id, ended),
-        *deletions(state, job_id, job.kept, but_for=job_id, over=True),
+        *deletions(state, job_id, job.kept, except_job=job_id, over=True),
     ]
     if succeeded and job.known is not None and job.known == job.newest and job.verifying is None:
         decisions += promotions.due(job_id, job, job.known, last=True)

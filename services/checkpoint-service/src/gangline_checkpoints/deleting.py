@@ -19,17 +19,17 @@ def deletions(
     job_id: str,
     kept: list[Kept],
     *,
-    but_for: str,
+    except_job: str,
     held_now: CheckpointRef | None = None,
     known: StepId | None = None,
     over: bool = False,
 ) -> list[Decision]:
-    """Delete those of `kept` that retention gives up, when job `but_for` needs `held_now` alone.
+    """Delete those of `kept` that retention gives up, when job `except_job` needs `held_now` alone.
 
     `known` is the scheduler's present checkpoint, None: the same as before. `over`: the job ends.
     """
     job = state.find(job_id) or Job()
-    held = state.held(but_for=but_for).get(job_id, set())
+    held = state.held(except_job=except_job).get(job_id, set())
     if held_now is not None and held_now.job_id == job_id:
         held.add(StepId(held_now.attempt, held_now.step))
     damaged = {item.id for item in kept if not item.healthy}
@@ -43,7 +43,7 @@ def deletions(
                 reason=_CORRUPTED if step_id in damaged else _REPLACED,
             ),
         )
-        for step_id in references.let_go(
+        for step_id in references.removable(
             job, kept, surplus(kept, job.keep, held, known=known or job.known), over=over
         )
     ]
@@ -63,4 +63,4 @@ def no_longer_held(
     if resume is None or resume.job_id == job_id:
         return []
     owner = state.find(resume.job_id) or Job()
-    return deletions(state, resume.job_id, owner.kept, but_for=job_id, held_now=held_now)
+    return deletions(state, resume.job_id, owner.kept, except_job=job_id, held_now=held_now)

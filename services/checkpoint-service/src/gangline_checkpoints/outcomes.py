@@ -91,7 +91,7 @@ def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> 
         kept = references.after(job.kept, events)
         return [
             *(Decision(job_id, event) for event in events),
-            *deletions(state, job_id, kept, but_for=""),
+            *deletions(state, job_id, kept, except_job=""),
         ]
     return [
         Decision(job_id, corrupted),
@@ -140,7 +140,7 @@ def _commit(
         Decision(job_id, committed),
         *advice.of_save(state, committed, now),
         *older,
-        *deletions(state, job_id, kept, but_for=job_id, held_now=job.restored),
+        *deletions(state, job_id, kept, except_job=job_id, held_now=job.restored),
         *no_longer_held(state, job_id, job.resume),
     ]
 

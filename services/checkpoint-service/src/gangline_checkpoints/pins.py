@@ -36,4 +36,4 @@ def change(state: CheckpointState, asked: PinAdmitted) -> list[Decision]:
     if asked.pinned or not changing:
         return decisions
     left = job.kept_with(*changing, pinned=False)
-    return [*decisions, *deletions(state, job_id, left, but_for="")]
+    return [*decisions, *deletions(state, job_id, left, except_job="")]

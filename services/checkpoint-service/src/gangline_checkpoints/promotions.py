@@ -67,7 +67,7 @@ def found(
     if known is None:
         return [Decision(job_id, event)]
     kept = owner.kept if refusal is not None else owner.kept_with(step_id, promoted=True)
-    return [Decision(job_id, event), *deletions(state, job_id, kept, but_for=run_id)]
+    return [Decision(job_id, event), *deletions(state, job_id, kept, except_job=run_id)]
 
 
 def _refusal(

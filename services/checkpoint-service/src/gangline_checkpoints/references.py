@@ -22,7 +22,7 @@ def needed(kept: Iterable[Kept]) -> set[StepId]:
     return {StepId(item.attempt, step) for item in kept for step in item.refers}
 
 
-def let_go(
+def removable(
     job: Job, kept: Sequence[Kept], surplus: Sequence[StepId], *, over: bool
 ) -> list[StepId]:
     """Those of `surplus` that may be deleted of `kept`: no remaining checkpoint needs them.

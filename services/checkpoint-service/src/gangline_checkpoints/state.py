@@ -101,15 +101,15 @@ class CheckpointState:
             found[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
         return found
 
-    def held(self, *, but_for: str = "") -> dict[str, set[StepId]]:
+    def held(self, *, except_job: str = "") -> dict[str, set[StepId]]:
         """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
             job = self.jobs[job_id]
             for start in (job.resume, job.restored, job.validates):
-                if start is not None and job_id != but_for:
+                if start is not None and job_id != except_job:
                     found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
         for run, (owner, attempt, step) in self.trying.items():
-            if run != but_for:
+            if run != except_job:
                 found.setdefault(owner, set()).add(StepId(attempt, step))
         return found

@@ -33,9 +33,9 @@ def flips(state: State, now: datetime) -> list[Decision]:
     for name in sorted(watched):
         hours = state.teams[name].gpu_hours_per_month
         exhausted = hours is not None and spent[name] >= gpu_time.budget_us(hours)
-        told = state.budgets.get(name)
+        known = state.budgets.get(name)
         if exhausted == _exhausted(state, name) and not (
-            exhausted and told is not None and told.month != month
+            exhausted and known is not None and known.month != month
         ):
             continue
         event = TeamBudgetChanged(
@@ -59,5 +59,5 @@ def spent_us(state: State, now: datetime) -> dict[str, int]:
 
 
 def _exhausted(state: State, team: str) -> bool:
-    told = state.budgets.get(team)
-    return told is not None and told.exhausted
+    known = state.budgets.get(team)
+    return known is not None and known.exhausted

@@ -21,10 +21,10 @@ from gangline_schemas.events.workers import CheckpointShardWritten
 
 def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) -> str | None:
     """The first difference between a rank's manifest and the rank's report, or None."""
-    told = (written.job_id, written.attempt, written.step, written.rank, written.world_size)
+    reported = (written.job_id, written.attempt, written.step, written.rank, written.world_size)
     says = (manifest.job_id, manifest.attempt, manifest.step, manifest.rank, manifest.world_size)
-    if told != says:
-        return f"is of job, attempt, step, rank, world size {says}, reported were {told}"
+    if reported != says:
+        return f"is of job, attempt, step, rank, world size {says}, reported were {reported}"
     shard = written.shards[0]
     if manifest.shard.key != shard_name(written.rank):
         return "names another shard file than its own"

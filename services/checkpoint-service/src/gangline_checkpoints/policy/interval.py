@@ -128,6 +128,6 @@ def _limited(
     return wanted_s, "floor" if best_s < FLOOR_S else "ceiling"
 
 
-def differs(told_s: float, now_s: float) -> bool:
+def differs(advised_s: float, now_s: float) -> bool:
     """Whether it is worth saying again."""
-    return abs(now_s - told_s) > CHANGE * told_s
+    return abs(now_s - advised_s) > CHANGE * advised_s

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gangline_bus.decision import EffectDone
-from gangline_service.performing import ThreadPerformer
+from gangline_service.executor import ThreadExecutor
 
 WAIT_S = 30.0
 
@@ -20,11 +20,11 @@ class Works:
         self._changed = threading.Condition()
         self._ended: set[str] = set()
         self.begun: list[str] = []
-        self.performer = ThreadPerformer(self._perform, lambda it: str(it)[0], threads=threads)
+        self.executor = ThreadExecutor(self._execute, lambda it: str(it)[0], threads=threads)
 
     def submit(self, *names: str) -> None:
         for name in names:
-            self.performer.submit(name, name)
+            self.executor.submit(name, name)
 
     def until(self, done: Callable[[], bool]) -> None:
         with self._changed:
@@ -35,7 +35,7 @@ class Works:
             self._ended.update(names)
             self._changed.notify_all()
 
-    def _perform(self, key: str, effect: object) -> object:
+    def _execute(self, key: str, effect: object) -> object:
         with self._changed:
             self.begun.append(key)
             self._changed.notify_all()
@@ -80,7 +80,7 @@ def test_what_was_performed_comes_back_and_so_does_an_error(works: Works) -> Non
     found: list[EffectDone] = []
 
     def came() -> bool:
-        found.extend(works.performer.completed())
+        found.extend(works.executor.completed())
         return bool(found)
 
     poll(came)
@@ -88,7 +88,7 @@ def test_what_was_performed_comes_back_and_so_does_an_error(works: Works) -> Non
     works.submit("b!")
     works.end("b!")
     with pytest.raises(ValueError, match="b!"):
-        poll(lambda: bool(works.performer.completed()))
+        poll(lambda: bool(works.executor.completed()))
 
 
 def poll(done: Callable[[], bool]) -> None:

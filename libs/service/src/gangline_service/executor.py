@@ -16,17 +16,17 @@ from gangline_bus.decision import EffectDone
 THREADS = 4
 
 
-class ThreadPerformer:
-    """Implements `Performer`. An error of the performer ends the process."""
+class ThreadExecutor:
+    """Implements `EffectExecutor`. An error of the executor ends the process."""
 
     def __init__(
         self,
-        perform: Callable[[str, object], object],
+        execute: Callable[[str, object], object],
         share: Callable[[object], str] = lambda _: "",
         *,
         threads: int = THREADS,
     ) -> None:
-        self._perform = perform
+        self._execute = execute
         self._share = share
         self._most = max(1, threads - 1)
         self._waiting: dict[str, deque[tuple[str, object]]] = {}
@@ -43,7 +43,7 @@ class ThreadPerformer:
             self._changed.notify()
 
     def completed(self) -> list[EffectDone]:
-        """The effects that were finished since the last call; raises the performer's exception."""
+        """The effects that were finished since the last call; raises the executor's exception."""
         found: list[EffectDone] = []
         while not self._done.empty():
             item = self._done.get()
@@ -56,7 +56,7 @@ class ThreadPerformer:
         while True:
             share, key, effect = self._next()
             try:
-                self._done.put(EffectDone(key, self._perform(key, effect)))
+                self._done.put(EffectDone(key, self._execute(key, effect)))
             except Exception as error:  # noqa: BLE001  (raised again in the loop's thread)
                 self._done.put(error)
             with self._changed:

@@ -84,7 +84,7 @@ class _Slices:
     tensors: tuple[Piece, ...]
 
 
-class StorePerformer:
+class StoreExecutor:
     """Executes the effects of `CheckpointDecider`; safe to call from several threads.
 
     The store itself waits for a server that is away, bounded; then the outcome is `Away`, and a
@@ -120,17 +120,17 @@ class StorePerformer:
         if tries:
             self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * tries))
         try:
-            outcome = self._perform(effect)
+            outcome = self._execute(effect)
         except InvalidKey as error:
             # A checkpoint.path that no store can hold: nothing was ever written there.
             outcome = Refused(str(error)[:500]) if isinstance(effect, Verify) else Removed(0)
         except StoreError as error:
             log.warning("store not used", key=key, reason=str(error))
             outcome = Away(str(error)[:500])
-        log.info("effect performed", key=key, outcome=type(outcome).__name__)
+        log.info("effect executed", key=key, outcome=type(outcome).__name__)
         return outcome
 
-    def _perform(self, effect: Effect) -> Outcome:
+    def _execute(self, effect: Effect) -> Outcome:
         match effect:
             case Verify():
                 return self._verify(effect)
