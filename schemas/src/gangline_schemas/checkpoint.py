@@ -106,7 +106,7 @@ class Chunk(Model):
 
     size_bytes: ObjectBytes = Field(ge=1)
     xxh3: str = Field(pattern=r"^[0-9a-f]{32}$", description="xxh3-128 of the bytes, in hex.")
-    step: Step = Field(description="Of the same attempt: this rank's .bin there holds them.")
+    step: Step = Field(description="Of the same attempt: they lie in this rank's .bin there.")
     byte_offset: Bytes = Field(description="Where in that .bin they begin.")
 
 

@@ -233,13 +233,13 @@ class LeaveOut(Model):
         default=0,
         ge=0,
         le=100_000,
-        description="Steps before the first one in which it showed, whose samples go too.",
+        description="Steps before the first such step whose samples are left out too.",
     )
     samples_max: int = Field(
         default=1_000_000,
         ge=0,
         le=10**12,
-        description="Of the job in all; what is more stays in. 0: nothing is left out.",
+        description="Of the job in all; more samples stay in. 0: nothing is left out.",
     )
 
 
@@ -504,7 +504,7 @@ class TeamConfig(Model):
     """
 
     team: Identifier
-    gpu_limit: Gpus = Field(description="GPUs the team may hold at once.")
+    gpu_limit: Gpus = Field(description="GPUs that the team may have at once.")
     gpu_guarantee: Gpus = Field(default=0, description="GPUs it is owed; the fair share's base.")
     borrow_limit: Gpus = Field(default=0, description="GPUs above the limit while others idle.")
     parent: Identifier | None = Field(

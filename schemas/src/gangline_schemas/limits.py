@@ -148,11 +148,11 @@ def _parts(value: dict[str, JsonValue]) -> Iterator[tuple[str, JsonValue, bool]]
 
 def _part_problem(part: JsonValue) -> str | None:
     if isinstance(part, dict):
-        return "has a name that is no Unicode text" if any(map(is_torn, part)) else None
+        return "has a name that is not Unicode text" if any(map(is_torn, part)) else None
     if isinstance(part, str):
-        return "is no Unicode text" if is_torn(part) else None
+        return "is not Unicode text" if is_torn(part) else None
     if isinstance(part, float):
-        no_number = "is not a finite number, which JSON cannot hold; give it as text"
+        no_number = "is not a finite number, and JSON has no such numbers; give it as text"
         return None if math.isfinite(part) else no_number
     if isinstance(part, int) and abs(part) > INT64_MAX:
         return "is a whole number beyond 64 bits; give it as text"

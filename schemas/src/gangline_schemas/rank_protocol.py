@@ -119,7 +119,7 @@ class Control(Model):
     checkpoint_request: Count = Field(default=0, description="Save once each time this grows.")
     committed: Step | None = Field(
         default=None,
-        description="The attempt's newest committed step: saves may leave out what is in it.",
+        description="The attempt's newest committed step: saves may leave out its bytes.",
     )
     interval_s: IntervalSeconds | None = Field(
         default=None, description="Save this often from now on; none: as at the start."

@@ -28,7 +28,7 @@ def test_an_event_without_a_function_ends_the_fold() -> None:
     fold.on(NodeRecovered)(lambda state, event, _: state.append(event.node_id))
     recovered = NodeRecovered(node_id="n1", incarnation="i1", was="failed")
     assert fold([], recovered, AT) == ["n1"]
-    with pytest.raises(UnfoldedEvent, match=r"node\.suspected is no event of gangline\.faults"):
+    with pytest.raises(UnfoldedEvent, match=r"node\.suspected is not an event of gangline\.faults"):
         fold([], NodeSuspected(node_id="n1", incarnation="i1", silent_s=3.0), AT)
     assert "node.suspected" in fold.missing()
 

@@ -155,8 +155,8 @@ def test_bad_data_is_restarted_once_and_the_job_is_flagged() -> None:
     second = kill(run, 3, last_step=30, message=words)
     assert (second.action, second.review) == ("fail", True)
     assert second.message == (
-        "bad data again after a restart, look at the shard; rank 0 on n1 read data that is not "
-        f"what its manifest says: {words}"
+        "bad data again after a restart: check the shard; rank 0 on n1 read data that differs "
+        f"from its manifest: {words}"
     )
 
 
@@ -189,7 +189,7 @@ def test_after_two_rollbacks_to_one_checkpoint_a_loss_that_is_not_finite_ends_th
     third = not_finite(run, 3, 92)
     assert third.action == "fail"
     assert third.message == (
-        "the same again after 2 restarts from step 40: look at the data, the learning rate and the "
+        "the same again after 2 restarts from step 40: check the data, the learning rate and the "
         f"precision; rank 0 on n1 could not train on: {NAN}"
     )
 

@@ -35,7 +35,7 @@ _VALUE = {"enum", "literal_error"}
 
 
 class UndecodableError(Exception):
-    """A record that is no valid event. Carries what could be read of it, never its data.
+    """A record that is not a valid event. Carries its readable attributes, never its data.
 
     `reason` is one line; `fields` are the data's errors when the attributes themselves were fine.
     """
@@ -96,7 +96,7 @@ def encode(
 
 
 def decode(record: Record, *, own: bool = False) -> Envelope:
-    """The event of a record. Raises UndecodableError, which says what is wrong and where.
+    """The event of a record. Raises UndecodableError, which names the error and its place.
 
     A field that this version does not know is ignored. In its `own` log it is an error: a state
     must not be made of half of what its events say.

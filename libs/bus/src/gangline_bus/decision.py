@@ -32,7 +32,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record of an input stream that is no valid event, offered to `decide` before the DLQ.
+    """A record of an input stream that is not a valid event, offered to `decide` before the DLQ.
 
     `subject` is its ce_subject, "" when it has none.
     """
@@ -146,7 +146,7 @@ class Fold(Generic[StateT]):
         """Change the state by one event, and return it."""
         function = self._functions.get(event.type)
         if function is None:
-            raise UnfoldedEvent(f"{event.type} is no event of {self._log.value}")
+            raise UnfoldedEvent(f"{event.type} is not an event of {self._log.value}")
         function(state, event, at)
         return state
 

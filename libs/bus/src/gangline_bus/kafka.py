@@ -104,7 +104,7 @@ class KafkaBus:
         metadata = self._call(lambda: admin.list_topics(topic, timeout=API_TIMEOUT_S))
         found = metadata.topics.get(topic)
         if found is None or found.error is not None or not found.partitions:
-            raise BusError(f"no such topic: {topic}; `gangline up` creates what is missing")
+            raise BusError(f"no such topic: {topic}; `gangline up` creates missing topics")
         return len(found.partitions)
 
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -128,7 +128,7 @@ class DataclassCodec(Generic[StateT]):
             name = head.decode()
             field = self._fields.get(name)
             if field is None:
-                raise ValueError(f"{name[:64]!r} is no fact of {type(state).__name__}")
+                raise ValueError(f"{name[:64]!r} is not a field of {type(state).__name__}")
             read = field.read(raw)
             if isinstance(field, _Value):
                 setattr(state, name, read)

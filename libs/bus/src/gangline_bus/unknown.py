@@ -24,7 +24,7 @@ def count_unknown(topic: str, event_type: str, what: Literal["type", "field", "v
     if kind not in _logged and len(_logged) < _LOGGED:
         _logged.add(kind)
         log.warning(
-            "a later version wrote what this one does not know; the upgrade is not finished",
+            "a later version wrote a type or field that this one does not know; finish the upgrade",
             topic=topic,
             type=event_type[:100],
             unknown=what,

@@ -65,7 +65,7 @@ def check_listing(prefix: str, after: str | None, limit: int | None) -> None:
 
 
 def check_range(start: int, length: int) -> None:
-    """Refuse what is no range of bytes. Raises ValueError."""
+    """Check a range of bytes. Raises ValueError."""
     if start < 0 or length < 0:
         raise ValueError(f"start and length must not be negative: {start}, {length}")
 

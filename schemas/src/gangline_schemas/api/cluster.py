@@ -25,7 +25,7 @@ class Team(Answer):
     borrow_limit: int
     weight: float
     surplus: Annotated[Surplus, OPEN_WORD] | None = Field(description="None: as its parent's.")
-    gpu_types: list[GpuTypeLimit] = Field(description="Empty: what its parent may use.")
+    gpu_types: list[GpuTypeLimit] = Field(description="Empty: the same as its parent.")
     gpu_hours_per_month: float | None
     job_limit: int = Field(description="Jobs that have not ended, at once.")
     gpus_used: int
@@ -53,7 +53,7 @@ class TeamBody(BaseModel):
             "examples": [{"gpu_limit": 64, "gpu_guarantee": 32, "borrow_limit": 16}]
         },
     )
-    gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs the team may hold at once.")
+    gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs that the team may have at once.")
     gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
     borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
     parent: Identifier | None = Field(default=None, description="The team above it.")

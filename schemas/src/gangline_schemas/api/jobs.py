@@ -80,7 +80,7 @@ class JobSummary(Answer):
     waiting: Waiting | None
     priority: int
     gpus: int = Field(description="That it asks for; an elastic gang may have fewer.")
-    gpus_held: int = Field(description="That its gang holds now; 0 while it has none.")
+    gpus_held: int = Field(description="Allocated to its gang now; 0 while it has none.")
     attempt: int
     restarts: int
     submitted_at: datetime
@@ -118,7 +118,7 @@ class Rank(Answer):
     node_id: str
     activity: str | None = Field(description="Its reported activity; null: it reports none.")
     step: int | None
-    quiet_s: float = Field(description="Since it last ended a step or said what it does.")
+    quiet_s: float = Field(description="Since it last ended a step or reported its activity.")
 
 
 class Ranks(Answer):

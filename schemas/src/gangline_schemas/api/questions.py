@@ -31,7 +31,7 @@ class OrderParts(Model):
     """A job's place in the fair-share order: the lowest score comes first."""
 
     priority: Priority
-    share_penalty: Score = Field(description="For what its team holds above its guarantee.")
+    share_penalty: Score = Field(description="For its team's GPUs above its guarantee.")
     waiting_bonus: Score = Field(description="For how long it waits.")
     score: Score = Field(description="priority + share_penalty - waiting_bonus")
 
@@ -152,7 +152,9 @@ class WhatIfAnswer(Model):
     gpus: Gpus
     start: Timestamp | None = None
     nodes: tuple[StartsOn, ...] = Field(default=(), max_length=MAX_NODES)
-    level: Label | None = Field(default=None, description="The closest level that holds the gang.")
+    level: Label | None = Field(
+        default=None, description="The closest level that contains the gang."
+    )
     preempts: tuple[Victim, ...] = Field(default=(), max_length=MAX_NODES)
     cost_gpu_seconds: Amount = 0.0
     value_gpu_seconds: Amount = 0.0

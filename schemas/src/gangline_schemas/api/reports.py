@@ -13,7 +13,7 @@ class ClusterUse(Answer):
     """All GPUs, of all teams. Means are over the period's time."""
 
     gpus_total: int = Field(description="GPUs of nodes that are up at the end.")
-    gpus_allocated: int = Field(description="GPUs that gangs hold at the end.")
+    gpus_allocated: int = Field(description="GPUs that are allocated to gangs at the end.")
     gpus_total_mean: float
     gpus_allocated_mean: float
     gpu_hours_total: float
@@ -42,7 +42,7 @@ class TeamUse(Answer):
     utilization: float | None = Field(
         description="GPU-hours allocated of the share's; above 1 when it borrows."
     )
-    gpu_utilization: float | None = Field(description="Of its GPUs while it held them.")
+    gpu_utilization: float | None = Field(description="Of its GPUs while it had them.")
     mfu: float | None = Field(description="The mean of the metric mfu over its steps.")
     gpus_pending: int = Field(description="GPUs that its jobs wait for at the end.")
     gpu_hours_pending: float = Field(description="GPUs asked for times the time waited.")
@@ -76,7 +76,7 @@ class UnusedQuota(Answer):
     team: str
     gpu_guarantee: int
     gpus_allocated_mean: float
-    used: float = Field(description="Mean GPUs held of the guarantee.")
+    used: float = Field(description="Mean allocated GPUs of the guarantee.")
 
 
 class LowMfu(Answer):
@@ -86,7 +86,7 @@ class LowMfu(Answer):
     team: str
     name: str
     mfu: float
-    gpu_hours: float = Field(description="GPU-hours that it held in the week.")
+    gpu_hours: float = Field(description="Its allocated GPU-hours in the week.")
 
 
 class Week(Answer):

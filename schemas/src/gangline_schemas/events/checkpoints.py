@@ -51,7 +51,8 @@ class AttemptNoted(Event):
         default=None, description="All that it does is to try whether this one can be promoted."
     )
     spec: JobSpec | None = Field(
-        default=None, description="Of a job that wants checkpoints promoted: what is to be tried."
+        default=None,
+        description="Of a job that wants checkpoints promoted: the run to validate them.",
     )
     full_every: int = Field(
         default=1, ge=1, le=1000, description="Each so many of its saves one is written whole."
@@ -65,7 +66,7 @@ class AttemptEnded(Event):
     job_id: Identifier
     attempt: Attempt
     final: bool = Field(default=False, description="The job ended: no further attempt comes.")
-    ran_s: Amount = Field(default=0.0, description="How long it held its GPUs.")
+    ran_s: Amount = Field(default=0.0, description="How long it had its GPUs.")
     failed: bool = Field(
         default=False, description="A failure ended it, and the job resumes from a checkpoint."
     )

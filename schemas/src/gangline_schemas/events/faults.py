@@ -249,7 +249,7 @@ class WorkerStraggling(Event):
         description="gang: the median of its gang; itself: its own best in this attempt."
     )
     relative: Ratio = Field(description="The gang's median work / its own.")
-    individual: Ratio = Field(description="Its own least work / what it does now.")
+    individual: Ratio = Field(description="Its own least work / its work now.")
     host: Ratio = Field(description="The median of `relative` of this gang's ranks there.")
     message: Message
     since: Timestamp

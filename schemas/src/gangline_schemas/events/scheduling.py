@@ -125,7 +125,7 @@ class GangAllocated(Event):
     spec: JobSpec
     level: Label | None = Field(
         default=None,
-        description="The closest level that holds the whole gang: its worst link crosses it.",
+        description="The closest level that contains the whole gang: its worst link crosses it.",
     )
     checkpoint_interval_s: IntervalSeconds | None = Field(
         default=None, description="As was advised; None: as the spec says."
@@ -268,7 +268,7 @@ class ResumePointChanged(Event):
     checkpoint: CheckpointRef | None = None
     restored: bool = Field(default=False, description="A user chose it; newer ones are superseded.")
     forgotten: CheckpointRef | None = Field(
-        default=None, description="A checkpoint that is gone or broken and is not used again."
+        default=None, description="A deleted or damaged checkpoint, which is not used again."
     )
 
 

@@ -179,7 +179,7 @@ class WorkerExited(Event):
     last_step: Step | None = None
     damaged_object: ObjectKey | None = Field(
         default=None,
-        description="It could not start: the object at this key is not what was committed.",
+        description="It could not start: the object at this key differs from the committed one.",
     )
     left_out: tuple[SampleRange, ...] = Field(
         default=(),
@@ -311,7 +311,7 @@ class RankStatus(Model):
     activity: RankActivity | None = Field(default=None, description="None: it does not say.")
     quiet_s: Seconds | None = Field(
         default=None,
-        description="Since it last ended a step or said what it does; None: it never did.",
+        description="Since it last ended a step or reported its activity; None: it never did.",
     )
     step_p99_s: Seconds | None = Field(
         default=None,

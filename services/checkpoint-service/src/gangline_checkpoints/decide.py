@@ -170,7 +170,7 @@ def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
             elif state.reports.of(job_id, step_id).complete(job.open[step_id].written):
                 reason = None
             else:
-                reason = "what its ranks reported is no longer on gangline.workers"
+                reason = "the reports of its ranks are no longer on gangline.workers"
             if reason is not None:
                 decisions.append(abandoned(state, job_id, step_id, reason))
     return decisions

@@ -115,7 +115,7 @@ class StoreExecutor:
     def __call__(self, key: str, effect: object) -> Outcome:
         """The outcome of one effect."""
         if not isinstance(effect, Verify | Delete | Scrub):
-            raise TypeError(f"{key}: {type(effect).__name__} is no effect of this service")
+            raise TypeError(f"{key}: {type(effect).__name__} is not an effect of this service")
         tries = 0 if isinstance(effect, Scrub) else effect.tries
         if tries:
             self._pause(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * tries))
@@ -240,7 +240,7 @@ class StoreExecutor:
             fields = ", ".join(
                 sorted({str(item["loc"][0]) for item in error.errors() if item["loc"]})
             )
-            raise _Mismatch(digest.key, f"is no manifest (fields: {fields})") from None
+            raise _Mismatch(digest.key, f"is not a manifest (fields: {fields})") from None
 
     def _check_bytes(self, written: CheckpointShardWritten, manifest: RankManifest) -> None:
         own = OwnBytes(manifest)

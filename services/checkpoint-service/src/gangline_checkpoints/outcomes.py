@@ -1,4 +1,4 @@
-"""Decisions about performed effects: commit, abandon, try again."""
+"""Decisions about executed effects: commit, abandon, try again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
         case Verified() if isinstance(effect, Verify):
             return _commit(state, effect, done.result, now)
         case _:
-            raise TypeError(f"{done.key}: {type(done.result).__name__} is no outcome of it")
+            raise TypeError(f"{done.key}: {type(done.result).__name__} is not an outcome of it")
 
 
 def _removed(state: CheckpointState, job_id: str, step_id: StepId) -> Decision:

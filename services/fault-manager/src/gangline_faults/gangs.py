@@ -85,7 +85,7 @@ def _watch(
         failure = Failure(
             FailureCause.NODE,
             FailureClass.NODE,
-            f"node {lost[0]} was gone before its ranks started",
+            f"node {lost[0]} was lost before its ranks started",
             node_id=lost[0],
             avoid_nodes=_still_gone(state, lost),
         )

@@ -96,11 +96,11 @@ def _against(
 def _again(failure: Failure, history: JobHistory) -> str | None:
     """A class of failure that the job had before, and that no further restart repairs."""
     if failure.failure_class is FailureClass.DATA and history.data_failures:
-        return "bad data again after a restart, look at the shard; "
+        return "bad data again after a restart: check the shard; "
     if failure.failure_class is FailureClass.NAN and nan_rollbacks(history) >= NAN_ROLLBACKS:
         return (
             f"the same again after {NAN_ROLLBACKS} restarts from {_step(history.nan_step)}: "
-            "look at the data, the learning rate and the precision; "
+            "check the data, the learning rate and the precision; "
         )
     return None
 

@@ -19,7 +19,7 @@ _STORAGE_EXITS = {65: "found its checkpoint damaged", 74: "could not save its ch
 _TEMPORARY_EXIT = 75  # EX_TEMPFAIL: what it needed was away; sysexits.h has 65, 66 and 74 too
 _COMMAND_EXITS = {
     2: "ended with code 2, as programs do that do not accept their arguments or settings",
-    126: "could not be started: its command is no program that may be executed",
+    126: "could not be started: its command is not an executable program",
     127: "could not be started: its command was not found; is it in the image or the workdir?",
 }
 _SHELL_SIGNAL_BASE = 128  # a shell reports its child's death by signal n as 128 + n
@@ -222,7 +222,7 @@ TABLE: tuple[Rule, ...] = (
         lambda exited: exited.exit_code == DATA_EXIT or bool(_BAD_DATA.search(exited.message)),
         FailureCause.INFRASTRUCTURE,
         FailureClass.DATA,
-        "read data that is not what its manifest says",
+        "read data that differs from its manifest",
     ),
     Rule(
         "not finite",
