@@ -14,6 +14,8 @@ OWN := $(foreach p,gangline gangline-schemas gangline-bus gangline-service gangl
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export UV_HTTP_TIMEOUT ?= 180
+# Hundreds of processes start here; none compiles again what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
@@ -51,13 +53,16 @@ up: $(STAMP) ## start the embedded platform in the foreground
 demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
-# Two workers: much of the time of the slow suites is waiting for real processes.
+# Files run in the order of tests/order.py: one worker computes while the other waits.
+WORKERS ?= 2
 test: $(STAMP) lint ## everything that CI runs (about 23 minutes on 2 cores)
 	@rm -rf .pytest_cache
-	@$(PYTEST) -q -n 2 --dist loadfile --max-worker-restart 0 --durations 12 --durations-min 5 --junitxml build/test-report.xml tests || $(BIN)/python tests/second_try.py $$?
+	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m 'not nightly' --max-worker-restart 0 --durations 12 --durations-min 5 --junitxml build/test-report.xml tests \
+	  || $(BIN)/python tests/second_try.py $$?
 
 test-unit: $(STAMP) ## the fast part
-	@$(PYTEST) -q -n auto tests/unit
+	@$(PYTEST) -q -n auto --dist loadfile tests/unit
 
 test-limits: $(STAMP) ## ways out of a node with control groups, on a kernel that has them
 	@PYTHONPATH=tests $(BIN)/python -m limits -q
@@ -79,7 +84,10 @@ format: $(STAMP) ## let the formatter write
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
-	@GANGLINE_AGREEING_RANKS=1024 $(PYTEST) -q -n 0 tests/unit/worker/test_training_control.py
+	@$(PYTEST) -q -n auto -m nightly tests/replay --timeout 0
+	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/unit/scheduler/test_victims.py --timeout 0
+	@GANGLINE_AGREEING_RANKS=1024 GANGLINE_FUZZ_FRAMES=10000 $(PYTEST) -q -n 0 --timeout 0 \
+	  tests/unit/worker/test_training_control.py tests/unit/agent/runtime/test_rank_socket.py
 	@GANGLINE_SOAK_DECISIONS=5000000 GANGLINE_FUZZ_RECORDS=10000 GANGLINE_SOAK_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/stateful --timeout 0
 
 load: $(STAMP) ## 10,000 malformed requests and 1,000 slow connections to each server

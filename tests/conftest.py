@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["kafka_fixture", "platform_fixture"]
+pytest_plugins = ["kafka_fixture", "order", "platform_fixture"]
 
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: no collection looks at it again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from chaos.matrix import ENDS_S, Matrix
 from chaos.places import on_one_machine
 from log_watch import LogWatch
 
-CELLS = 3
+CELLS = 2
 ALL = [
     (fault, strategy) for fault in FAULTS for strategy in STRATEGIES if fault.place == "one machine"
 ]

@@ -62,12 +62,14 @@ def test_without_durations_it_is_at_or_below_tiresias(week: Workload) -> None:
     assert found.queue_p999_s <= TIRESIAS_P999_S
 
 
+@pytest.mark.nightly
 def test_where_jobs_wait_for_days_it_is_near_shortest_remaining_time_first(muri: Workload) -> None:
     found = run("gangline", muri)
     assert found.jct_avg_s <= 1.15 * MURI_SRTF_JCT_S
     assert found.queue_p999_s <= MURI_SRTF_P999_S
 
 
+@pytest.mark.nightly
 def test_and_without_durations_below_tiresias_with_a_longest_wait_near_its(muri: Workload) -> None:
     found = run("gangline-blind", muri)
     assert found.jct_avg_s <= MURI_TIRESIAS_JCT_S

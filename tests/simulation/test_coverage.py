@@ -10,7 +10,7 @@ from gangsim.draw import draw
 from gangsim.faults import KINDS
 from gangsim.world import simulate
 
-SEEDS = 60
+SEEDS = 60  # test_simulation.py begins with the next
 RARE = (
     ("agent.pause",),
     ("poison",),

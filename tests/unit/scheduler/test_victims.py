@@ -24,7 +24,7 @@ from gangline_scheduler.policy.victims import Victim
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import StopReason
 
-STATES = int(os.environ.get("GANGLINE_VICTIM_STATES", "120"))
+STATES = int(os.environ.get("GANGLINE_VICTIM_STATES", "40"))
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 90}
 URGENT: dict[str, object] = {"priority": 10, "expected_runtime_hours": 5}
 

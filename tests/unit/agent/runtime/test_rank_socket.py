@@ -17,6 +17,7 @@ from gangline_worker.agent.decide.model import GangKey, RankKey, RankMessage
 from gangline_worker.agent.runtime.rank_socket import FRAME_LIMIT_BYTES, RankServer
 
 GANG = GangKey("job", 1)
+FRAMES = int(os.environ.get("GANGLINE_FUZZ_FRAMES", "250"))
 TOKENS = {0: "token-0", 1: "token-1"}
 REPORT = Report(step=(1,), time_ms=(1,), metrics={"loss": (0.5,)})
 
@@ -174,10 +175,10 @@ def hostile(random: Random) -> bytes:
     return random.choice(made)()
 
 
-def test_a_thousand_hostile_frames_end_their_lines_and_nobody_elses(server: Server) -> None:
+def test_hostile_frames_end_their_lines_and_nobody_elses(server: Server) -> None:
     random = Random(23)
     good = server.connect(hello())
-    for number in range(1000):
+    for number in range(FRAMES):
         peer = server.connect()
         with suppress(OSError):  # it is hung up on while it still sends
             first = hello() + b"\n" if random.random() < 0.7 else b""
@@ -186,7 +187,7 @@ def test_a_thousand_hostile_frames_end_their_lines_and_nobody_elses(server: Serv
         with suppress(ConnectionError):
             assert peer.recv(1) == b""
         peer.close()
-        if number % 100 == 0:
+        if number % 50 == 0:
             report = Report(step=(number,), time_ms=(1,), metrics={})
             good.sendall(report.encode() + b"\n")
             assert server.hears(report)

@@ -1,0 +1,28 @@
+"""The order of the files of tests: nothing is left out, computing is spread among waiting."""
+
+from __future__ import annotations
+
+from order import in_order
+
+E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
+BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
+COMPUTING = ["tests/simulation/test_seeds.py", "tests/replay/test_week.py"]
+UNIT = ["tests/unit/bus/test_a.py", "tests/unit/worker/test_b.py"]
+
+
+def test_unit_tests_are_first_and_every_file_is_there_once() -> None:
+    files = [*BROKER, *COMPUTING, *UNIT, *E2E]
+    found = in_order(files)
+    assert sorted(found) == sorted(files)
+    assert found[:2] == UNIT
+
+
+def test_what_computes_is_spread_among_what_waits() -> None:
+    found = in_order([*BROKER, *E2E, *COMPUTING])
+    assert [name for name in found if name not in COMPUTING] == [*E2E, *BROKER]
+    assert [found.index(name) for name in COMPUTING] == [2, 7]
+
+
+def test_files_of_one_kind_alone_keep_their_order() -> None:
+    assert in_order(COMPUTING) == COMPUTING
+    assert in_order(E2E) == E2E
