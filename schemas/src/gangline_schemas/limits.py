@@ -100,7 +100,7 @@ Metrics = Annotated[dict[MetricName, MetricValue], Field(max_length=METRICS_PER_
 
 
 def cut(text: Any, most: int = MESSAGE_CHARS) -> Any:
-    """A text of at most so many characters; what is no text stays as it is."""
+    """A text of at most so many characters; other values stay as they are."""
     if isinstance(text, str) and len(text) > most:
         return f"{text[: most - 3]}..."
     return text

@@ -135,7 +135,7 @@ def lowest(limits: Iterable[TypeLimit]) -> TypeLimit:
 
 
 def type_names(allowed: Mapping[str, tuple[TypeLimit, ...]]) -> str:
-    """The names of what a team may use as the nearest team writes them."""
+    """The names that a team may use, as the nearest team writes them."""
     return ", ".join(sorted({limits[0].gpu_type for limits in allowed.values()})) or "none"
 
 

@@ -44,7 +44,7 @@ _LEVEL = 1  # a quarter of the size for a tenth of the time of the default level
 
 
 class SnapshotCodec(Protocol[StateT]):
-    """How a service's state becomes bytes. Never pickle: a store is no place for code.
+    """How a service's state becomes bytes. Never pickle: bytes from a store must not run code.
 
     `version` counts the formats of the state, `form` is a digest of its facts' types.
     """

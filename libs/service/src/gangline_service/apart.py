@@ -28,7 +28,7 @@ class TookTooLong(Exception):
 
 
 class WorkFailed(Exception):
-    """The work raised; the message is the name of what it raised."""
+    """The work raised; the message is the name of its exception."""
 
 
 def apart(work: Callable[[], bytes], within_s: float) -> bytes:

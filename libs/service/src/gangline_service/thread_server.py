@@ -139,7 +139,7 @@ class ThreadServer(ThreadingHTTPServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
-        """A client that went away is no news; anything else is."""
+        """Log an error, unless its client closed the connection."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error("request not answered", thread=self._thread.name, exc_info=error)

@@ -325,7 +325,7 @@ def _size_of(job: Job, step_id: StepId) -> int:
 def _read_no_more(
     state: CheckpointState, event: CheckpointCorrupted | CheckpointDeleted, at: datetime
 ) -> None:
-    """Keep `right` to what is committed and healthy, and end a scrub of what is not."""
+    """Limit `right` to committed and healthy checkpoints, and end the scrub of any other."""
     place = (event.job_id, *_step_id(event))
     state.right.pop(place, None)
     read = state.scrubbing
