@@ -227,7 +227,7 @@ def test_a_job_that_was_forgotten_does_not_come_back(
     [
         (lambda data: data[:-1], "not those that were written"),
         (lambda _: b"", "not those that were written"),
-        (lambda _: pack(HEADER, [b"oops 1\n"]), "no fact of View"),
+        (lambda _: pack(HEADER, [b"oops 1\n"]), "not a field of View"),
         (lambda _: pack(HEADER, [b"jobs [[1]]\n"]), "ValidationError"),
         (lambda _: pack(HEADER, []), "names no place"),
         (lambda _: pack(HEADER.model_copy(update={"format": 1}), []), "another format"),
@@ -243,7 +243,7 @@ def test_one_that_does_not_hold_is_passed_over_for_an_older_one(
     kept.held.append(broken(kept.held[0]))
     with capture_logs() as said, bus.tail(views(kept)) as tail:
         assert facts(tail) == known
-    assert [entry["event"] for entry in said] == ["snapshot passed over", "restored a snapshot"]
+    assert [entry["event"] for entry in said] == ["snapshot skipped", "restored a snapshot"]
     assert reason in said[0]["reason"]
 
 

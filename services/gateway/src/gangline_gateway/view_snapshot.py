@@ -145,7 +145,7 @@ class ViewSnapshots:
                 raise
             except Exception as error:  # noqa: BLE001 - the logs decide, whatever a snapshot does
                 reason = f"{type(error).__name__}: {error}"[:500]
-                log.warning("snapshot passed over", service=NAME, reason=reason)
+                log.warning("snapshot skipped", service=NAME, reason=reason)
             else:
                 log.info("restored a snapshot", service=NAME, jobs=len(view.jobs))
                 return view
