@@ -133,6 +133,7 @@ def test_an_allocation_has_what_an_older_agent_reads() -> None:
 @pytest.mark.parametrize("order", ORDERS, ids=",".join)
 def test_jobs_run_on_older_agents_whatever_is_upgraded_first(order: tuple[str, ...]) -> None:
     world = OlderAgents()
+    world.upgrade_others()
     for part in order:
         world.start(part, NEXT)
         world.live()
@@ -152,6 +153,7 @@ def test_jobs_run_on_older_agents_whatever_is_upgraded_first(order: tuple[str, .
 def test_what_concerns_agents_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_rolling_upgrade, "PAUSE", replace(PAUSE, agents=True))
     world = OlderAgents()
+    world.upgrade_others()
     for part in ORDERS[0]:
         world.start(part, NEXT)
         world.live()

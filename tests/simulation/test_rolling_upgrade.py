@@ -37,6 +37,7 @@ from gangline_schemas.events.scheduling import JobQueued, JobWaiting
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.features import Feature
 from gangline_schemas.job import JobSpec
+from gangline_service.announcing import announcement
 from golden.scenario import Scenario
 
 THIS, NEXT = "0.1.0", "0.2.0"
@@ -106,6 +107,11 @@ MAKE: dict[str, tuple[type[Any], type[Any]]] = {
 }
 
 
+LEADER = "leader"
+OTHERS = (("scheduler", "standby"), ("gateway", "gateway-1"), ("tracker", "tracker-1"))
+"""Who does not lead, and reads what the leaders write or may take over from one."""
+
+
 @contextmanager
 def version(release: str) -> Iterator[None]:
     """What a process of this release knows of the schemas."""
@@ -119,7 +125,7 @@ def version(release: str) -> Iterator[None]:
 
 
 class World:
-    """One cluster: users that submit, a node that joins and fails again, and the four services."""
+    """One cluster: users that submit, nodes that join, four services, and who else announces."""
 
     def __init__(self) -> None:
         self.broker = Broker()
@@ -132,11 +138,14 @@ class World:
         self._say(Topic.ADMIN, "nlp", TeamConfigureRequested(config=team("nlp", limit=64)))
         for part in MAKE:
             self.start(part, THIS)
+        for part, instance in OTHERS:
+            self.announce(part, instance, THIS)
         self._cycle()
         self.live()
 
     def start(self, part: str, release: str) -> None:
         """A process of this release takes over from the one that leads."""
+        self.announce(part, LEADER, release)
         if part in self.loops:
             self.loops[part][0].close()
         decider = MAKE[part][release == NEXT]()
@@ -149,6 +158,16 @@ class World:
         with version(release):
             loop.take_over()
         self.loops[part] = (loop, release)
+
+    def announce(self, part: str, instance: str, release: str | None) -> None:
+        """A process of this release begins, as every one does; None: it stops."""
+        record = announcement(TopicNames(), part, instance, release, self.now)
+        self.user.writer().send(record)
+
+    def upgrade_others(self) -> None:
+        """All that do not lead run the next release."""
+        for part, instance in OTHERS:
+            self.announce(part, instance, NEXT)
 
     def live(self) -> None:
         """A job is submitted, a node joins or has failed, and all decide about it."""
@@ -196,18 +215,19 @@ class World:
 
 
 ORDERS = list(permutations(MAKE))
+OTHER_ORDERS = list(permutations(OTHERS))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=",".join)
 def test_an_upgrade_in_any_order_ends_nobody_and_loses_nothing(order: tuple[str, ...]) -> None:
     world = World()
+    world.upgrade_others()
     for part in order:
         assert not world.enabled(), "not all parts have announced the next release"
         assert world.new_on_the_wire() == set()
         world.start(part, NEXT)
         world.live()
         world.check()
-    world.live()
     assert world.enabled()
     world.live()
     world.check()
@@ -218,12 +238,70 @@ def test_an_upgrade_in_any_order_ends_nobody_and_loses_nothing(order: tuple[str,
     world.check()
 
 
+@pytest.mark.parametrize("number", range(len(ORDERS)), ids=lambda at: ",".join(ORDERS[at]))
+def test_a_feature_waits_for_standbys_gateways_and_trackers(number: int) -> None:
+    last = OTHER_ORDERS[number % len(OTHER_ORDERS)]
+    world = World()
+    for part in ORDERS[number]:
+        world.start(part, NEXT)
+        world.live()
+    for part, instance in last:
+        assert not world.enabled(), f"{part} {instance} has not announced the next release"
+        assert world.new_on_the_wire() == set()
+        world.announce(part, instance, NEXT)
+        world.live()
+    assert world.enabled()
+    world.live()
+    assert world.new_on_the_wire() == {"type", "field", "value"}
+    world.start("scheduler", NEXT)  # the standby takes over
+    world.live()
+    world.check()
+
+
+def test_a_gateway_that_stops_is_waited_for_no_more() -> None:
+    world = World()
+    for part in PARTS:
+        world.start(part, NEXT)
+    for part, instance in OTHERS[:2]:
+        world.announce(part, instance, NEXT)
+    world.live()
+    assert not world.enabled()
+    world.announce(*OTHERS[2], None)
+    world.live()
+    assert world.enabled()
+    world.start("scheduler", NEXT)
+    world.live()
+    world.check()
+
+
+def test_a_scheduler_that_was_away_for_a_day_does_not_forget_who_announced_meanwhile() -> None:
+    world = World()
+    away = world.loops.pop("scheduler")[0]
+    away.close()
+    for part in PARTS:
+        if part != "scheduler":
+            world.start(part, NEXT)
+    for _ in range(24):
+        world.now += timedelta(hours=1)
+        for part in PARTS:
+            world.announce(part, LEADER, NEXT)
+        for part, instance in OTHERS:
+            world.announce(part, instance, THIS)
+    world.start("scheduler", NEXT)
+    world.live()
+    assert not world.enabled()
+    world.upgrade_others()
+    world.live()
+    assert world.enabled()
+
+
 @pytest.mark.parametrize("order", ORDERS, ids=",".join)
 def test_a_rollback_before_the_last_part_ends_nobody_and_loses_nothing(
     order: tuple[str, ...],
 ) -> None:
     for upgraded in range(1, len(order)):
         world = World()
+        world.upgrade_others()
         for part in order[:upgraded]:
             world.start(part, NEXT)
             world.live()
@@ -239,15 +317,17 @@ def test_after_the_feature_is_enabled_readers_can_go_back_and_the_writer_says_th
     None
 ):
     world = World()
+    world.upgrade_others()
     for part in MAKE:
         world.start(part, NEXT)
     for _ in range(3):
         world.live()
     assert world.new_on_the_wire() == {"type", "field", "value"}
     for part in PARTS:
-        world.start(part, THIS)
-        world.live()
-        world.check()
+        if part != "scheduler":
+            world.start(part, THIS)
+            world.live()
+            world.check()
     with pytest.raises(LogBroken, match="A later version wrote it: start that version again"):
         world.start("scheduler", THIS)
     world.start("scheduler", NEXT)

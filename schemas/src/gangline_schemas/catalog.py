@@ -27,6 +27,7 @@ class Topic(StrEnum):
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"
     LOGS = "gangline.logs"
+    PARTS = "gangline.parts"
 
     @property
     def dlq(self) -> str:

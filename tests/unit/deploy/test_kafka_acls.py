@@ -52,7 +52,7 @@ def test_a_decider_reads_its_inputs_and_writes_its_log(decider: Any) -> None:
     rights = table()[decider.name]
     heard = (*decider.inputs, *decider.signals)
     assert rights.read == {topic.value for topic in (*heard, decider.log)}
-    own = {decider.log.value} | SETS_UP_TEAMS.get(decider.name, set())
+    own = {decider.log.value, Topic.PARTS.value} | SETS_UP_TEAMS.get(decider.name, set())
     assert rights.write == own | dead_letters(heard)
     assert rights.transactional == f"gangline.{decider.name}."
     assert rights.group == f"gangline.{decider.name}"
@@ -63,8 +63,8 @@ def test_the_tracker_and_the_gateway_read_everything() -> None:
     topics = tuple(topic for group in GROUPS for topic in group.topics)
     assert tracker.read == gateway.read == {topic.value for topic in topics} == {*Topic}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
-    assert tracker.write == dead_letters(refusing)
-    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value}
+    assert tracker.write == {Topic.PARTS.value} | dead_letters(refusing)
+    assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value, Topic.PARTS.value}
 
 
 def test_a_submitter_asks_of_jobs_alone() -> None:
@@ -89,6 +89,11 @@ def test_a_log_has_one_writer_and_a_transactional_id_one_holder() -> None:
             assert [p for p, right in rights.items() if topic.value in right.write] == [entry.owner]
     held = [right.transactional for right in rights.values() if right.transactional != "-"]
     assert len(held) == len(set(held)) == len(DECIDERS)
+
+
+def test_no_agent_or_client_announces_a_service_s_release() -> None:
+    writers = {name for name, right in table().items() if Topic.PARTS.value in right.write}
+    assert writers == {"tracker", "gateway"} | {decider.name for decider in DECIDERS}
 
 
 def test_every_topic_is_somebody_s() -> None:

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builders_deciding import team
 from builders_scheduler import node
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_bus.ports import Record
 from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.rollout import PARTS
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.checkpoints import CheckpointDeleted
-from gangline_schemas.events.faults import NodeSuspected
-from gangline_schemas.events.quota import TeamConfigured
+from gangline_schemas.events.parts import PartAnnounced
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.features import FEATURES, RELEASE, Feature
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-SAID: dict[str, Event] = {
-    "quota": TeamConfigured(config=team("nlp")),
-    "fault-manager": NodeSuspected(node_id="n9", incarnation="i", silent_s=9.0),
-    "checkpoint-service": CheckpointDeleted(job_id="x", attempt=1, step=1, reason="old"),
-}
+LATE = [("quota", "2"), ("scheduler", "2"), ("gateway", "1"), ("tracker", "1")]
+"""A standby, one that may take over here, and readers that are no deciders."""
 
 
 class Led:
@@ -38,21 +33,31 @@ class Led:
         self.scheduler = Scheduler(features=features)
         self.state = self.scheduler.initial()
         self.decided: list[str] = []
+        self.now = START
 
     def give(self, item: Input) -> None:
-        decisions: Sequence[Decision] = self.scheduler.decide(self.state, item, START)
+        decisions: Sequence[Decision] = self.scheduler.decide(self.state, item, self.now)
         for decision in decisions:
-            self.state = self.scheduler.evolve(self.state, decision, START)
+            self.state = self.scheduler.evolve(self.state, decision, self.now)
             self.decided.append(decision.event.type)
 
-    def hear(self, event: Event, release: str | None = None) -> None:
-        envelope = Envelope("e", "/gangline/x/y", START, "s", event, release=release)
+    def hear(self, event: Event, at: datetime | None = None) -> None:
+        envelope = Envelope("e", "/gangline/x/y", at or self.now, "s", event)
         self.give(Received(envelope, topic_of(event.type), 0, 0))
 
+    def announce(
+        self, part: str, instance: str, release: str | None, at: datetime | None = None
+    ) -> None:
+        self.hear(PartAnnounced(part=part, instance=instance, release=release), at)
+
     def all_run(self, release: str) -> None:
-        for event in SAID.values():
-            self.hear(event, release)
+        for part in PARTS:
+            self.announce(part, "1", release)
         self.give(Tick())
+
+    @property
+    def known(self) -> dict[tuple[str, str], str]:
+        return {key: part.release for key, part in self.state.parts.items()}
 
     @property
     def enabled(self) -> list[str]:
@@ -62,31 +67,95 @@ class Led:
 def test_a_release_is_noted_when_it_changes() -> None:
     led = Led()
     for release in ("0.1.0", "0.1.0", "0.2.0", "0.2.0", "0.1.0"):
-        led.hear(SAID["quota"], release)
+        led.announce("quota", "1", release)
     assert led.decided.count("part.noted") == 3
-    assert led.state.parts == {"quota": "0.1.0"}
+    assert led.known == {("quota", "1"): "0.1.0"}
 
 
-def test_who_is_no_service_announces_nothing() -> None:
+def test_an_unchanged_release_is_noted_once_in_two_hours() -> None:
     led = Led()
-    led.hear(NodeJoined(node=node("n1")), "9.9.9")
-    led.hear(SAID["quota"])
-    assert led.state.parts == {}
+    for _ in range(25):
+        led.announce("quota", "1", "0.1.0")
+        led.now += timedelta(hours=1)
+    assert led.decided.count("part.noted") == 13
 
 
-@pytest.mark.parametrize("late", SAID)
-def test_every_part_must_know_it(late: str) -> None:
+def test_what_is_no_announcement_notes_nothing() -> None:
+    led = Led()
+    led.hear(NodeJoined(node=node("n1")))
+    assert led.known == {}
+
+
+def test_who_stops_is_forgotten_at_once() -> None:
+    led = Led()
+    led.announce("gateway", "1", None)
+    assert led.decided == []
+    led.announce("gateway", "1", "0.1.0")
+    led.announce("gateway", "1", None)
+    assert led.known == {}
+
+
+def test_who_is_silent_is_forgotten_when_others_announced_for_so_long() -> None:
+    led = Led()
+    led.announce("gateway", "crashed", "0.1.0")
+    for hour in range(4):
+        led.now = START + timedelta(hours=hour)
+        led.announce("gateway", "2", "0.1.0")
+        led.give(Tick())
+        assert ("gateway", "crashed") in led.known
+    led.now += timedelta(hours=1)
+    led.give(Tick())
+    assert ("gateway", "crashed") in led.known, "an hour without announcements is no silence"
+    led.announce("gateway", "2", "0.1.0")
+    assert led.known == {("gateway", "2"): "0.1.0"}
+
+
+def test_the_backlog_of_an_absent_scheduler_is_nobody_s_silence() -> None:
+    led = Led()
+    names = [("gateway", str(number)) for number in range(3)]
+    for name in names:
+        led.announce(*name, "0.1.0")
+    led.now += timedelta(days=2)
+    for hour in range(1, 49):
+        for name in names:
+            led.announce(*name, "0.1.0", at=START + timedelta(hours=hour))
+            assert set(led.known) == set(names)
+
+
+def test_a_clock_that_is_ahead_makes_nobody_silent() -> None:
+    led = Led()
+    led.announce("gateway", "1", "0.1.0")
+    led.announce("gateway", "2", "0.1.0", at=START + timedelta(days=9))
+    assert len(led.known) == 2
+
+
+@pytest.mark.parametrize("late", [(part, "1") for part in PARTS] + LATE)
+def test_every_process_must_know_it(late: tuple[str, str]) -> None:
     led = Led(Feature("pause", "0.2.0"))
     led.give(Tick())
-    for part, event in SAID.items():
-        led.hear(event, "0.1.9" if part == late else "0.10.0")
+    led.announce(*late, "0.1.9")
+    for part in PARTS:
+        led.announce(part, "1", "0.1.9" if (part, "1") == late else "0.10.0")
     led.give(Tick())
     assert led.enabled == []
-    led.hear(SAID[late], "0.2.0")
+    led.announce(*late, "0.2.0")
     led.give(Tick())
     led.give(Tick())
     assert led.enabled == ["pause"]
     assert led.decided.count("feature.enabled") == 1
+
+
+@pytest.mark.parametrize("absent", PARTS)
+def test_each_service_must_have_announced(absent: str) -> None:
+    led = Led(Feature("pause", "0.2.0"))
+    led.all_run("0.2.0")
+    assert led.enabled == ["pause"]
+    led = Led(Feature("pause", "0.2.0"))
+    for part in PARTS:
+        if part != absent:
+            led.announce(part, "1", "0.2.0")
+    led.give(Tick())
+    assert led.enabled == []
 
 
 def test_it_stays_enabled_when_a_part_goes_back() -> None:
@@ -113,8 +182,8 @@ def test_where_it_concerns_agents_all_nodes_must_know_it() -> None:
 
 @pytest.mark.parametrize("release", ["", "x" * 65, "0.2\n", "0.2.0 "])
 def test_what_is_no_release_is_as_none(release: str) -> None:
-    event = SAID["quota"]
-    out = encode(Envelope("e", "/g", START, "s", event, release="0.2.0"), topic="gangline.quota")
+    event = NodeJoined(node=node("n1"))
+    out = encode(Envelope("e", "/g", START, "s", event, release="0.2.0"), topic="gangline.workers")
     headers = tuple(
         (name, release.encode() if name == "ce_ganglinerelease" else value)
         for name, value in out.headers

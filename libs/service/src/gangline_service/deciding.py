@@ -1,6 +1,6 @@
 """The process of a deciding service: membership, takeover, the loop, and when to end.
 
-1. Wait for the bus and its topics (bounded and visible), then `on_start`.
+1. Wait for the bus and its topics (bounded and visible), announce the release, then `on_start`.
 2. Join the group that shares out the own log's partitions; each owned partition is a shard.
 3. For each owned shard: take over and cycle. A process without a shard is a healthy standby.
    Between two cycles other threads may read the state (asking.py). A takeover may fold for longer
@@ -28,6 +28,7 @@ from gangline_bus.snapshot import SnapshotCodec
 from gangline_bus.topics import TopicNames
 from gangline_storage import StoreError
 
+from .announcing import announce
 from .asking import Asked
 from .executor import ThreadExecutor
 from .lifecycle import Context, run
@@ -55,8 +56,11 @@ def connect(settings: ServiceSettings, service: str) -> KafkaBus:
     )
 
 
-def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Wait until every topic of the catalog exists. Raises BusError after about five minutes."""
+def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
+    """Wait until every topic of the catalog exists, then announce this process's release.
+
+    Raises BusError after about five minutes. Every service begins with this.
+    """
 
     def probe() -> None:
         context.health.beat()
@@ -69,6 +73,7 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
 
     context.health.set("bus", ok=False, detail="waiting for the bus")
     wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
+    announce(bus, names, part, context.settings.instance_id, context.stopping)
     context.health.set("bus", ok=True)
 
 
@@ -175,7 +180,7 @@ def run_decider(
         context.health.expect("bus", "role")
         names = TopicNames(settings.topic_prefix)
         bus = connect(settings, name)
-        wait_for_topics(bus, names, context)
+        begin_on_bus(name, bus, names, context)
         if on_start is not None:
             on_start(bus, context)
         threads = None if executor is None else ThreadExecutor(executor, share)

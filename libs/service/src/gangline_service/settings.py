@@ -39,6 +39,7 @@ from pydantic_settings import (
 )
 
 from gangline_schemas.base import field_errors
+from gangline_schemas.limits import PLAIN
 from gangline_schemas.secrets import REDACTED, redact
 
 from .redaction import is_secret_key
@@ -126,7 +127,7 @@ class ServiceSettings(BaseSettings):
     """Put before every topic name, so that several installations share one Kafka."""
     kafka: Annotated[dict[str, str], BeforeValidator(_scalar_text), Field(repr=False)] = {}
     """More librdkafka client settings, such as security; JSON in the environment."""
-    instance_id: Annotated[str, Field(min_length=1, max_length=200)] = Field(
+    instance_id: Annotated[str, Field(min_length=1, max_length=200, pattern=PLAIN)] = Field(
         default_factory=_default_instance
     )
     """Tells this process from others of the same service: host-pid unless given."""

@@ -324,11 +324,14 @@ class NodeUncordoned(Event):
 
 
 class PartNoted(Event):
-    """A service runs this release from here on: its log said so."""
+    """A process of a service, gateway or tracker runs this release: it announced it."""
 
     type: ClassVar[str] = "part.noted"
     part: Name
-    release: Release
+    instance: Name
+    release: Release | None = Field(
+        default=None, description="None: it stopped, or announced nothing for hours."
+    )
 
 
 class FeatureEnabled(Event):

@@ -18,7 +18,7 @@ from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
 from gangline_service.bound_address import BoundAddress
-from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
@@ -34,7 +34,7 @@ def main(context: Context[Settings]) -> int:
     health.expect("tail", "http")
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
-    wait_for_topics(bus, names, cast("Context[ServiceSettings]", context))
+    begin_on_bus("gateway", bus, names, cast("Context[ServiceSettings]", context))
     tail = Tail(bus, names, _views(settings))
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from gangline_bus.codec import decode, encode
-from gangline_bus.ports import Bus, BusError, BusUnavailable
+from gangline_bus.one_record import write_one
+from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_quota.state import TEAMS_FILE_USER
 from gangline_schemas.catalog import Topic
@@ -37,16 +38,8 @@ def publish_teams(bus: Bus, names: TopicNames, teams: tuple[TeamConfig, ...], at
     """Ask for the teams of the file, if there are any. Raises BusError unless it is on the bus."""
     if not teams:
         return
-    lost: list[BusError] = []
-    writer = bus.writer()
     record = encode(teams_request(teams, at), topic=names.name(Topic.ADMIN))
-    writer.send(record, lambda error: lost.append(error) if error is not None else None)
-    waiting = writer.flush(PUBLISH_TIMEOUT_S)
-    writer.close()
-    if lost:
-        raise lost[0]
-    if waiting:
-        raise BusUnavailable(f"the teams were not written in {PUBLISH_TIMEOUT_S} s")
+    write_one(bus, record, PUBLISH_TIMEOUT_S)
 
 
 def wait_for_teams(

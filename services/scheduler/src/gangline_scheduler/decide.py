@@ -92,7 +92,9 @@ class Scheduler(BaseDecider[State]):
 
     name = "scheduler"
     log = Topic.SCHEDULING
-    inputs: tuple[Topic, ...] = (Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS)
+    inputs: tuple[Topic, ...] = (
+        Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS, Topic.PARTS,
+    )  # fmt: skip
     fold = fold
 
     def __init__(
@@ -121,7 +123,7 @@ class Scheduler(BaseDecider[State]):
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits)
             self._schedule(plan, item.envelope.data)
-            rollout.note(plan, item)
+            rollout.note(plan, item.envelope)
         return plan.decisions
 
     def check(self, state: State) -> list[str]:

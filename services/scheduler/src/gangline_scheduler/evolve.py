@@ -22,6 +22,7 @@ from gangline_scheduler.model import (
     Job,
     Member,
     Node,
+    Part,
     Runtime,
     Saved,
     Stop,
@@ -488,8 +489,12 @@ def _drop_if_over(state: State, job: Job, at: datetime) -> None:
 
 
 @fold.on(PartNoted)
-def _(state: State, event: PartNoted, _at: datetime) -> None:
-    state.parts[event.part] = event.release
+def _(state: State, event: PartNoted, at: datetime) -> None:
+    key = (event.part, event.instance)
+    if event.release is None:
+        state.parts.pop(key, None)
+    else:
+        state.parts[key] = Part(event.release, at)
 
 
 @fold.on(FeatureEnabled)

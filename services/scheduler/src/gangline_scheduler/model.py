@@ -342,6 +342,14 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A process of a service, gateway or tracker: its release, and when that was noted last."""
+
+    release: str
+    noted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A node that joined. `down` says why it takes no gangs, `down_at` since when.
 

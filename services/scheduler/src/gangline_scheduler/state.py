@@ -13,7 +13,7 @@ from typing import Any
 
 from gangline_scheduler.ended_runs import EndedRun
 from gangline_scheduler.free import LEVELS, FreeIndex
-from gangline_scheduler.model import Held, Job, Node, Runtime, Team, Usage, Wait
+from gangline_scheduler.model import Held, Job, Node, Part, Runtime, Team, Usage, Wait
 from gangline_scheduler.overlay import Overlay
 from gangline_scheduler.queue import PendingIndex, Slot
 from gangline_scheduler.searches import Searches
@@ -32,7 +32,7 @@ class State:
     a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
-    `parts`: the release of each service; `features` that all parts know, and since when.
+    `parts`: processes by (service, instance); `features` that all know, and since when.
     `waits`: what was foretold to the last jobs that started, and how it came; newest last.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
@@ -54,7 +54,7 @@ class State:
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
     moved: tuple[datetime, ...] = ()
     waits: tuple[Wait, ...] = ()
-    parts: dict[str, str] = field(default_factory=dict)
+    parts: dict[tuple[str, str], Part] = field(default_factory=dict)
     features: dict[str, datetime] = field(default_factory=dict)
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))

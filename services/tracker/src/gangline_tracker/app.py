@@ -20,7 +20,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames
-from gangline_service.deciding import connect, wait_for_topics
+from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.loopback import LOOPBACK
@@ -45,7 +45,7 @@ def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     names = TopicNames(context.settings.topic_prefix)
-    wait_for_topics(connect(context.settings, "tracker"), names, _plain(context))
+    begin_on_bus("tracker", connect(context.settings, "tracker"), names, _plain(context))
     _prepare_database(context)
     server = _serve(context)
     workers = [_Ingest(context, group, names) for group in GROUPS]
