@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from gangline_schemas.events.workers import GpuInfo, LogLine, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
+from gangline_worker.agent.decide import announce
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import GangKey, Moment, Prepared, RankKey, RankMessage
 from gangline_worker.agent.handover import FORMAT, refusal, sample
@@ -205,3 +206,20 @@ def test_a_program_that_does_not_understand_the_state_would_not_take_over():
     other = given.replace(b'"incarnation":', b'"life":')
     assert refusal(FORMAT, other) == "not as expected: standing.node.incarnation"
     assert "format" in str(refusal(FORMAT + 1, given))
+
+
+def test_an_agent_that_reloads_announces_another_release_once():
+    gpus = (GpuInfo(index=0, model="cpu", memory_gb=1),)
+    node = NodeInfo(
+        node_id="n", incarnation="i", hostname="h", address="127.0.0.1", gpus=gpus, cpus=1,
+        memory_gb=1, rendezvous_ports=(21000,), release="0.1.0",
+    )  # fmt: skip
+    at = Moment(0.0, datetime(2026, 11, 21, tzinfo=UTC))
+    old = AgentCore(node, AgentLimits())
+    old.start(at)
+    newer = node.model_copy(update={"release": "0.2.0"})
+    new = AgentCore(newer, AgentLimits())
+    assert new.go_on(old.state) == [announce.joined(newer)]
+    assert announce.joined(newer).identity != announce.joined(node).identity
+    again = AgentCore(newer, AgentLimits())
+    assert again.go_on(new.state) == []

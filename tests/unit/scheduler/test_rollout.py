@@ -18,6 +18,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.parts import PartAnnounced
+from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.features import FEATURES, RELEASE, Feature
 
@@ -178,6 +179,21 @@ def test_where_it_concerns_agents_all_nodes_must_know_it() -> None:
     led.hear(NodeJoined(node=newer))
     led.give(Tick())
     assert led.enabled == ["other", "pause"]
+
+
+def test_an_agent_that_reloads_announces_its_new_release_and_a_drain_stays() -> None:
+    led = Led(Feature("pause", "0.2.0", agents=True))
+    old = node("n1").model_copy(update={"release": "0.1.0"})
+    led.hear(NodeJoined(node=old))
+    led.hear(DrainAdmitted(node_id="n1", drain=True, user="root"))
+    led.all_run("0.2.0")
+    assert led.enabled == []
+    for _ in range(2):
+        led.hear(NodeJoined(node=old.model_copy(update={"release": "0.2.0"})))
+    led.give(Tick())
+    assert led.enabled == ["pause"]
+    assert led.state.nodes["n1"].drained
+    assert led.decided.count("node.admitted") == 2
 
 
 @pytest.mark.parametrize("release", ["", "x" * 65, "0.2\n", "0.2.0 "])

@@ -15,12 +15,19 @@ CordonReason = Literal["failed", "leaving", "drain", "superseded"]
 
 
 def joined(plan: Plan, info: NodeInfo) -> None:
-    """Admit a new incarnation. A drain outlives it, and so does a failure that overtook it."""
+    """Admit a new incarnation. A drain outlives it, and so does a failure that overtook it.
+
+    The same incarnation with another release is an agent that reloaded: its gangs run on.
+    """
     node_id = info.node_id
     known = plan.state.nodes.get(node_id)
     if known is not None:
         old = known.info.incarnation
-        if old == info.incarnation or info.incarnation in known.past:
+        if old == info.incarnation:
+            if known.down is None and known.info.release != info.release:
+                _admit_again(plan, known, info)
+            return
+        if info.incarnation in known.past:
             return
         if known.schedulable:
             _cordon(plan, node_id, old, "superseded")
@@ -71,9 +78,7 @@ def recovered(plan: Plan, event: NodeRecovered) -> None:
             )
         return
     if node.down == "failed":
-        plan.add(event.node_id, NodeAdmitted(node=node.info))
-        if node.drained:
-            _drain(plan, node, event.incarnation)
+        _admit_again(plan, node, node.info)
 
 
 def distrusted(plan: Plan, event: NodeDistrusted) -> None:
@@ -109,6 +114,12 @@ def _end_waits(plan: Plan, node: Node) -> None:
 def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:
     node = plan.state.nodes.get(node_id)
     return node if node is not None and node.info.incarnation == incarnation else None
+
+
+def _admit_again(plan: Plan, known: Node, info: NodeInfo) -> None:
+    plan.add(info.node_id, NodeAdmitted(node=info))
+    if known.drained:
+        _drain(plan, known, info.incarnation)
 
 
 def _drain(plan: Plan, known: Node, incarnation: str) -> None:

@@ -33,6 +33,7 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import NodeInfo
+from gangline_schemas.features import RELEASE
 from gangline_service.lifecycle import Context, Restart
 from gangline_storage.open import open_store
 from gangline_storage.pace import Pace
@@ -125,7 +126,11 @@ class Agent:
         )
         self._folders, self._isolator = self._host.folders, self._host.isolator
         self._peers = self._peer_tier()
-        self._node = handover.core.standing.node if handover else self._inventory()
+        self._node = (
+            handover.core.standing.node.model_copy(update={"release": RELEASE})
+            if handover
+            else self._inventory()
+        )
         self._watch = HealthWatch(self._health_source, settings.health_interval_s, self._gpus)
         self._checks = self._node_checks()
         limits = AgentLimits(

@@ -33,7 +33,7 @@ def identity(gang: Gang, rank: Rank) -> tuple[str | int, ...]:
 
 def joined(node: NodeInfo) -> Publish:
     """The node offers its GPUs as this incarnation."""
-    return Publish(node.node_id, NodeJoined(node=node), (node.incarnation,))
+    return Publish(node.node_id, NodeJoined(node=node), (node.incarnation, node.release or ""))
 
 
 def unfit(node: NodeInfo, failures: tuple[str, ...], at: Moment) -> Publish:

@@ -161,11 +161,15 @@ class AgentCore:
         return self._member.start(at)
 
     def go_on(self, state: CoreState) -> list[Action]:
-        """Instead of `start`: be the core that had this state; ask again what it waits for."""
-        self._member.standing, self._fences = state.standing, state.fences
+        """Instead of `start`: be the core that had this state; ask again what it waits for.
+
+        If this agent has another release, its node announces it.
+        """
+        announced = self._member.go_on(state.standing)
+        self._fences = state.fences
         self._gangs = {gang.key: gang for gang in state.gangs}
         self._reports = state.reports
-        return asked_again(state)
+        return [*announced, *asked_again(state)]
 
     def handle(self, item: Input, at: Moment) -> list[Action]:
         """What follows from an input. Inputs that come twice or too late lead to nothing."""

@@ -96,6 +96,14 @@ class Membership:
         self.standing.acked_mono_s = self.standing.heartbeat_due_s = at.mono_s
         return [*self.offer(at, busy=False), *self.beat((), at)]
 
+    def go_on(self, standing: Standing) -> list[Action]:
+        """Be the member that had this standing. A node that joined announces another release."""
+        release, self.standing = self.node.release, standing
+        if release == standing.node.release:
+            return []
+        standing.node = standing.node.model_copy(update={"release": release})
+        return [announce.joined(self.node)] if self.joined and self.leaving is None else []
+
     def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Action]:
         """A heartbeat, when it is due."""
         if at.mono_s < self.standing.heartbeat_due_s:
