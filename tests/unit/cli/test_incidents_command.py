@@ -59,7 +59,7 @@ def test_of_one_job_each_failure_is_told_in_words(stub: Stub, gangline: Runner) 
     text = " ".join(done.out.split())
     assert "was ended by SIGKILL step 97 reached, 60 saved; 40.0 s of work lost" in text
     assert "attempt 2 from step 60: GPUs after 0.2 s, ranks 1.5 s, a step 2 min 4 s" in text
-    assert "flagged: a person shall look at the data no step reached, nothing was saved" in text
+    assert "flagged: check the data no step reached, nothing was saved" in text
     assert "attempt 3 from the beginning: waits for GPUs avoided: node-1, node-2" in text
 
 

@@ -128,7 +128,7 @@ def _in_words(item: Incident) -> str:
     """What happened, where it went on, and how long each part took."""
     lines = [render.wrap(f"{item.failed_at:%Y-%m-%d %H:%M:%S}  {item.message}")]
     if item.review:
-        lines.append("  flagged: a person shall look at the data")
+        lines.append("  flagged: check the data")
     saved = "nothing was saved" if item.committed_step is None else f"{item.committed_step} saved"
     reached = "no step" if item.last_step is None else f"step {item.last_step}"
     lines.append(f"  {reached} reached, {saved}; {seconds(item.work_lost_s)} of work lost")

@@ -125,7 +125,7 @@ def _kill_and_resume(timeline: Timeline, outcome: Outcome, say: Say) -> None:
         "gang.allocated", job_id, lambda e: e.data["attempt"] == 2, START_TIMEOUT_S
     )
     resumed_from = (again.data.get("resume") or {}).get("step", -1)
-    say(f"{failed.data['message']}; attempt 2 goes on from step {resumed_from}")
+    say(f"{failed.data['message']}; attempt 2 resumes from step {resumed_from}")
     first_new = timeline.wait_for(
         "worker.step", job_id, lambda e: e.data["attempt"] == 2, START_TIMEOUT_S
     )
