@@ -19,7 +19,7 @@ def test_the_demo_shows_a_jobs_whole_life_through_a_failure(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     output = done.stdout
     assert "waits: needs 4 GPUs together; 0 of 4 are free" in output
-    assert re.search(r"rank 2 on node-\d was ended by SIGKILL; attempt 2 goes on from", output)
+    assert re.search(r"rank 2 on node-\d was ended by SIGKILL; attempt 2 resumes from step", output)
     assert re.search(r"hyperparameters\.lr\s+0\.005\s+0\.001", output)
     assert re.search(r"restarts\s+1\s+0\b", output)
     assert " NO" not in output
