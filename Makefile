@@ -53,9 +53,10 @@ up: $(STAMP) ## start the embedded platform in the foreground
 demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
-# Files run in the order of tests/order.py: one worker computes while the other waits.
-WORKERS ?= 2
-test: $(STAMP) lint ## everything that CI runs (about 23 minutes on 2 cores)
+# One worker more than cores, and files in the order of tests/order.py: some compute while others
+# wait for real processes.
+WORKERS ?= 3
+test: $(STAMP) lint ## everything that CI runs (10 to 15 minutes on 2 cores)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m 'not nightly' --max-worker-restart 0 --durations 12 --durations-min 5 --junitxml build/test-report.xml tests \

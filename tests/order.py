@@ -2,7 +2,7 @@
 
 Files of unit tests come first. Then come the files that start real processes, those of tests/e2e
 first because they take longest. Files that only compute are spread evenly among them, the longest
-first: one worker computes while the other waits for its processes, and the last files are short.
+first: some workers compute while others wait for their processes, and the last files are short.
 """
 
 from __future__ import annotations
