@@ -40,6 +40,8 @@ class Ceilings:
         self._holdable: dict[str, bool] = {}
         self._types: dict[str, dict[str, tuple[TypeLimit, ...]] | None] = {}
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
+        self._used: dict[str, int] = {}
+        self._creditors: dict[str, str | None] = {}
 
     def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
         """The demand as far as the team may have it on top of what it holds in `state`.
@@ -96,7 +98,17 @@ class Ceilings:
         )
 
     def creditor(self, state: State, team: str) -> str | None:
-        """Another team with a job that could start within its guarantee; None: there is none."""
+        """Another team with a job that could start within its guarantee; None: there is none.
+
+        Remembered until what any team holds changes.
+        """
+        if state.used != self._used:
+            self._used, self._creditors = dict(state.used), {}
+        if team not in self._creditors:
+            self._creditors[team] = self._find_creditor(state, team)
+        return self._creditors[team]
+
+    def _find_creditor(self, state: State, team: str) -> str | None:
         for other, waiting in self._waiting().items():
             if other in self._names(team) or team in self._names(other):
                 continue
