@@ -22,9 +22,9 @@ DESCRIPTORS = 300
 SERVER = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))
-from gangline_worker.agent import store_gate, store_server
+from gangline_worker.agent.rendezvous import proxy, store_server
 if {others} is not None:
-    store_gate._OTHER_DESCRIPTORS = {others}
+    proxy._OTHER_DESCRIPTORS = {others}
 store_server.main()
 """
 

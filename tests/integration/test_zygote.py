@@ -237,7 +237,7 @@ def tokens(rank: int) -> set[int]:
 
 FORKS_FAIL_TWICE = """
     import os, sys
-    from gangline_worker.agent import warm_up, zygote
+    from gangline_worker.agent.warm import warm_up, zygote
     warm_up.import_modules = warm_up.take_a_step = lambda: None  # no rank is let through its gate
     real, parent, asked = os.fork, os.getpid(), 0
     def fork():
@@ -349,7 +349,7 @@ def test_the_store_server_is_forked_too_and_another_one_follows_it(zygote: Zygot
         host.open(OpenStore(gang, "127.0.0.1", port), None, (), ranks=1)
         until(lambda: answers == [StoreOpened(gang)], f"{answers}")
         assert answers_at(port)
-        assert b"agent.zygote" in program(first)
+        assert b"agent.warm.zygote" in program(first)
         place = Path(f"/proc/{first}")
         assert b"\0PPid" not in (place / "status").read_bytes()
         assert f"PPid:\t{os.getpid()}\n" in (place / "status").read_text()

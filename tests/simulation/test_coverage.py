@@ -21,6 +21,8 @@ RARE = (
     ("rank.hang",),
 )
 RARE_SEEDS = 12
+HANGS = ((1002, ("rank.hang", "agent.pause")), (1055, ("rank.hang", "rank.crash")))
+"""Few hangs last until they are found."""
 MUST_HAPPEN = (
     "crash: Fenced",
     "crash: BusUnavailable",
@@ -63,6 +65,7 @@ def happened() -> Counter[str]:
     counts: Counter[str] = Counter()
     plans = [draw(seed) for seed in range(SEEDS)]
     plans += [draw(seed, kinds) for kinds in RARE for seed in range(RARE_SEEDS)]
+    plans += [draw(seed, kinds) for seed, kinds in HANGS]
     for plan in plans:
         outcome = simulate(plan)
         assert outcome.violation == "", f"seed {plan.seed}"

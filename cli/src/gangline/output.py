@@ -22,7 +22,7 @@ class Output:
     def show(self, result: Any, text: str) -> None:
         """The command's result, for machines or for people."""
         if self.json:
-            print(json.dumps(to_jsonable_python(result), indent=2, ensure_ascii=False))
+            print(json.dumps(_plain(result), indent=2, ensure_ascii=False))
         elif text:
             print(text)
 
@@ -38,10 +38,15 @@ class Output:
     def line(self, item: Any, text: str) -> None:
         """One item of a stream, flushed."""
         if self.json:
-            text = json.dumps(to_jsonable_python(item), separators=(",", ":"), ensure_ascii=False)
+            text = json.dumps(_plain(item), separators=(",", ":"), ensure_ascii=False)
         print(text, flush=True)
 
     def note(self, text: str) -> None:
         """Something to know that is not the result."""
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it, with the names of its fields, as the gateway writes them."""
+    return to_jsonable_python(value, by_alias=False)
