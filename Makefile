@@ -55,7 +55,7 @@ demo: $(STAMP) ## one job's whole life through a failure, on this machine
 
 # One worker more than cores, and files in the order of tests/order.py: some compute while others
 # wait for real processes.
-WORKERS ?= 3
+WORKERS ?= 2
 test: $(STAMP) lint ## everything that CI runs (10 to 15 minutes on 2 cores)
 	@rm -rf .pytest_cache
 	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
