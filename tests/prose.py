@@ -34,6 +34,7 @@ MOST_CELL_WORDS = 25
 MOST_COLUMNS = 100
 
 FOLDERS = (
+    "cli/src",
     "libs",
     "schemas/src",
     "services/checkpoint-service/src",

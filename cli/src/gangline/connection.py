@@ -21,9 +21,9 @@ def find_gateway(
     *,
     notice: Callable[[str], None] = lambda _: None,
 ) -> Transport:
-    """The transport to the gateway that is meant.
+    """The transport to the chosen gateway.
 
-    What is not given comes from GANGLINE_URL and GANGLINE_TOKEN, then from `client.json` in the
+    The defaults are GANGLINE_URL and GANGLINE_TOKEN, then `client.json` in the
     data directory. That file's token is only ever sent to that file's URL. A data directory that
     is given goes before the environment. Raises CliError.
     """
@@ -51,6 +51,6 @@ def _local(folder: Path) -> tuple[str, str] | None:
         client = read_client(folder)
     except (OSError, ValueError, TypeError):
         raise CliError(
-            f"{folder / 'client.json'} cannot be read", "`gangline up` writes it anew"
+            f"{folder / 'client.json'} cannot be read", "`gangline up` writes it again"
         ) from None
     return (client.url, client.token) if client else None

@@ -1,4 +1,4 @@
-"""What went wrong for the user of the command line, and with which exit code it ends."""
+"""Errors of the command line for its user, each with its exit code."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 teams = typer.Typer(invoke_without_command=True, help="Teams, their limits and what they use.")
 snapshots = typer.Typer(no_args_is_help=True, help="Token snapshots, from which gangs train.")
-reports = typer.Typer(no_args_is_help=True, help="What the GPUs did over a period.")
+reports = typer.Typer(no_args_is_help=True, help="Use of the GPUs over a period.")
 
 
 def _print_version(wanted: bool) -> None:

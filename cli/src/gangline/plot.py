@@ -12,7 +12,7 @@ _LINES = ("-", "--", "-.", ":")
 
 
 def plot_curves(curves: Sequence[Curve], names: Mapping[str, str], metric: str, path: Path) -> None:
-    """Draw each run's curve, told apart by colour and by stroke. Raises CliError."""
+    """Draw each run's curve, each with its own colour and stroke. Raises CliError."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -53,8 +53,8 @@ def connect(
 ) -> Gangline:
     """A client of the platform at `url`, or of the one that was last up on this machine.
 
-    What is not given comes from GANGLINE_URL and GANGLINE_TOKEN, then from the data directory.
-    `notice` is told of retries, one line each. Raises CliError when no platform is known.
+    The defaults are GANGLINE_URL and GANGLINE_TOKEN, then those in the data directory.
+    `notice` is called with one line for each retry. Raises CliError when no platform is known.
     """
     folder = Path(data_dir) if data_dir is not None else None
     return Gangline(find_gateway(url, token, folder, notice=notice))
@@ -106,7 +106,7 @@ class Gangline:
         return read(Job, answer)
 
     def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> DryRun:
-        """What `submit` would do; nothing is uploaded or started."""
+        """Check a job as `submit` does; nothing is uploaded or started."""
         file = read_submission(job, overrides)
         answer = self._call(
             "POST",
@@ -191,15 +191,14 @@ class Gangline:
                 return job
             if ends is not None and time.monotonic() >= ends:
                 raise CliError(
-                    f"{job_id} is {job.state} after {timeout_s:g} s; it goes on",
+                    f"{job_id} is {job.state} after {timeout_s:g} s; it continues",
                     f"wait again with: gangline watch {job_id}",
                     ExitCode.NOT_FINISHED,
                 )
             time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
             delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
 
-    # What a job did
-
+    # Results of jobs
     def logs(
         self,
         job_id: str,
@@ -209,7 +208,7 @@ class Gangline:
         tail: int | None = None,
         follow: bool = False,
     ) -> Iterator[LogLine]:
-        """Lines of all ranks, or of one; with `tail` the last ones; `follow` goes on to its end."""
+        """Lines of all ranks, or of one; with `tail` the last ones; `follow`: until it ends."""
         path = f"/v1/training-jobs/{path_id(job_id)}/logs"
         params: dict[str, Any] = {"rank": rank, "attempt": attempt, "tail": tail}
         if follow:
@@ -263,7 +262,7 @@ class Gangline:
         return read(Job, self._call("POST", path, headers=headers, repeatable=True))
 
     def restore(self, job_id: str, step: int) -> Restored:
-        """Go on from a step's committed checkpoint: the same run, or a new one if it has ended."""
+        """Resume from a step's committed checkpoint: the same run, or a new one if it has ended."""
         path = f"/training-runs/{path_id(job_id)}/checkpoints/{step}/restore"
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         return read(Restored, self._call("POST", path, headers=headers, repeatable=True))
@@ -285,7 +284,7 @@ class Gangline:
     def metrics(
         self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
     ) -> Iterator[StepMetrics]:
-        """A run's steps so far, thinned to about 1,000; `follow` goes on with each new one.
+        """A run's steps so far, thinned to about 1,000; with `follow` also each new one.
 
         A step may come twice; the later one counts.
         """
@@ -329,7 +328,7 @@ class Gangline:
     ) -> IncidentPage:
         """The newest `limit` failures (None: all), of one job or of all, and the totals of all.
 
-        `notices` are the newest of what was noticed of gangs that went on.
+        `notices` are the newest observations of gangs that kept running.
         """
         wanted = {
             "job": None if job_id is None else path_id(job_id),
@@ -359,7 +358,7 @@ class Gangline:
     def report_utilization(
         self, since: datetime | None = None, until: datetime | None = None
     ) -> UtilizationReport:
-        """Who held the GPUs and who waited; the last 24 hours if nothing is given."""
+        """Each team's use of the GPUs and its waits; by default of the last 24 hours."""
         answer = self._call("GET", "/v1/reports/utilization", params=_span(since, until))
         return read(UtilizationReport, answer)
 
@@ -441,7 +440,7 @@ class Gangline:
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them there again.
 
-        Gangs there go on elsewhere after their next checkpoint; without `move_jobs` they run on.
+        Gangs there save and resume on other nodes; without `move_jobs` they keep running.
         """
         path = f"/v1/nodes/{path_id(node_id)}/drain"
         body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
@@ -479,7 +478,7 @@ class Gangline:
         yield from read(EventPage, self._call("GET", "/v1/events", params=params)).events
 
     def job_events(self, job_id: str, *, follow: bool = False) -> Iterator[BusEvent]:
-        """Everything that was decided about a job; `follow` goes on to its end."""
+        """All decisions about a job; with `follow` until it ends."""
         path = f"/v1/training-jobs/{path_id(job_id)}/events"
         if follow:
             for event in self._transport.events(path, {"follow": "true"}):
@@ -498,7 +497,7 @@ class Gangline:
         return read(Whoami, self._call("GET", "/v1/whoami"))
 
     def version(self) -> Version:
-        """What answers."""
+        """The versions of the gateway and of its API."""
         return read(Version, self._call("GET", "/v1/version"))
 
     def _call(self, method: str, path: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every command that asks the platform shares: --url, --token, --data-dir and --json."""
+"""Options of all commands that ask the platform: --url, --token, --data-dir and --json."""
 
 from __future__ import annotations
 

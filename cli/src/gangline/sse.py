@@ -1,4 +1,4 @@
-"""Server-sent events: the wire format, and a reader that goes on where a broken line ended."""
+"""Server-sent events: the wire format, and a reader that resumes after a broken connection."""
 
 from __future__ import annotations
 

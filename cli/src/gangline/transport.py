@@ -169,7 +169,7 @@ def problem_of(answer: httpx.Response) -> CliError:
 
 
 def _option(text: object) -> str:
-    """What is wrong with a question's field as one of the command: query.state.0 is state."""
+    """A message about a request's field, with the command's name of it: query.state.0 is state."""
     return re.sub(r"^(?:query|path)\.(\w+)(?:\.\d+)?: ", r"\1: ", str(text))
 
 

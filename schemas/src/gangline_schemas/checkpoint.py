@@ -7,8 +7,10 @@
     rank-00001.bin ...
     COMMIT.json               put if absent by the checkpoint service: it counts from here on
 ```
-In format 2 the rank's bytes lie in chunks: those that changed in its own .bin, the others in those
-that the same rank wrote in earlier steps of the attempt.
+
+In format 2 the rank's bytes lie in chunks. Its own .bin has the chunks that changed. The others lie
+in the files that the same rank wrote in earlier steps of the attempt.
+
 Nothing here is ever unpickled: shards are raw bytes, everything else is JSON.
 """
 

@@ -28,9 +28,9 @@ def approve(
     snapshot: _Name,
     *,
     project: Annotated[str, typer.Option(help="Whose jobs may use it.")],
-    purpose: Annotated[str, typer.Option(help="What for, as jobs name it.")],
+    purpose: Annotated[str, typer.Option(help="The purpose, as jobs name it.")],
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="No further jobs; those admitted go on.")
+        bool, typer.Option("--withdraw", help="No further jobs; admitted ones continue.")
     ] = False,
 ) -> None:
     """Let a project's jobs use a snapshot for a purpose (an admin's)."""
@@ -52,7 +52,7 @@ def approvals(
         str | None, typer.Argument(metavar="[SNAPSHOT]", help="Only of this one.")
     ] = None,
 ) -> None:
-    """What data may be used for, and who approved it (an admin's)."""
+    """The approved uses of data, each with the admin that approved it. Needs an admin's token."""
     found = session.client.data_approvals(snapshot)
     rows = [[item.snapshot, item.project, render.plain(item.purpose), item.user] for item in found]
     session.out.table(found, _TABLE, rows, "nothing is approved")

@@ -81,8 +81,9 @@ def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
 
 def _kept(item: Checkpoint) -> list[str]:
     """Rules that keep it: the user's own first, and no word twice, since the column is short."""
-    told = [rule for rule in item.kept if rule != "promoted"] or item.kept  # GATE says that one too
-    return sorted(told, key=lambda rule: rule != "pinned")
+    # The column GATE shows `promoted` too.
+    rules = [rule for rule in item.kept if rule != "promoted"] or item.kept
+    return sorted(rules, key=lambda rule: rule != "pinned")
 
 
 def _tier(item: Checkpoint) -> str:

@@ -52,7 +52,7 @@ _QUEUE = (
 
 
 def nodes(session: Session) -> None:
-    """The cluster's nodes and who runs there."""
+    """The cluster's nodes and the jobs on them."""
     found = session.client.nodes()
     now = datetime.now(UTC)
     session.out.table(found, _NODES, [_node(node, now) for node in found], "no node has joined yet")
@@ -86,7 +86,7 @@ def drain(
         bool, typer.Option("--cordon", help="Only keep new gangs off: those there run on.")
     ] = False,
 ) -> None:
-    """Empty a node for maintenance: its gangs go on elsewhere after their next checkpoint."""
+    """Empty a node for maintenance: its gangs save and resume on other nodes."""
     done = session.client.drain(node_id, drain=not undo, move_jobs=not cordon)
     session.out.show(done, f"{done.node_id} is {done.status}")
 
@@ -115,7 +115,7 @@ def _team(team: Team, depth: int = 0) -> list[str]:
 
 
 def _of(amount: float, most: float | None) -> str:
-    """As 2 of 16, and 0.5 where there is no most."""
+    """As 2 of 16, or 0.5 where `most` is None."""
     shown = [f"{number:,.1f}".removesuffix(".0") for number in (amount, most) if number is not None]
     return " of ".join(shown)
 
@@ -137,7 +137,7 @@ def teams_set(
     ] = None,
     surplus: Annotated[
         str | None,
-        typer.Option(metavar="keep|reclaim_by_weight", help="What it holds above its part."),
+        typer.Option(metavar="keep|reclaim_by_weight", help="Rule for GPUs above its part."),
     ] = None,
     gpu_types: Annotated[
         str | None, typer.Option(metavar="h100=32,a100", help="Models it may use; '-': any.")

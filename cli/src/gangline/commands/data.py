@@ -44,7 +44,7 @@ def prepare(  # noqa: PLR0917 - options of a command are keywords
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a token snapshot of text. Stopped or killed, the same command goes on."""
+    """Make a token snapshot of text. After a stop or a kill, the same command continues."""
     options = ["--out", str(out), "--tokenizer", tokenizer, "--field", field]
     options += ["--shard-mb", str(shard_mb)]
     if name is not None:
@@ -75,7 +75,7 @@ def verify(context: typer.Context, snapshot: Snapshot, json: Json = False) -> No
 
 
 def show(context: typer.Context, snapshot: Snapshot, json: Json = False) -> None:
-    """What a snapshot holds, by its manifest."""
+    """Show a snapshot's contents, by its manifest."""
     _become(context, "show", [], [snapshot], json=json)
 
 

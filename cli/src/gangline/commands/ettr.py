@@ -39,7 +39,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked; `saves` are measured ones, `interval_s` None: as the platform advises."""
+    """The question; `saves` are measured ones, `interval_s` None: as the platform advises."""
 
     saves: tuple[Save, ...]
     gpu_hours: float
@@ -62,7 +62,7 @@ class Answer:
     longest_down_s: float | None
 
     def band(self) -> tuple[float, float]:
-        """What 90 % of the runs lie between."""
+        """The bounds of the middle 90 % of the runs."""
         cuts = quantiles(self.runs, n=20, method="inclusive")
         return cuts[0], cuts[-1]
 
@@ -164,15 +164,15 @@ def measured(client: Gangline, job_id: str, case: Case, out: Output) -> Case:
     saves = tuple(Save(it.blocked_s, it.write_s, it.verify_s) for it in healthy[:SAVES])
     case = replace(case, saves=saves)
     back = [it.recover_s for it in client.incidents(job_id).incidents if it.recover_s is not None]
-    told = f"{len(saves)} saves"
+    measured = f"{len(saves)} saves"
     if back:
         case = replace(case, restart_s=median(back))
-        told += f", {len(back)} restarts"
+        measured += f", {len(back)} restarts"
     if found.advice is not None:
         gpu_hours = found.advice.mtbf_s * healthy[0].world_size / 3600
         case = replace(case, gpu_hours=gpu_hours)
-        told += ", the failure rate that its advice rests on"
-    out.note(f"measured of {job_id}: {told}")
+        measured += ", the failure rate that its advice rests on"
+    out.note(f"measured of {job_id}: {measured}")
     return case
 
 

@@ -19,7 +19,7 @@ _FIRST = ("state", "previous", "status", "reason", "cause", "action", "message",
 
 def events(
     session: Session,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new ones.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue with new ones.")] = False,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", help="requests, quota, scheduling, faults, checkpoints, ..."),
@@ -33,7 +33,7 @@ def events(
         typer.Option("-n", "--limit", min=1, help="The newest so many (50; with --job all)."),
     ] = None,
 ) -> None:
-    """What the services decided and the nodes reported, one event a line.
+    """Decisions of the services and reports of the nodes, one event a line.
 
     All topics but heartbeats unless --topic names some (it may be repeated).
 
@@ -62,7 +62,7 @@ def event_line(event: BusEvent) -> str:
 
 
 def brief(data: Mapping[str, Any]) -> str:
-    """What matters most first: scalars as name=value, lists' lengths, what identifies objects."""
+    """The main fields first: scalars as name=value, lists by length, objects by their id."""
     parts = []
     rank = {name: place for place, name in enumerate(_FIRST)}
     for name, value in sorted(data.items(), key=lambda item: rank.get(item[0], len(_FIRST))):

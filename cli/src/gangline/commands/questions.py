@@ -192,7 +192,7 @@ def what_if(
 
 
 def plan(answer: WhatIf, now: datetime) -> list[tuple[str, str]]:
-    """What would happen, as labelled lines."""
+    """The outcome, as labelled lines."""
     where = ", ".join(
         f"{part.node_id} (GPU{'s' if part.gpus > 1 else ''} {', '.join(map(str, part.indexes))})"
         if part.indexes

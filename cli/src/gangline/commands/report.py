@@ -60,7 +60,7 @@ def utilization(
     ] = None,
     html: HtmlFile = None,
 ) -> None:
-    """Who held the GPUs over a period, and who waited for them."""
+    """Each team's use of the GPUs over a period, and its waits for them."""
     start, end = _moment("--from", since), _moment("--to", until)
     if html is not None:
         page = session.client.report_page("utilization", since=start, until=end)
@@ -77,7 +77,7 @@ def weekly(
     ] = None,
     html: HtmlFile = None,
 ) -> None:
-    """How a week went for those who wait and for those who run, and the week before."""
+    """Waits and runs of a week, compared with the week before."""
     if html is not None:
         _write(session, html, session.client.report_page("weekly", week=week))
     if html is None or session.out.json:

@@ -111,7 +111,7 @@ def _follow(session: Session, run_id: str, names: Sequence[str]) -> None:
             text = f"step {step.step}  {values}"
             session.out.line(step, render.shorten(render.plain(text), render.WIDTH))
     except KeyboardInterrupt:
-        session.out.note("the run goes on")
+        session.out.note("the run continues")
 
 
 def _metric(curve: Curve, room: int) -> list[str]:

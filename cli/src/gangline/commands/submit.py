@@ -91,7 +91,7 @@ def _wait(session: Session, job: Job, timeout_s: float | None) -> None:
 
 
 def _tell(job: Job, out: Output) -> None:
-    if job.ended:  # told in full at once
+    if job.ended:  # reported in full at once
         return
     why = job.waiting.message if job.waiting else job.reason
     out.note(render.wrap(f"{job.state}" + (f": {why}" if why else "")))
@@ -113,11 +113,11 @@ def _follow(session: Session, job: Job) -> None:
 
 
 def as_unfinished(error: BaseException, job_id: str) -> CliError:
-    """What ends a command whose job goes on."""
+    """The error that ends a command while its job continues."""
     if isinstance(error, CliError):
         return error
     return CliError(
-        f"{job_id} goes on", f"watch it again: gangline watch {job_id}", ExitCode.NOT_FINISHED
+        f"{job_id} continues", f"watch it again: gangline watch {job_id}", ExitCode.NOT_FINISHED
     )
 
 
@@ -141,7 +141,7 @@ def plan_text(
     nodes: Sequence[Node],
     outlook: WhatIf | None = None,
 ) -> str:
-    """What would run, the team's room, whether it fits now; when, where, whom it would preempt."""
+    """The job, its team's free GPUs, and when, where and after which preemptions it would start."""
     spec = file.spec
     what = spec.run.strip().splitlines()[0] if spec.run else " ".join(spec.command)
     rows = [
@@ -159,8 +159,8 @@ def plan_text(
     fits = "fits now" if starts_now else "waits for room"
     rows.append(("cluster", f"{free} of {total} GPUs are free: {fits}"))
     if outlook is not None:
-        told = questions.plan(outlook, datetime.now(UTC))
-        rows += [(name, text) for name, text in told if name not in {"closeness", "note"}]
+        planned = questions.plan(outlook, datetime.now(UTC))
+        rows += [(name, text) for name, text in planned if name not in {"closeness", "note"}]
     lines = [render.labelled(name, text, 11) for name, text in rows]
     lines += [render.labelled("note", note, 11) for note in plan.notes]
     return "\n".join(lines)

@@ -97,7 +97,7 @@ def _until_end(
             return job
         if timeout_s is not None and time.monotonic() - began >= timeout_s:
             raise CliError(
-                f"{job.job_id} is {job.state} after {timeout_s:g} s; it goes on",
+                f"{job.job_id} is {job.state} after {timeout_s:g} s; it continues",
                 code=ExitCode.NOT_FINISHED,
             )
         time.sleep(REFRESH_S)
@@ -105,26 +105,26 @@ def _until_end(
 
 
 class _Teller:
-    """A line whenever the state, the step or the reason is another one; and of each failure."""
+    """Prints a line when the state, the step or the reason changes, and for each failure."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
-        self._told = ""
+        self._last = ""
         self._failed = 0
 
     def tell(self, job: Job) -> None:
-        """What is new."""
+        """Print the changes."""
         failure = job.failure
         if failure is not None and failure.attempt > self._failed and not job.ended:
             self._failed = failure.attempt
             self._out.note(failure_text(failure))
-        if (text := line(job)) != self._told:
-            self._told = text
+        if (text := line(job)) != self._last:
+            self._last = text
             self._out.line(job, text)
 
 
 def failure_text(failure: Failure) -> str:
-    """Which attempt failed, why, who first, and what is done about it."""
+    """The attempt that failed, why, its first failed rank, and the reaction."""
     who = "" if failure.first_rank is None else f", rank {failure.first_rank} first"
     return f"attempt {failure.attempt} failed ({failure.cause}{who}): {failure.action}"
 

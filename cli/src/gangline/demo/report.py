@@ -46,7 +46,7 @@ def write_report(outcome: Outcome, folder: Path, console: Console) -> None:
     texts = [html.escape(_as_text(table)) for table in tables]
     waiting = html.escape(outcome.waiting)
     page = _PAGE.format(
-        summary=f"{outcome.first} lost a rank and went on from its last committed checkpoint; "
+        summary=f"{outcome.first} lost a rank and resumed from its last committed checkpoint; "
         f"{outcome.second} waited for its whole gang: {waiting}.",
         comparison=texts[0],
         figures=texts[1],

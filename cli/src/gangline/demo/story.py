@@ -3,7 +3,7 @@
 1. Two teams; a training job of 4 GPUs starts on all of the cluster; a second one, with another
    learning rate, waits: its reason is shown.
 2. Once the first has committed checkpoints, one of its ranks is killed with SIGKILL.
-3. It goes on from its last committed checkpoint in a second attempt, and finishes.
+3. It resumes from its last committed checkpoint in a second attempt, and finishes.
 4. The second one's whole gang fits now: it starts, and finishes.
 """
 
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What was seen and measured. `checks` are the demo's claims: all must be true."""
+    """The observations and measurements. `checks` are the demo's claims: all must be true."""
 
     first: str = ""
     second: str = ""

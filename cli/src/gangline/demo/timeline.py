@@ -1,4 +1,4 @@
-"""What happened on the bus during the demo, as the gateway's event stream tells it."""
+"""The events of the demo, read from the gateway's event stream."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from gangline.local.artifacts import default_cache
 from gangline.local.processes import ProcessSpec, Supervisor
 
 BUILD_TIMEOUT_S = 120.0
-# What Java cannot keep in the cache it warns about, a line each; nothing to act on.
+# Java warns about each class that it cannot cache, a line each; nothing to act on.
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 

@@ -88,8 +88,8 @@ class Child:
     def reap(self) -> int | None:
         """Return the exit code if the process has ended (negative: the signal), else None.
 
-        What is left of its process group is killed first: until the leader is reaped, its id
-        cannot have become somebody else's.
+        The rest of its process group is killed first: until the leader is reaped, no other group
+        can have its id.
         """
         if self._process is None:
             return None

@@ -23,7 +23,7 @@ STOP_GRACE_S = 20.0
 
 
 class EmbeddedKafka(LocalServer):
-    """One broker; what it shares with the other servers is told by `LocalServer`."""
+    """One broker. `LocalServer` describes the parts that all servers share."""
 
     name = "kafka"
 
@@ -82,7 +82,7 @@ class EmbeddedKafka(LocalServer):
         """Whether the broker answers a metadata request and knows itself and a controller."""
         host, port = self.bootstrap.split(":")
         try:
-            # Cheap while nobody listens; librdkafka would back off and complain.
+            # Cheap while no broker listens; librdkafka would back off and complain.
             socket.create_connection((host, int(port)), timeout=0.5).close()
             client = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
             metadata = client.list_topics(timeout=METADATA_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""What one Kafka node needs on disk before it starts: ports, settings, a formatted log folder."""
+"""One Kafka node's files on disk before it starts: ports, settings, a formatted log folder."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from gangline_service.private_file import write_private
 
 NODE_ID = 1
 FORMAT_TIMEOUT_S = 60
-# What a format writes depends on Kafka's version alone; the cache keeps one per version.
+# A formatted folder depends on Kafka's version alone; the cache keeps one per version.
 KAFKA_VERSION = "4.0.2"
 
 # One node, so every replication factor is 1; few partitions, for they cost memory and start time.
@@ -39,7 +39,7 @@ transaction.state.log.num.partitions=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
-# Groups begin at once: nobody else is about to join.
+# Groups begin at once: no other member is about to join.
 group.initial.rebalance.delay.ms=0
 # A standby takes over when the leader's session is over: sessions may be shorter than 6 s.
 group.min.session.timeout.ms=1000
@@ -73,8 +73,8 @@ class KafkaPorts:
 def prepare_storage(data_dir: Path, cache: Path, classpath: str) -> KafkaPorts:
     """Make `data_dir` ready for a start and return its ports; what is there already stays.
 
-    Writes `ports.json`, `server.properties` and a formatted `topics/`. A port that somebody else
-    has taken since the last run is picked anew.
+    Writes `ports.json`, `server.properties` and a formatted `topics/`. A port that
+    another process has taken since the last run is replaced.
     """
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     ports = _kept_ports(data_dir / "ports.json")

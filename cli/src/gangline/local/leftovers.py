@@ -1,8 +1,8 @@
-"""Who owns a data directory, and which processes an owner that was killed has left.
+"""The owner of a data directory, and the processes that a killed owner left.
 
 A leftover is known by two marks, and nothing else is ever touched:
 - a record `run/NAME.json` whose pid, start time and boot are those of a live process; a pid that
-  was given to somebody else since has another start time;
+  was given to another process since has another start time;
 - the environment variable GANGLINE_SUPERVISED_BY with exactly this directory, which children of
   children inherit; the caller's own process and its ancestors are left out.
 """
@@ -25,7 +25,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """A running child, as kept on disk: enough to tell it from a later owner of its pid."""
+    """A running child, as kept on disk: enough to distinguish it from a later owner of its pid."""
 
     name: str
     pid: int
@@ -108,7 +108,7 @@ def end_strays(data_dir: Path) -> list[ProcessRecord]:
                 fd = os.pidfd_open(pid)
                 try:
                     # Looked at again through the descriptor: between the scan and its opening
-                    # the pid may have gone to somebody else.
+                    # the pid may have gone to another process.
                     if pid in _marked(data_dir, only=pid):
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
                         _has_ended(fd, 2.0)

@@ -1,4 +1,4 @@
-"""What runs in the embedded platform, and how its parts find each other.
+"""The processes of the embedded platform, and how they find each other.
 
 ```
 kafka, s3 (or the user's own) -> topics -> quota, scheduler, fault-manager, checkpoint-service,
@@ -51,7 +51,7 @@ _TAKEN = frozenset({"ready", "draining", "cordoned"})
 
 @dataclass(frozen=True)
 class PlatformSettings:
-    """What `gangline up` was asked for. The user's own parts replace the embedded ones."""
+    """The options of `gangline up`. The user's own parts replace the embedded ones."""
 
     data_dir: Path
     nodes: int = 2
@@ -67,7 +67,7 @@ class PlatformSettings:
     heartbeat_timeout_s: float = 60.0
     heartbeat_interval_s: float = 1.0
     hang_min_s: float = 20.0
-    """Shorter than on a cluster, since somebody looks on; a shared machine stalls for seconds."""
+    """Shorter than on a cluster, since a user watches; a shared machine stalls for seconds."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Further GANGLINE_ settings of every process, for tests and tuning."""
 

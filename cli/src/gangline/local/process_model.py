@@ -1,4 +1,4 @@
-"""What a supervised process is and how it stands: values only, no I/O."""
+"""A supervised process and its state: values only, no I/O."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,7 +78,7 @@ class BackOff:
     """How long to wait before a crashed process starts again.
 
     Doubles from `first_s` up to `most_s` with each crash in a row; a process that lived
-    `reset_after_s` or longer begins anew.
+    `reset_after_s` or longer begins again at `first_s`.
     """
 
     first_s: float = 0.1

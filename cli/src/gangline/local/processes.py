@@ -237,7 +237,7 @@ class Supervisor:
                 deadlines.append(child.due_at)
             if self._is_to_be_asked(child):
                 deadlines.append(child.probe_at)
-        # What is due but waits for a dependency is woken by that one's readiness.
+        # A start that is due but waits for a dependency is woken by that one's readiness.
         return min(deadline - now for deadline in deadlines if deadline > now)
 
     def _ended(self, child: Child, code: int, now: float) -> None:
@@ -348,8 +348,7 @@ class Supervisor:
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
 
-    # What others are told
-
+    # Reports to others
     def _note(self, kind: EventKind, name: str, pid: int | None, message: str) -> None:
         self._events.append(ProcessEvent(kind, name, pid, message))
         with self._changed:

@@ -43,7 +43,7 @@ class S3ProxyError(RuntimeError):
 
 @dataclass(frozen=True)
 class S3Settings:
-    """What clients need to know; the same over restarts of the server."""
+    """The settings of clients; the same over restarts of the server."""
 
     port: int
     access_key: str
@@ -54,8 +54,8 @@ class S3Proxy(LocalServer):
     """One S3 server over one data directory; its port, key pair and objects outlive restarts.
 
     The directory holds `objects/` (a folder per bucket), `s3proxy.json` and `s3proxy.properties`
-    (both hold the secret key, mode 0600). A port that somebody else has taken since the last
-    run is picked anew.
+    (both hold the secret key, mode 0600). A port that another process has taken since the
+    last run is replaced.
     """
 
     name = "s3proxy"

@@ -47,7 +47,7 @@ _NODES = (
 
 
 class PastPart(BaseModel):
-    """What a gang held of one node."""
+    """A gang's GPUs on one node."""
 
     node_id: str
     gpus: tuple[int, ...]
@@ -100,7 +100,7 @@ def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
 
 
 def past_of(folded: Folded[State], at: datetime) -> Past:
-    """What a state says: jobs with GPUs by id, then the queue in its order; nodes by id."""
+    """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
     state = folded.state
     queue = [job.job_id for job in in_order(Policy().order, lambda: state, at)]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}

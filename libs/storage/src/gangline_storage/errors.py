@@ -1,7 +1,9 @@
 """Errors of an object store.
 
-Callers tell three cases apart: the request is wrong (`InvalidKey`), the answer is no (`NotFound`,
-`AlreadyExists`), the store is away or full (`StoreUnavailable`, `StoreFull`).
+Callers handle three cases:
+- the request is wrong: `InvalidKey`;
+- the object is missing or present already: `NotFound`, `AlreadyExists`;
+- the store is away or full: `StoreUnavailable`, `StoreFull`.
 """
 
 
@@ -14,7 +16,7 @@ class InvalidKey(StoreError):
 
 
 class NotFound(StoreError):
-    """There is no object with this key."""
+    """The store has no object with this key."""
 
 
 class AlreadyExists(StoreError):
@@ -22,7 +24,7 @@ class AlreadyExists(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room for the object; nothing of it was kept. Freeing space helps, a retry not."""
+    """The store has no room for the object and kept nothing of it. A retry needs free space."""
 
 
 class StoreUnavailable(StoreError):
