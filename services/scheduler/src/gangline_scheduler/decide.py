@@ -9,7 +9,8 @@ On a tick
 1. Gangs whose stop deadline has passed end, or go on if they failed; those that ran for too long
    are asked to stop; those whose time on a draining node is over leave (moving.py).
 2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
-   are stopped for who is urgent, owed or kept apart (making_room.py).
+   are stopped for who is urgent, owed or kept apart (making_room.py). If none are stopped for a
+   claim that GPUs were kept for, one more pass gives these to others.
 3. The reasons of those who wait (telling.py), and features that all parts know (rollout.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.

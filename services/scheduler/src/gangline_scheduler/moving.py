@@ -19,7 +19,7 @@ from typing import Literal
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler import jobs
 from gangline_scheduler.allocate import next_demand
-from gangline_scheduler.cycle import free_for
+from gangline_scheduler.holds import free_for
 from gangline_scheduler.model import Job, Node
 from gangline_scheduler.plan import Plan
 from gangline_scheduler.policy.config import Policy

@@ -19,9 +19,10 @@ from statistics import median, quantiles
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_scheduler.allocate import next_demand
-from gangline_scheduler.cycle import free_for, reservations
+from gangline_scheduler.cycle import reservations
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.forecast import forecast
+from gangline_scheduler.holds import free_for
 from gangline_scheduler.model import Job
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.order import FairShare, in_order, own_rank

@@ -10,8 +10,8 @@ those of its `gpu_counts`, if it names such:
 - **Shrink**, when a waiting job of a better rank fits once gangs give GPUs back down to their
   fewest: the worst rank gives first, no gang more than is needed, and none without need. No team
   outside the waiting job's line is taken below its guarantee, nor below its part of a surplus that
-  is divided by weight. Worth it if the GPUs of the waiting
-  job times the time by which it starts sooner are more than the cost.
+  is divided by weight. Worth it if the GPUs of the waiting job times the time by which it starts
+  sooner are more than the cost.
 
 Each gang is resized at most once in `resize_every`. One that would start anew from nothing
 (`checkpoint.resume: never`) is left alone. Cost: O(live gangs), for growth O(groups of pending

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from heapq import merge
 from typing import Literal
 
 from gangline_scheduler.free import FreeNode, empty_of
@@ -30,8 +31,10 @@ from gangline_scheduler.state import State
 Mode = Literal["off", "easy", "conservative"]
 DEPTH: dict[Mode, int] = {"off": 0, "easy": 1, "conservative": 10}
 
-Ends = list[tuple[datetime, str, Job]]
-"""Running gangs by their expected ends: (end, job id, job)."""
+End = tuple[datetime, str, Job]
+"""A running gang with its expected end, and what tells it from others that end then."""
+Ends = Sequence[End]
+"""Running gangs, the one that ends first comes first."""
 Returns = Sequence[tuple[datetime, FreeNode]]
 """Nodes that are expected back, each with when."""
 
@@ -59,6 +62,7 @@ class Reservation:
 
 Made = Sequence[tuple[datetime, Reservation]]
 """Earlier reservations, each with the expected end of its job."""
+_Change = tuple[datetime, str, Job | FreeNode | None]
 
 
 def reserve(
@@ -79,10 +83,10 @@ def reserve(
     later = snapshot.copy()
     trial = Statement(later)
     found, start = _place(demand, later, made, now), now
-    over = [(end, item.job_id, None) for end, item in made]
-    back = [(at, node.node_id, node) for at, node in returns]
-    changes: list[tuple[datetime, str, Job | FreeNode | None]] = [*ends, *over, *back]
-    for at, _, change in sorted(changes, key=lambda entry: entry[:2]):
+    others: list[_Change] = [(end, item.job_id, None) for end, item in made]
+    others += [(at, node.node_id, node) for at, node in returns]
+    others.sort(key=_when)
+    for at, _, change in merge(ends, others, key=_when):
         if found is not None:
             break
         if isinstance(change, FreeNode):
@@ -107,6 +111,10 @@ def returning(state: State, now: datetime, within: timedelta) -> Returns:
             whole = empty_of(node, levels=state.levels, mix_from=state.mix_from)
             found.append((node.down_at + within, whole))
     return found
+
+
+def _when(change: _Change) -> tuple[datetime, str]:
+    return change[:2]
 
 
 def _place(demand: Demand, later: Snapshot, made: Made, at: datetime) -> Placement | None:

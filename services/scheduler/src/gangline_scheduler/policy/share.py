@@ -10,10 +10,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import takewhile
 
 from gangline_scheduler.allocate import next_demand
 from gangline_scheduler.model import Demand, Job
@@ -36,7 +35,6 @@ class Ceilings:
 
     def __init__(self, state: State) -> None:
         self._at_start = state
-        self._owed: dict[str, list[Job]] | None = None
         self._holdable: dict[str, bool] = {}
         self._types: dict[str, dict[str, tuple[TypeLimit, ...]] | None] = {}
         self._lines: dict[str, tuple[TeamConfig, ...]] = {}
@@ -109,14 +107,14 @@ class Ceilings:
         return self._creditors[team]
 
     def _find_creditor(self, state: State, team: str) -> str | None:
-        for other, waiting in self._waiting().items():
+        for other, waiting in self._waiting.items():
             if other in self._names(team) or team in self._names(other):
                 continue
-            left = min(
-                config.gpu_limit - state.used.get(config.team, 0) for config in self._line(other)
-            )
-            guarantee = state.teams[other].config.gpu_guarantee - state.used.get(other, 0)
-            if any(self._could_start(state, job) for job in _up_to(min(left, guarantee), waiting)):
+            most = state.teams[other].config.gpu_guarantee - state.used.get(other, 0)
+            for config in self._line(other) if most > 0 else ():
+                most = min(most, config.gpu_limit - state.used.get(config.team, 0))
+            fitting = (job for job in waiting if job.fewest <= most) if most > 0 else ()
+            if any(self._could_start(state, job) for job in fitting):
                 return other
         return None
 
@@ -134,18 +132,17 @@ class Ceilings:
             self._holdable[job.job_id] = holdable(self._at_start, demand)
         return self._holdable[job.job_id]
 
+    @cached_property
     def _waiting(self) -> dict[str, list[Job]]:
-        """Pending jobs of teams with a guarantee, by team; of equal ones the first; small first."""
-        if self._owed is None:
-            found: dict[str, list[Job]] = {}
-            for job in examples(self._at_start):
-                team = self._at_start.teams.get(job.team)
-                if team is not None and team.config.gpu_guarantee:
-                    found.setdefault(job.team, []).append(job)
-            for jobs in found.values():
-                jobs.sort(key=lambda job: (job.fewest, job.job_id))
-            self._owed = dict(sorted(found.items()))
-        return self._owed
+        """Pending jobs of teams with a guarantee, by team; of equal ones the first."""
+        teams = self._at_start.teams
+        found: dict[str, list[Job]] = {
+            name: [] for name in sorted(teams) if teams[name].config.gpu_guarantee
+        }
+        for job in examples(self._at_start):
+            if job.team in found:
+                found[job.team].append(job)
+        return found
 
     @cached_property
     def _there(self) -> Sequence[str]:
@@ -166,11 +163,6 @@ class Ceilings:
             limits = type_limits({config.team: config for config in self._line(team)}, team)
             self._types[team] = None if limits is None else dict(sorted(limits.items()))
         return self._types[team]
-
-
-def _up_to(gpus: int, jobs: Iterable[Job]) -> Iterable[Job]:
-    """The jobs that so many GPUs are enough for; the smallest come first."""
-    return takewhile(lambda job: job.fewest <= gpus, jobs)
 
 
 def _of_models(
