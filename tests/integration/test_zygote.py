@@ -391,7 +391,7 @@ def test_the_store_server_waits_for_a_zygote_but_not_for_a_dead_one(tmp_path: Pa
 
         until(started)
         assert host.pid is not None
-        until(lambda: b"agent.store_server" in program(host.pid or 0))
+        until(lambda: b"agent.rendezvous.store_server" in program(host.pid or 0))
     finally:
         host.stop()
         zygote.stop()

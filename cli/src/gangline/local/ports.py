@@ -3,7 +3,7 @@
 They are taken from below the kernel's range for outgoing connections. A port inside that range
 may be lent to any client while its server is down, even to the client that reconnects to it. Then
 the connection reaches itself, and the server cannot bind its own port again. Node agents open
-rendezvous from port 20,000 on (`rendezvous_ports.py`), so those are left to them.
+rendezvous from port 20,000 on (`rendezvous/ports.py`), so those are left to them.
 """
 
 import secrets
