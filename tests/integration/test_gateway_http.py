@@ -220,11 +220,11 @@ def test_large_bodies_and_headers_are_cut_off(http_client: httpx.Client) -> None
     large = json.dumps(job(env={"X": "y" * 10_000_000})).encode()
     headers = {**NLP, "Content-Type": "application/json"}
     answer = http_client.post("/v1/training-jobs", content=large, headers=headers)
-    problem(answer, 413, "too-large")
+    limit = problem(answer, 413, "too-large")["detail"]
     chunked = http_client.post(
         "/v1/training-jobs", content=iter([large[:700_000]] * 2), headers=headers
     )
-    problem(chunked, 413, "too-large")
+    assert problem(chunked, 413, "too-large")["detail"] == limit
     many = http_client.get("/v1/whoami", headers={**NLP, "X-Filler": "z" * 100_000})
     problem(many, 431, "too-large")
 
@@ -318,24 +318,29 @@ def test_admins_routes_are_closed_to_others(
     http_client: httpx.Client, method: str, path: str, body: Any
 ) -> None:
     for who in (NLP, SERVICE):
-        problem(http_client.request(method, path, json=body, headers=who), 403, "forbidden")
+        document = problem(
+            http_client.request(method, path, json=body, headers=who), 403, "forbidden"
+        )
+        assert document["detail"] == "this needs a token of the role admin"
 
 
-def test_a_job_is_cancelled_and_reprioritized(http_client: httpx.Client) -> None:
+def test_a_job_is_cancelled_and_reprioritized(
+    http_client: httpx.Client, scene: GatewayScene
+) -> None:
     job_id = submit(http_client, gpus=58)
     base = f"/v1/training-jobs/{job_id}"
     for _ in range(2):
         answer = http_client.post(f"{base}/priority", json={"priority": 7}, headers=NLP)
         assert (answer.status_code, answer.json()["priority"]) == (202, 7)
-    assert http_client.post(f"{base}/priority", json={"priority": 101}, headers=NLP).is_error
+    refused = http_client.post(f"{base}/priority", json={"priority": 101}, headers=NLP)
+    assert problem(refused, 422, "invalid")["errors"][0]["field"] == "priority"
     assert http_client.post(f"{base}/cancel", headers=NLP).status_code == 202
 
     def state() -> str:
         found: str = http_client.get(base, headers=NLP).json()["state"]
         return found
 
-    while state() != "cancelled":
-        pass
+    scene.wait(lambda: state() == "cancelled")
     problem(http_client.post(f"{base}/cancel", headers=NLP), 409, "ended")
     problem(http_client.post("/v1/training-jobs/none/cancel", headers=NLP), 404, "not-found")
 
@@ -385,7 +390,12 @@ def test_teams_and_nodes_are_changed_by_admins(
         assert answer.status_code == 200, answer.text
         assert answer.json() | body == answer.json()
     wrong = {"gpu_limit": 1, "gpu_guarantee": 4}
-    problem(http_client.put("/v1/teams/speech", json=wrong, headers=ADMIN), 422, "invalid")
+    answer = http_client.put("/v1/teams/speech", json=wrong, headers=ADMIN)
+    (error,) = problem(answer, 422, "invalid")["errors"]
+    assert error == {
+        "field": "gpu_guarantee",
+        "message": "gpu_guarantee (4) is above gpu_limit (1)",
+    }
     orphan = {"gpu_limit": 16, "parent": "nobody"}
     document = problem(
         http_client.put("/v1/teams/speech", json=orphan, headers=ADMIN), 409, "refused"

@@ -86,6 +86,10 @@ class JobState(StrEnum):
         return self in {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
 
 
+WaitCode = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
+"""The dominant reason why a pending job does not start."""
+
+
 class RestartCause(StrEnum):
     """Classes of failure after which a gang may start again; user errors are not among them."""
 
@@ -496,14 +500,9 @@ them back.
 LEAST_WEIGHT = 1e-6
 
 
-class TeamConfig(Model):
-    """The limits of a team. Its GPUs never pass `gpu_limit + borrow_limit`.
+class TeamLimits(Model):
+    """The limits of a team, without its name."""
 
-    Teams form a tree by `parent`; a team's GPUs count for each team above it, and a job must fit at
-    every level. The rules between teams are checked by `gangline_schemas.teams`.
-    """
-
-    team: Identifier
     gpu_limit: Gpus = Field(description="GPUs that the team may have at once.")
     gpu_guarantee: Gpus = Field(default=0, description="GPUs it is owed; the fair share's base.")
     borrow_limit: Gpus = Field(default=0, description="GPUs above the limit while others idle.")
@@ -526,13 +525,13 @@ class TeamConfig(Model):
         default=10_000, ge=1, le=1_000_000, description="Jobs that have not ended, at once."
     )
 
-    @model_validator(mode="after")
-    def _guarantee_is_within(self) -> Self:
-        if self.gpu_guarantee > self.gpu_limit:
-            raise ValueError(
-                f"gpu_guarantee ({self.gpu_guarantee}) is above gpu_limit ({self.gpu_limit})"
-            )
-        return self
+    @field_validator("gpu_guarantee")
+    @classmethod
+    def _guarantee_is_within(cls, guarantee: int, info: ValidationInfo) -> int:
+        limit = info.data.get("gpu_limit", guarantee)
+        if guarantee > limit:
+            raise ValueError(f"gpu_guarantee ({guarantee}) is above gpu_limit ({limit})")
+        return guarantee
 
     @field_validator("weight")
     @classmethod
@@ -549,6 +548,20 @@ class TeamConfig(Model):
         if twice:
             raise ValueError(f"names {', '.join(twice)} twice; keep one entry of each model")
         return types
+
+
+class _Named(Model):
+    team: Identifier
+
+
+class TeamConfig(TeamLimits, _Named):
+    """The limits of a team. Its GPUs never pass `gpu_limit + borrow_limit`.
+
+    Teams form a tree by `parent`; a team's GPUs count for each team above it, and a job must fit at
+    every level. The rules between teams are checked by `gangline_schemas.teams`.
+    """
+
+    # The name is a base of its own: so it stays the first field.
 
     @property
     def ceiling(self) -> int:

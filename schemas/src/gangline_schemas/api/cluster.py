@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gangline_schemas.api.base import OPEN_WORD, Answer
 from gangline_schemas.api.jobs import Waiting
-from gangline_schemas.base import Identifier
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.job import GpuTypeLimit, Surplus, TeamConfig
+from gangline_schemas.job import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
 
 
 class Team(Answer):
@@ -44,27 +43,18 @@ class TeamList(Answer):
     teams: list[Team]
 
 
-class TeamBody(BaseModel):
+class TeamBody(TeamLimits):
     """A team's limits, all of them: what is left out is as at its default."""
 
     model_config = ConfigDict(
-        extra="forbid",
+        defer_build=True,
         json_schema_extra={
             "examples": [{"gpu_limit": 64, "gpu_guarantee": 32, "borrow_limit": 16}]
         },
     )
-    gpu_limit: int = Field(ge=0, le=1_000_000, description="GPUs that the team may have at once.")
-    gpu_guarantee: int = Field(default=0, ge=0, le=1_000_000)
-    borrow_limit: int = Field(default=0, ge=0, le=1_000_000)
-    parent: Identifier | None = Field(default=None, description="The team above it.")
-    weight: float = Field(default=1.0, ge=0, le=1e6)
-    surplus: Surplus | None = None
-    gpu_types: list[GpuTypeLimit] = Field(default=[], max_length=64)
-    gpu_hours_per_month: float | None = Field(default=None, gt=0, le=1e9)
-    job_limit: int = Field(default=10_000, ge=1, le=1_000_000)
 
     def config(self, team: str) -> TeamConfig:
-        """As the bus has it. Raises ValidationError."""
+        """As the bus has it. Raises ValidationError if `team` is no identifier."""
         return TeamConfig(team=team, **self.model_dump())
 
 

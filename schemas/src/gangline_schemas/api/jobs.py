@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.base import FieldError
-from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.job import JobSpec, JobState, WaitCode
+from gangline_schemas.limits import Priority
 
 KnownState = Literal[
     "pending", "scheduled", "initializing", "running", "checkpointing", "preempted",
@@ -26,7 +27,7 @@ ENDED = frozenset({state.value for state in JobState if state.terminal} | {REJEC
 class Waiting(Answer):
     """Why a pending job does not start."""
 
-    code: str = Field(description="capacity, quota, order, shape, topology or gpu_type.")
+    code: str = Field(description=f"{', '.join(get_args(WaitCode))}.")
     message: str
     since: datetime
 
@@ -168,7 +169,7 @@ class PriorityBody(BaseModel):
     """A new priority."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": 20}]})
-    priority: int = Field(ge=0, le=100, description="0 is the highest.")
+    priority: Priority = Field(description="0 is the highest.")
 
 
 class BundleStored(Answer):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Model, NodeIds, Timestamp
 from gangline_schemas.events.workers import LEFT_OUT_RANGES, Incarnation, NodeInfo, SampleRange
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState, TeamConfig, WaitCode
 from gangline_schemas.limits import (
     ATTEMPT_MAX,
     GPUS_PER_NODE,
@@ -104,7 +104,7 @@ class JobWaiting(Event):
 
     type: ClassVar[str] = "job.waiting"
     job_id: Identifier
-    code: Literal["capacity", "quota", "order", "shape", "topology", "gpu_type", "reservation"]
+    code: WaitCode
     message: Message
     eta: Timestamp | None = Field(
         default=None, description="The first start that was estimated in this wait; said once."

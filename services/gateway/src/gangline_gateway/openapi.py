@@ -9,9 +9,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from gangline_gateway.problems import MEDIA_TYPE
+from gangline_schemas.api.cluster import TeamBody
 from gangline_schemas.api.problem import Problem
 from gangline_schemas.api.questions import JobExplained, WhatIf
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
 
 _REF = "#/components/schemas/{model}"
 _SCHEME = {"type": "http", "scheme": "bearer", "description": "A token of this installation."}
@@ -39,7 +40,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
     """FastAPI shows aliases (camelCase), which are accepted too; the names are what we send."""
     _, definitions = models_json_schema(
-        [(kind, "validation") for kind in (JobSpec, TeamConfig, JobExplained, WhatIf)],
+        [(kind, "validation") for kind in (JobSpec, TeamBody, JobExplained, WhatIf)],
         by_alias=False,
         ref_template=_REF,
     )

@@ -6,7 +6,6 @@ from importlib.metadata import version
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import ValidationError
 
 from gangline_gateway import present
 from gangline_gateway.gate import (
@@ -20,7 +19,7 @@ from gangline_gateway.gate import (
 )
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
-from gangline_gateway.problems import conflict, invalid, not_found, unavailable
+from gangline_gateway.problems import conflict, not_found, unavailable
 from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
@@ -32,7 +31,6 @@ from gangline_schemas.api.cluster import (
     Version,
     Whoami,
 )
-from gangline_schemas.base import field_errors
 from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested
 
 cluster = router("Cluster")
@@ -70,12 +68,7 @@ async def put_team(
 
     503 when quota did not answer in time: the request is on the bus then.
     """
-    try:
-        config = body.config(team)
-    except ValidationError as error:
-        found = field_errors(error)[0]
-        field = found.field if found.field in TeamBody.model_fields else "gpu_guarantee"
-        raise invalid(field, found.message) from None
+    config = body.config(team)
 
     def configured(live: Live) -> Team | None:
         known = live.teams.get(team)
