@@ -170,3 +170,8 @@ def test_a_job_that_must_wait_or_borrow_is_told_so() -> None:
     assert (told.startswith("the job must wait: team nlp has spent 16 of its 10"), rejected) == (
         True, False,
     )  # fmt: skip
+    below = [team(team="lab", gpu_limit=16, gpu_hours_per_month=10), team(parent="lab"), spent]
+    (told,), rejected = notes(spec(), *below)
+    assert (told.startswith("the job must wait: team lab has spent 16 of its 10"), rejected) == (
+        True, False,
+    )  # fmt: skip

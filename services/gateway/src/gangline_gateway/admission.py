@@ -1,4 +1,10 @@
-"""What quota would say to a job: quota's own functions, over its state as the live model has it."""
+"""Quota's answer to a dry run: quota's own functions, over its state as the live model has it.
+
+The rule for approvals of data is the gateway's own setting `data_approvals`, as no event names
+quota's. If the two differ, so do the answers.
+
+Cost: the active jobs; a second pass over those that run if a team of the job's line has a budget.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +18,19 @@ from gangline_quota.admission import must_wait, never_runs
 from gangline_quota.state import ActiveJob, Budget, EndedJob, State
 from gangline_schemas import gpu_time
 from gangline_schemas.job import JobSpec
+from gangline_schemas.teams import line
 
 DRY_RUN_SUFFIX = "0" * job_ids.SUFFIX_CHARS
 """Ends the id of a job that is not submitted."""
 
 
 def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
-    """What quota says to the job, and whether it would reject it.
+    """Quota's reasons against the job, and whether quota would reject it.
 
     Raises a 503 problem if `resume_from` names a run that only history knows, and history is away.
     """
     live, source = gate.tail.view(), spec.resume_from
-    state = _state(live, gate.clock())
+    state = _state(live, spec.team, gate.clock())
     state.unfinished[spec.team] = sum(job.team == spec.team for job in live.active())
     if source is not None:
         known = _active(live, source)
@@ -39,19 +46,24 @@ def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
     return ([] if note is None else [f"the job {note}"]), False
 
 
-def _state(live: Live, now: datetime) -> State:
-    """Quota's state without jobs."""
-    month = gpu_time.month_of(now)
-    budgets = {
-        one.config.team: Budget(month, one.out_of_budget, gpu_time.hours(one.month_us))
-        for one in usage(live, now)
-    }
+def _state(live: Live, team: str, now: datetime) -> State:
+    """Quota's state without jobs, as far as it concerns this team."""
+    teams = {name: known.config for name, known in live.teams.items()}
+    has_budget = any(config.gpu_hours_per_month is not None for config in line(teams, team))
     return State(
-        teams={name: team.config for name, team in live.teams.items()},
-        budgets=budgets,
+        teams=teams,
+        budgets=_budgets(live, now) if has_budget else {},
         held=dict(live.used_gpus()),
         approvals={use: given.user for use, given in live.approvals.items()},
     )
+
+
+def _budgets(live: Live, now: datetime) -> dict[str, Budget]:
+    month = gpu_time.month_of(now)
+    return {
+        one.config.team: Budget(month, one.out_of_budget, gpu_time.hours(one.month_us))
+        for one in usage(live, now)
+    }
 
 
 def _active(live: Live, job_id: str) -> ActiveJob | None:

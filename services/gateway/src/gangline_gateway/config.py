@@ -49,7 +49,7 @@ class Settings(ServiceSettings):
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
     """A snapshot is written after so many decisions."""
     data_approvals: ApprovalRule = ApprovalRule.OFF
-    """As the quota service has it: dry runs say what that service would decide."""
+    """The same as quota's. Only quota decides; with another value here dry runs differ from it."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
     """How long a request waits to see what was decided about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500

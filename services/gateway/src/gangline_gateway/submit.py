@@ -75,7 +75,7 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
 
 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
-    """What quota would say to a job, without submitting it. Raises 403 and 503 problems."""
+    """Quota's answer to a job that is not submitted. Raises 403 and 503 problems."""
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
     return DryRun(
