@@ -30,6 +30,12 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
+class Body(BaseModel):
+    """The body of a request; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+
 def read(kind: type[AnswerT], content: Any) -> AnswerT:
     """JSON values as an answer of this or a later version. Raises ValidationError."""
     return TypeAdapter(kind).validate_python(content, extra="ignore", context=_READING)

@@ -6,13 +6,15 @@ from dataclasses import field
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from gangline_schemas.api.base import Answer
+from gangline_schemas.api.base import Answer, Body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(
+    frozen=True, slots=True, kw_only=True, config=ConfigDict(extra="forbid", defer_build=True)
+)
 class Checkpoint:
     """One checkpoint."""
 
@@ -106,8 +108,8 @@ class CheckpointList(Answer):
     advice: Advice | None = None
 
 
-class PinBody(BaseModel):
+class PinBody(Body):
     """Whether a checkpoint is kept until it is unpinned."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"pinned": True}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"pinned": True}]})
     pinned: bool

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from gangline_schemas.api.base import OPEN_WORD, Answer
+from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.api.jobs import Waiting
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.job import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
@@ -104,10 +104,10 @@ class NodeList(Answer):
     cursor: str | None = Field(default=None, description="Continues after the last one.")
 
 
-class DrainBody(BaseModel):
+class DrainBody(Body):
     """Whether the node takes no new gangs, and whether its gangs must move away."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"drain": True}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"drain": True}]})
     drain: bool
     move_jobs: bool = Field(
         default=True,

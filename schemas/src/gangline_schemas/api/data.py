@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
-from gangline_schemas.api.base import Answer
+from gangline_schemas.api.base import Answer, Body
 from gangline_schemas.base import Identifier
 from gangline_schemas.data_use import SnapshotName
 from gangline_schemas.limits import ShortText
@@ -18,10 +18,10 @@ _EXAMPLE: dict[str, JsonValue] = {
 }
 
 
-class ApprovalBody(BaseModel):
+class ApprovalBody(Body):
     """A use of data, and whether it is approved from now on."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_EXAMPLE]})
+    model_config = ConfigDict(json_schema_extra={"examples": [_EXAMPLE]})
     snapshot: SnapshotName = Field(description="Its whole name, as `gangline data show` prints it.")
     project: Identifier
     purpose: ShortText

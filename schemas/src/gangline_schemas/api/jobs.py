@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer
+from gangline_schemas.api.base import OPEN_WORD, OR_NONE, Answer, Body
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.base import FieldError
 from gangline_schemas.job import JobSpec, JobState, WaitCode
@@ -165,10 +165,10 @@ class DryRun(Answer):
     spec: JobSpec
 
 
-class PriorityBody(BaseModel):
+class PriorityBody(Body):
     """A new priority."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"priority": 20}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"priority": 20}]})
     priority: Priority = Field(description="0 is the highest.")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from gangline_schemas.api.base import OPEN_WORD, Answer
 from gangline_schemas.api.jobs import State
@@ -27,7 +27,12 @@ from gangline_schemas.limits import (
 )
 
 
-class OrderParts(Model):
+class _Value(Model):
+    # Built at the first use, like the answers.
+    model_config = ConfigDict(defer_build=True)
+
+
+class OrderParts(_Value):
     """A job's place in the fair-share order: the lowest score comes first."""
 
     priority: Priority
@@ -36,7 +41,7 @@ class OrderParts(Model):
     score: Score = Field(description="priority + share_penalty - waiting_bonus")
 
 
-class AheadJob(Model):
+class AheadJob(_Value):
     """A job that comes first. `job_id` and `team` are null for jobs of other teams."""
 
     job_id: Identifier | None = None
@@ -44,7 +49,7 @@ class AheadJob(Model):
     gpus: Gpus
 
 
-class QuotaNumbers(Model):
+class QuotaNumbers(_Value):
     """The GPUs of the job's team, and how many it may have now."""
 
     held: Count
@@ -53,7 +58,7 @@ class QuotaNumbers(Model):
     borrow_limit: Count
 
 
-class GpuNumbers(Model):
+class GpuNumbers(_Value):
     """GPUs wanted (`fewest`: enough for an elastic job), free now, and of all usable nodes."""
 
     wanted: Count
@@ -62,7 +67,7 @@ class GpuNumbers(Model):
     total: Count
 
 
-class FreedFor(Model):
+class FreedFor(_Value):
     """GPUs that are being freed for the job, and until when they are kept for it."""
 
     reason: Label
@@ -71,7 +76,7 @@ class FreedFor(Model):
     until: Timestamp
 
 
-class WaitMiss(Model):
+class WaitMiss(_Value):
     """How far the first estimates of past jobs' starts were off: |estimated - real|."""
 
     jobs: Count
@@ -79,7 +84,7 @@ class WaitMiss(Model):
     p90_s: Amount
 
 
-class RuntimeMiss(Model):
+class RuntimeMiss(_Value):
     """How far run times were off what the team's past jobs had said: |real - said| / said."""
 
     jobs: Count
@@ -87,7 +92,7 @@ class RuntimeMiss(Model):
     p90: Amount
 
 
-class Outlook(Model):
+class Outlook(_Value):
     """When a job will start.
 
     `eta_is`: an `estimate`, or `at_least` when too much comes first to look at. Without an `eta`,
@@ -103,7 +108,7 @@ class Outlook(Model):
     runtime_error: RuntimeMiss | None = None
 
 
-class JobExplained(Model):
+class JobExplained(_Value):
     """Why a pending job waits, and what it waits for."""
 
     job_id: Identifier
@@ -122,7 +127,7 @@ class JobExplained(Model):
     outlook: Outlook
 
 
-class StartsOn(Model):
+class StartsOn(_Value):
     """The GPUs that the gang would get on one node."""
 
     node_id: Identifier
@@ -132,7 +137,7 @@ class StartsOn(Model):
     )
 
 
-class Victim(Model):
+class Victim(_Value):
     """A gang that would be stopped. `job_id` and `team` are null for jobs of other teams."""
 
     job_id: Identifier | None = None
@@ -141,7 +146,7 @@ class Victim(Model):
     deadline: Timestamp = Field(description="Until when it may save.")
 
 
-class WhatIfAnswer(Model):
+class WhatIfAnswer(_Value):
     """The outcome of a job that was submitted now.
 
     `starts`: `now`; `after_preemption`, once the victims are gone; `later`, see `waiting`; `never`
