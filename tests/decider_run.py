@@ -15,6 +15,8 @@ from gangline_schemas.envelope import Envelope
 
 StateT = TypeVar("StateT")
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+SOFT = ("liveness", "reports")
+"""Fields of states that no fingerprint covers."""
 
 
 class DeciderRun(Generic[StateT]):
@@ -82,10 +84,14 @@ class DeciderRun(Generic[StateT]):
         envelope = Envelope(f"id-{self._offset}", "/test", self.now, "subject", event)
         return Received(envelope, topic_of(event.type).value, 0, self._offset)
 
+    def _soft(self) -> list[object]:
+        return [deepcopy(getattr(self.state, name, None)) for name in SOFT]
+
     def _decide(self, item: Input) -> list[Event]:
-        before = self.fingerprint(self.state)
+        before, soft = self.fingerprint(self.state), self._soft()
         decisions = list(self.decider.decide(self.state, item, self.now))
         assert self.fingerprint(self.state) == before, "decide changed the state"
+        assert self._soft() == soft, "decide changed the soft part"
         for decision in decisions:
             self.state = self.decider.evolve(self.state, deepcopy(decision), self.now)
             self.log.append((decision, self.now))

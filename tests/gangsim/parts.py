@@ -35,7 +35,12 @@ def _scheduler() -> Decider[Any]:
 
 def _faults() -> Decider[Any]:
     return FaultDecider(
-        Timing(heartbeat_timeout_s=TIMEOUT_S, hang_min_s=5, deaf_after_s=TIMEOUT_S / 2)
+        Timing(
+            heartbeat_timeout_s=TIMEOUT_S,
+            heartbeat_interval_s=HEARTBEAT_S,
+            hang_min_s=5,
+            deaf_after_s=TIMEOUT_S / 2,
+        )
     )
 
 

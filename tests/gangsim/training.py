@@ -50,6 +50,7 @@ class RankProcess:
     exited: Callable[[RankProcess, int | None, int | None, str], None]
     full_every: int = 1
     running: bool = True
+    arrived: bool = False
     hung: bool = False
     leaving: bool = False
     committed: int | None = None
@@ -126,7 +127,8 @@ class Training:
             return
         rank.say(Hello(rank=rank.key.rank, token="x"), b"", b"")
         rank.say(Doing(activity=RankActivity.STARTING), b"", b"")
-        present = [peer for peer in self.ranks.values() if peer.running]
+        rank.arrived = True
+        present = [peer for peer in self.ranks.values() if peer.running and peer.arrived]
         if len(present) == self.world_size and not self.met:
             self.met = True
             self.engine.note("trains", self.gang.job_id, self.gang.attempt, "from", self.step)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from gangsim.draw import draw
 from gangsim.faults import KINDS
+from gangsim.plan import Fault, JobPlan, NodePlan, Plan
 from gangsim.world import simulate
 
 SEEDS = 60  # test_simulation.py begins with the next
@@ -21,8 +23,14 @@ RARE = (
     ("rank.hang",),
 )
 RARE_SEEDS = 12
-HANGS = ((1002, ("rank.hang", "agent.pause")), (1055, ("rank.hang", "rank.crash")))
-"""Few hangs last until they are found."""
+HANG = Plan(
+    seed=0,
+    nodes=(NodePlan("n0", 2, "rack-0"), NodePlan("n1", 2, "rack-1")),
+    jobs=(JobPlan("j0", "red", gpus=4, steps=60, step_s=3.0, save_every=4, submit_s=5.0),),
+    faults=(Fault(60.0, "rank.hang", "n0", duration_s=50.0),),
+    chaos_s=270.0,
+)
+"""A rank hangs after more than ten steps, for longer than four steps and some heartbeats."""
 MUST_HAPPEN = (
     "crash: Fenced",
     "crash: BusUnavailable",
@@ -65,7 +73,6 @@ def happened() -> Counter[str]:
     counts: Counter[str] = Counter()
     plans = [draw(seed) for seed in range(SEEDS)]
     plans += [draw(seed, kinds) for kinds in RARE for seed in range(RARE_SEEDS)]
-    plans += [draw(seed, kinds) for seed, kinds in HANGS]
     for plan in plans:
         outcome = simulate(plan)
         assert outcome.violation == "", f"seed {plan.seed}"
@@ -75,6 +82,13 @@ def happened() -> Counter[str]:
 
 def test_what_the_safeguards_are_for_happens(happened: Counter[str]) -> None:
     assert [what for what in MUST_HAPPEN if not happened[what]] == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rank_that_hangs_is_found_whatever_the_latencies(seed: int) -> None:
+    outcome = simulate(replace(HANG, seed=seed))
+    assert outcome.violation == ""
+    assert dict(outcome.counts)["gang.failed: hang"] == 1
 
 
 def test_every_kind_of_fault_is_drawn() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
+from datetime import timedelta
 
 import pytest
 
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, joined
+from gangline_bus.decision import Tick
 from gangline_faults.config import FaultSettings
 from gangline_faults.decide import FaultDecider
 from gangline_faults.model import MOST_SCORE
@@ -46,15 +49,15 @@ def gang(nodes: tuple[str, ...] = NODES) -> DeciderRun[FaultState]:
     return run
 
 
-def second(
+def say(
     run: DeciderRun[FaultState],
     busy_s: Mapping[str, float | None],
     *,
     job_id: str = "job-1",
     activity: RankActivity | None = RankActivity.TRAINING,
     trouble: Trouble | None = None,
-) -> list[Event]:
-    """Each node says once how long its rank works in a step, then comes a Tick."""
+) -> None:
+    """Each node says once how long its rank works in a step."""
     for rank, (node_id, busy) in enumerate(busy_s.items()):
         status = RankStatus(
             rank=rank, pid=1, step=20, activity=activity, quiet_s=0.1, step_p99_s=0.5,
@@ -62,13 +65,20 @@ def second(
         )  # fmt: skip
         told = GangStatus(job_id=job_id, attempt=1, ranks=(status,))
         run.signal(beat(node_id).model_copy(update={"gangs": (told,)}))
+
+
+def second(
+    run: DeciderRun[FaultState], busy_s: Mapping[str, float | None], **more: object
+) -> list[Event]:
+    """Each node says it once, then comes a Tick."""
+    say(run, busy_s, **more)  # type: ignore[arg-type]
     return run.tick(1)
 
 
 def seconds(
     run: DeciderRun[FaultState], count: int, busy_s: Mapping[str, float | None], **more: object
 ) -> list[Event]:
-    return [event for _ in range(count) for event in second(run, busy_s, **more)]  # type: ignore[arg-type]
+    return [event for _ in range(count) for event in second(run, busy_s, **more)]
 
 
 def test_a_rank_that_is_slower_than_its_gang_is_named_once() -> None:
@@ -204,3 +214,35 @@ def test_work_below_what_a_clock_can_measure_is_no_measure_of_others() -> None:
     (event,) = seconds(run, 31, {"n1": 2e-6, "n2": 2e-6, "n3": 1e9, "n4": 1e9})[:1]
     assert isinstance(event, WorkerStraggling)
     assert 0 <= event.relative <= event.host <= MOST_SCORE
+
+
+def test_a_tick_is_decided_without_a_change_of_the_soft_part() -> None:
+    run = gang()
+    run.signal(beat("stranger"))
+    slow = EVEN | {"n2": 0.4}
+    assert seconds(run, 30, EVEN) + seconds(run, 29, slow) == []
+    run.now += timedelta(seconds=2)
+    trouble = Trouble(kind=TroubleKind.NOT_FINITE, step=20, message="the loss is not finite")
+    say(run, slow, trouble=trouble)
+    before = deepcopy(run.state.liveness)
+    decisions = run.decider.decide(run.state, Tick(), run.now)
+    types = [decision.event.type for decision in decisions]
+    assert types == ["gang.troubled", "worker.straggling", "node.failed"]
+    assert run.state.liveness == before
+
+
+def test_agents_with_rare_heartbeats_have_stragglers_too() -> None:
+    settings = FaultSettings(heartbeat_interval_s=10.0, straggler_after_s=30.0)
+    run = DeciderRun(FaultDecider(settings.timing()), fingerprint)
+    for node_id in NODES:
+        run.feed(joined(node_id))
+    run.tick()
+    run.feed(allocated(nodes=NODES))
+    noted: list[Event] = []
+    for _ in range(4):
+        noted += second(run, EVEN | {"n2": 0.4})
+        for _ in range(9):
+            noted += run.tick(1)
+    (straggling,) = noted
+    assert isinstance(straggling, WorkerStraggling)
+    assert straggling.rank == 1

@@ -26,7 +26,7 @@ class Reported:
 
     shards: dict[int, CheckpointShardWritten] = field(default_factory=dict)
     on_nodes: set[int] = field(default_factory=set)
-    _ordered: tuple[CheckpointShardWritten, ...] = ()
+    _ordered: tuple[CheckpointShardWritten, ...] = field(default=(), compare=False)
 
     def complete(self, world_size: int, also: Collection[int] = ()) -> bool:
         """Whether every rank's part is in the store, with these ranks'."""

@@ -21,6 +21,8 @@ class FaultSettings(DecidingSettings):
 
     heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """A node that is silent for so long has failed; at half of it, it is suspected."""
+    heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0
+    """The longest GANGLINE_HEARTBEAT_INTERVAL_S of the agents; hangs and stragglers need three."""
     settle_s: Annotated[float, Field(ge=0)] = 2.0
     """How long a rank that lost its peers waits for the exit that explains why."""
     hang_min_s: Annotated[float, Field(gt=0)] = 60.0
@@ -79,6 +81,7 @@ class FaultSettings(DecidingSettings):
         """The policy's form. A gap of a few ticks is no sign that the process stood still."""
         return Timing(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
+            heartbeat_interval_s=self.heartbeat_interval_s,
             settle_s=self.settle_s,
             hang_min_s=self.hang_min_s,
             hang_slow_s=self.hang_slow_s,

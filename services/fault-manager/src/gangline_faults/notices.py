@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
+from operator import itemgetter
 
 from gangline_bus.decision import Decision
 from gangline_faults.lemons import distrust
 from gangline_faults.model import Blame, Gang, GangReports, Straggler
 from gangline_faults.policy.distrust import STRAGGLED
 from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.policy.progress import live_gangs
 from gangline_faults.policy.stragglers import describe, note_slow, stragglers
 from gangline_faults.policy.timing import Timing
 from gangline_faults.state import FaultState
@@ -21,28 +22,26 @@ TROUBLES_LIMIT = 20
 
 def note_slow_ranks(state: FaultState, now: datetime, timing: Timing) -> None:
     """Note in the soft state since when each rank is slow. O(ranks with heartbeats)."""
-    for _, _, reports in _live(state):
+    for _, _, reports in live_gangs(state.gangs, state.liveness):
         note_slow(reports, now, timing)
 
 
 def of_live_gangs(
     state: FaultState, now: datetime, timing: Timing, limits: FaultLimits
 ) -> list[Decision]:
-    """The decisions at a Tick from the reports of the ranks of live gangs."""
+    """The decisions at a Tick from the reports of the ranks of live gangs, by job id in order."""
+    noted = [
+        (job_id, gang, reports)
+        for job_id, gang, reports in live_gangs(state.gangs, state.liveness)
+        if reports.troubled or reports.slow
+    ]
     decisions: list[Decision] = []
-    for job_id, gang, reports in _live(state):
+    for job_id, gang, reports in sorted(noted, key=itemgetter(0)):
         decisions += _troubles(job_id, gang, reports, now)
         for straggler in stragglers(reports, now, timing):
             if straggler.score.rank not in gang.straggling:
                 decisions += _straggling(state, job_id, gang, straggler, now, limits)
     return decisions
-
-
-def _live(state: FaultState) -> Iterator[tuple[str, Gang, GangReports]]:
-    for job_id, reports in sorted(state.liveness.gangs.items()):
-        gang = state.gangs.get(job_id)
-        if gang is not None and not gang.failed and gang.attempt == reports.attempt:
-            yield job_id, gang, reports
 
 
 def _troubles(job_id: str, gang: Gang, reports: GangReports, now: datetime) -> list[Decision]:

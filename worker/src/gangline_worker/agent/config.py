@@ -71,7 +71,8 @@ class AgentSettings(ServiceSettings):
     rendezvous_ports: str | None = None
     """FIRST-LAST; default: 64 free ports below the ephemeral range."""
     heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0
-    """At most a sixth of the timeout, else silent nodes are found late (concepts/faults.md)."""
+    """At most a sixth of the timeout, else silent nodes are found late (concepts/faults.md).
+    Set the fault manager's alike: by it, older heartbeats say nothing of hangs."""
     heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """After this silence the fault manager counts the node as failed: set both alike."""
     lease_s: Annotated[float, Field(gt=0)] | None = None

@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -57,19 +57,26 @@ def note_gangs(
             known.troubled.pop(node_id, None)
 
 
+def live_gangs(
+    gangs: Mapping[str, Gang], liveness: Liveness
+) -> Iterator[tuple[str, Gang, GangReports]]:
+    """The live attempts with reports of their ranks, in the order of their first heartbeats."""
+    for job_id, reports in liveness.gangs.items():
+        gang = gangs.get(job_id)
+        if gang is not None and not gang.failed and gang.attempt == reports.attempt:
+            yield job_id, gang, reports
+
+
 def find_hangs(
     gangs: Mapping[str, Gang], liveness: Liveness, now: datetime, timing: Timing
 ) -> dict[str, Hang]:
     """The hung gangs, by job id in order. Cost: O(ranks with heartbeats)."""
     found = {}
-    for job_id, reports in sorted(liveness.gangs.items()):
-        gang = gangs.get(job_id)
-        if gang is None or gang.failed or gang.attempt != reports.attempt:
-            continue
+    for job_id, gang, reports in live_gangs(gangs, liveness):
         hang = _hang(gang, reports, liveness.seen, now, timing)
         if hang is not None:
             found[job_id] = hang
-    return found
+    return dict(sorted(found.items()))
 
 
 def _hang(

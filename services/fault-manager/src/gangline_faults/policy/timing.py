@@ -14,19 +14,18 @@ class Timing:
     more than `deaf_s` between two Ticks means that this process itself stood still.
 
     A rank that trains hangs after `hang_factor` times its slow steps, at least `hang_min_s`; a rank
-    whose steps are unknown, after `hang_slow_s`. A heartbeat older than `stale_s` is no sign of a
-    hang.
+    whose steps are unknown, after `hang_slow_s`. `heartbeat_interval_s` is the agents'.
 
     A rank straggles whose score (policy/stragglers.py) is below `straggler_below` for
     `straggler_after_s`.
     """
 
     heartbeat_timeout_s: float = 60.0
+    heartbeat_interval_s: float = 1.0
     settle_s: float = 2.0
     hang_min_s: float = 60.0
     hang_slow_s: float = 600.0
     hang_factor: float = 4.0
-    stale_s: float = 3.0
     straggler_after_s: float = 30.0
     straggler_below: float = 0.7
     deaf_after_s: float | None = None
@@ -35,6 +34,11 @@ class Timing:
     def suspect_s(self) -> float:
         """Silence after which a node is suspected."""
         return self.heartbeat_timeout_s / 2
+
+    @property
+    def stale_s(self) -> float:
+        """A heartbeat older than this says nothing of its ranks: two after it are missing."""
+        return 3 * self.heartbeat_interval_s
 
     @property
     def mass_silence_s(self) -> float:
