@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Caches and virtual environment may lie on different file systems.
 export UV_LINK_MODE ?= $(if $(CI),copy,hardlink)
 
-.PHONY: help setup lock up demo test test-unit test-gpu test-limits lint format soak chaos bench bench-scheduler bench-worker clean
+.PHONY: help setup lock up demo test test-unit test-gpu test-limits lint format soak load chaos bench bench-scheduler bench-worker clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -31,7 +31,7 @@ $(UV):
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(STAMP): $(UV) requirements.lock $(PYPROJECTS)
-	@echo "setting up: the locked packages (about 6 GB, mostly torch; minutes on the first run)"
+	@echo "setting up: the locked packages (about 7 GB, mostly torch; minutes on the first run)"
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --require-hashes --compile-bytecode requirements.lock
 	@$(UV) pip install --quiet --no-deps --no-build-isolation $(MEMBERS:%=-e ./%)
@@ -53,8 +53,7 @@ up: $(STAMP) ## start the embedded platform in the foreground
 demo: $(STAMP) ## one job's whole life through a failure, on this machine
 	@$(BIN)/gangline demo
 
-# One worker more than cores, and files in the order of tests/order.py: some compute while others
-# wait for real processes.
+# Files come in the order of tests/order.py: some compute while others wait for real processes.
 WORKERS ?= 2
 test: $(STAMP) lint ## everything that CI runs (10 to 15 minutes on 2 cores)
 	@rm -rf .pytest_cache

@@ -1,4 +1,4 @@
-"""docs/reference/job-file.md lists exactly the fields that a job can have."""
+"""docs/reference/job-file.md lists exactly the fields of a job; its and README's examples hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from pydantic.fields import FieldInfo
 from gangline_schemas.job import JobSpec
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "job-file.md"
-EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", REFERENCE.read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES = [
+    text
+    for page in (REFERENCE, REFERENCE.parents[2] / "README.md")
+    for text in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 
 
 def model_in(annotation: object) -> type[BaseModel] | None:
@@ -67,7 +71,11 @@ def test_defaults_are_those_of_the_model(name: str) -> None:
             assert str(value).removesuffix(".0") == written
 
 
-@pytest.mark.parametrize("number", range(max(1, len(EXAMPLES))))
+def test_both_pages_have_examples() -> None:
+    assert len(EXAMPLES) > 1
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_examples_are_job_files(number: int) -> None:
     content = yaml.safe_load(EXAMPLES[number])
     assert JobSpec.model_validate(content).name == content["name"]
