@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -40,6 +41,19 @@ def test_a_large_gang_agrees_and_its_connections_do_not_grow_with_the_square_of_
 def test_one_rank_agrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     assert all_same(open_control(dist.HashStore(), 0, 1, 10.0), 2.0**52 - 1)
+
+
+def test_a_rank_waits_one_time_out_for_a_gang_that_does_not_come() -> None:
+    with pytest.raises(RuntimeError, match=r"^1 of 6 ranks came in 0\.1 s$"):
+        open_control(dist.HashStore(), 5, 6, timeout_s=0.1)
+
+
+def test_an_agreement_has_the_whole_time_out_once_ranks_have_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    group = open_control(dist.HashStore(), 0, 1, 10.0)
+    assert group.options._timeout == timedelta(seconds=10)
 
 
 def test_uses_and_attempts_read_no_keys_of_each_other(

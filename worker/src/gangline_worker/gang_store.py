@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from itertools import count
 
 import torch.distributed as dist
@@ -33,8 +34,28 @@ def rank_0_says(number: int) -> int:
     if rank == 0:
         store.set("number", str(number))
     said = int(store.get("number"))
-    if store.add("read", 1) == dist.get_world_size():
-        store.set("all_read", "")
+    all_read = _count(store, "read", dist.get_world_size())
     if rank == 0:
-        store.wait(["all_read"])
+        store.wait([all_read])
     return said
+
+
+def meet(store: Store, world_size: int, timeout_s: float) -> None:
+    """Wait until all ranks are here; every rank must call it. 3 messages a rank.
+
+    Raises:
+        RuntimeError: a rank did not come in `timeout_s`, or the store went away.
+    """
+    all_here = _count(store, "here", world_size)
+    try:
+        store.wait([all_here], timedelta(seconds=timeout_s))
+    except dist.DistStoreError as error:
+        here = store.add("here", 0)
+        raise RuntimeError(f"{here} of {world_size} ranks came in {timeout_s:g} s") from error
+
+
+def _count(store: Store, what: str, world_size: int) -> str:
+    """Count this rank. The key that the store has once all ranks are counted."""
+    if store.add(what, 1) == world_size:
+        store.set(f"all_{what}", "")
+    return f"all_{what}"

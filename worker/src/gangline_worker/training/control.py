@@ -17,23 +17,29 @@ from typing import cast
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from gangline_worker.gang_store import meet
 from gangline_worker.training.agreement import all_agree
+
+_TIMEOUTS_OF_A_CONNECTION = 5
+"""So many of a group's time-outs gloo waits for a connection that another rank opens."""
 
 
 def open_control(store: Store, rank: int, world_size: int, timeout_s: float) -> dist.ProcessGroup:
     """Join the control group; every rank must call it. Its keys have the store to themselves.
 
-    `timeout_s` bounds each wait for other ranks, and a fifth of the wait for a first connection.
+    `timeout_s` bounds each wait: until all ranks are here, for a connection, and in an agreement.
 
     Raises:
         RuntimeError: a rank or the store went away, or did not come in time.
     """
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
     options._devices = [_device()]  # noqa: SLF001 -- the stubs call it `devices`, torch does not
-    options._timeout = timedelta(seconds=timeout_s)  # noqa: SLF001
+    options._timeout = timedelta(seconds=timeout_s / _TIMEOUTS_OF_A_CONNECTION)  # noqa: SLF001
     gloo = dist.ProcessGroupGloo(store, rank, world_size, options)
+    meet(store, world_size, timeout_s)
     group = cast("dist.ProcessGroup", gloo)  # the stubs give a backend no collectives
     all_agree(group, ok=True)  # opens the connections that all later agreements use
+    gloo.set_timeout(timedelta(seconds=timeout_s))
     return group
 
 
