@@ -438,6 +438,8 @@ def test_nothing_of_a_room_outlives_a_killed_agent(folder: Path, kafka_bootstrap
         stand.needs(Isolation.NAMESPACES)
         gang, daemon = daemon_of(stand, DAEMON + "import time; time.sleep(600)")
         rank = stand.pid(gang.job_id)
+        assert alive(daemon)
+        assert alive(rank)
         scene.kill_agent()
         until(lambda: not (alive(daemon) or alive(rank)), "something outlived the agent")
 
