@@ -215,3 +215,7 @@ def test_events_are_one_line() -> None:
     )
     assert len(text) == 80
     assert text.isprintable()
+    long_id = "a" * 63
+    assert event_line(event.model_copy(update={"subject": long_id})).endswith(f" {long_id}…")
+    alone = event.model_copy(update={"subject": long_id, "data": {}})
+    assert event_line(alone) == f"10:00:00 gang.allocated {long_id}"

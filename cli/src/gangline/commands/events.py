@@ -56,9 +56,10 @@ def events(
 
 
 def event_line(event: BusEvent) -> str:
-    """Time, type, subject and what fits of the data on one line of 80 columns."""
-    head = f"{event.time:%H:%M:%S} {event.type} {event.subject}"
-    return render.shorten(render.plain(f"{head}  {brief(event.data)}".rstrip()), render.WIDTH)
+    """Time, type, subject and data on one line. Only the data is cut, at 80 columns."""
+    head = render.plain(f"{event.time:%H:%M:%S} {event.type} {event.subject}")
+    text = render.plain(f"{head}  {brief(event.data)}".rstrip())
+    return render.shorten(text, max(render.WIDTH, len(head) + 1))
 
 
 def brief(data: Mapping[str, Any]) -> str:

@@ -15,12 +15,13 @@ from fastapi.routing import APIRoute
 from gangline_gateway.follow import Followers
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.past import Past
-from gangline_gateway.problems import forbidden, not_found
+from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import UserSlots
+from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
 from gangline_service.tokens import Principal, Role
 from gangline_storage.port import ObjectStore
@@ -75,6 +76,15 @@ class Gate:
         """A job of the live model that the caller may see."""
         found = self.tail.ask(lambda live: live.details(job_id))
         return found if found is not None and caller.reads(found.job.team) else None
+
+    async def request(self, key: str, event: Event) -> None:
+        """Publish, and wait a while for the decision. Raises a 409 or 503 problem."""
+        request_id = await self.publisher.publish(key, event)
+        outcome = await self.tail.until(
+            lambda live: live.outcomes.get(request_id), self.answer_wait_s
+        )
+        if outcome is not None and outcome.refused is not None:
+            raise conflict("refused", outcome.refused)
 
 
 def _gate(request: Request) -> Gate:

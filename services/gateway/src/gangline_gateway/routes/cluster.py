@@ -139,10 +139,7 @@ async def drain_node(
     event = NodeDrainRequested(
         node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
     )
-    request_id = await gate.publisher.publish(node_id, event)
-    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
-    if outcome is not None and outcome.refused is not None:
-        raise conflict("refused", outcome.refused)
+    await gate.request(node_id, event)
 
     def settled(live: Live) -> str | None:
         status = live.nodes[node_id].status

@@ -30,7 +30,6 @@ from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, PriorityBody
 from gangline_schemas.api.questions import Explanation, WhatIf
-from gangline_schemas.base import Event
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
 from gangline_service.tokens import Principal
@@ -157,7 +156,7 @@ async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     """Its gang saves a checkpoint and stops; then the job is cancelled. 409 when it has ended."""
     found = _active(gate, caller, job_id)
     if not found.job.cancelled:
-        await _request(gate, job_id, JobCancelRequested(job_id=job_id, user=caller.name))
+        await gate.request(job_id, JobCancelRequested(job_id=job_id, user=caller.name))
     return full(gate, gate.details(job_id, caller) or found)
 
 
@@ -174,7 +173,7 @@ async def set_priority(job_id: JobId, body: PriorityBody, gate: TheGate, caller:
     found = _active(gate, caller, job_id)
     if found.job.priority != body.priority:
         event = JobPriorityRequested(job_id=job_id, priority=body.priority, user=caller.name)
-        await _request(gate, job_id, event)
+        await gate.request(job_id, event)
         await gate.tail.until(
             lambda live: True if live.jobs[job_id].priority == body.priority else None,
             gate.answer_wait_s,
@@ -300,14 +299,6 @@ def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
     if found.job.ended:
         raise conflict("ended", f"the job has already ended: {found.job.state}")
     return found
-
-
-async def _request(gate: Gate, job_id: str, event: Event) -> None:
-    """Publish, and wait until quota admitted or refused it. Raises a 409 or 503 problem."""
-    request_id = await gate.publisher.publish(job_id, event)
-    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
-    if outcome is not None and outcome.refused is not None:
-        raise conflict("refused", outcome.refused)
 
 
 def _read_cursor(cursor: str | None) -> tuple[int, str] | None:

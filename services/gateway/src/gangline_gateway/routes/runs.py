@@ -213,10 +213,7 @@ async def restore_run(
     if found.job.cancelled:
         raise conflict("cancelling", "the run is being cancelled")
     event = JobRestoreRequested(job_id=run_id, step=epoch, user=caller.name)
-    request_id = await gate.publisher.publish(run_id, event)
-    outcome = await gate.tail.until(lambda live: live.outcomes.get(request_id), gate.answer_wait_s)
-    if outcome is not None and outcome.refused is not None:
-        raise conflict("refused", outcome.refused)
+    await gate.request(run_id, event)
     now = gate.details(run_id, caller) or found
     return _restored(run_id, epoch, run_id, now.job.state)
 
