@@ -328,7 +328,7 @@ def test_after_the_feature_is_enabled_readers_can_go_back_and_the_writer_says_th
             world.start(part, THIS)
             world.live()
             world.check()
-    with pytest.raises(LogBroken, match="A later version wrote it: start that version again"):
+    with pytest.raises(LogBroken, match=f"A later version wrote it: start {NEXT} again"):
         world.start("scheduler", THIS)
     world.start("scheduler", NEXT)
     world.live()

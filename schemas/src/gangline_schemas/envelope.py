@@ -23,10 +23,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One event as it travels. `subject` is the job, node or team that it is about.
-
-    `release` is that of the service that decided it; None for other senders.
-    """
+    """One event as it travels. `subject` is the job, node or team that it is about."""
 
     id: str
     source: str
@@ -35,7 +32,6 @@ class Envelope:
     data: Event
     traceparent: str | None = None
     position: LogPosition | None = None
-    release: str | None = None
 
     @property
     def type(self) -> str:

@@ -85,8 +85,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256), _Plain]
 User = Label
 RequestId = Annotated[str, StringConstraints(max_length=1024)]
 """The ce_id of a request."""
-RELEASE_PATTERN = r"^[0-9A-Za-z.+-]{1,64}$"
-Release = Annotated[str, StringConstraints(pattern=RELEASE_PATTERN)]
+Release = Annotated[str, StringConstraints(pattern=r"^[0-9A-Za-z.+-]{1,64}$")]
 """The number of a release, like 0.1.0."""
 Month = Annotated[
     str, Field(pattern=r"^[0-9]{4}-[0-9]{2}$", description="The UTC month, like 2026-11.")

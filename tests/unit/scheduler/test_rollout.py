@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from builders_scheduler import node
-from gangline_bus.codec import Received, decode, encode
+from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_bus.ports import Record
 from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.rollout import PARTS
+from gangline_scheduler.rollout import PARTS, PROCESSES
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -196,17 +194,19 @@ def test_an_agent_that_reloads_announces_its_new_release_and_a_drain_stays() -> 
     assert led.decided.count("node.admitted") == 2
 
 
-@pytest.mark.parametrize("release", ["", "x" * 65, "0.2\n", "0.2.0 "])
-def test_what_is_no_release_is_as_none(release: str) -> None:
-    event = NodeJoined(node=node("n1"))
-    out = encode(Envelope("e", "/g", START, "s", event, release="0.2.0"), topic="gangline.workers")
-    headers = tuple(
-        (name, release.encode() if name == "ce_ganglinerelease" else value)
-        for name, value in out.headers
-    )
-    record = Record(out.topic, 0, 0, out.key, out.value, headers, 0)
-    assert decode(record).release is None
-    assert decode(replace(record, headers=out.headers)).release == "0.2.0"
+def test_so_many_processes_are_known_and_with_more_no_feature_is_enabled() -> None:
+    led = Led(Feature("pause", "0.2.0"))
+    for number in range(PROCESSES + 5):
+        led.announce("gateway", str(number), "0.2.0")
+    assert len(led.known) == PROCESSES
+    for number in range(len(PARTS)):
+        led.announce("gateway", str(number), None)
+    led.all_run("0.2.0")
+    assert len(led.known) == PROCESSES
+    assert led.enabled == [], "a process that was not noted may lack it"
+    led.announce("gateway", "10", None)
+    led.give(Tick())
+    assert led.enabled == ["pause"]
 
 
 def test_a_release_without_a_number_knows_nothing() -> None:

@@ -29,8 +29,8 @@ def written_headers() -> set[str]:
     event = JobCancelRequested(job_id="a", user="b")
     at = datetime(2026, 1, 1, tzinfo=UTC)
     trace = f"00-{'1' * 32}-{'2' * 16}-01"
-    envelope = Envelope("1", "/test", at, "a", event, trace, LogPosition(0, 1, 2), "0.1.0")
-    record = with_inputs(encode(envelope, topic="t"), {TopicPartition("t", 0): 1})
+    envelope = Envelope("1", "/test", at, "a", event, trace, LogPosition(0, 1, 2))
+    record = with_inputs(encode(envelope, topic="t", release="0.1.0"), {TopicPartition("t", 0): 1})
     return {name for name, _ in record.headers}
 
 

@@ -10,7 +10,6 @@ right to write a stream is no right to write events of a decision log.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,10 +23,11 @@ from gangline_bus.unknown import count_unknown
 from gangline_schemas.base import YEARS, Event, FieldError, field_errors, to_utc
 from gangline_schemas.catalog import catalog, event_types, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
-from gangline_schemas.limits import RELEASE_PATTERN
 from gangline_schemas.secrets import redact
 
 CONTENT_TYPE = "application/json"
+RELEASE_HEADER = "ce_ganglinerelease"
+"""The release of the service that decided the event: what its log needs to be read."""
 _MAX_ATTRIBUTE_BYTES = 1024
 _MAX_HEADERS = 64
 _FIELD = {"extra_forbidden"}
@@ -71,9 +71,14 @@ class Received:
 
 
 def encode(
-    envelope: Envelope, *, topic: str, key: str | None = None, partition: int | None = None
+    envelope: Envelope,
+    *,
+    topic: str,
+    key: str | None = None,
+    partition: int | None = None,
+    release: str | None = None,
 ) -> OutRecord:
-    """The record of an event. The key is `key`, or the subject."""
+    """The record of an event. The key is `key`, or the subject; `release` is its decider's."""
     headers: list[tuple[str, bytes]] = [
         ("ce_specversion", b"1.0"),
         ("ce_id", envelope.id.encode()),
@@ -89,8 +94,8 @@ def encode(
         headers.append(("ce_ganglineshard", str(envelope.position.shard).encode()))
         headers.append(("ce_ganglineepoch", str(envelope.position.writer_epoch).encode()))
         headers.append(("ce_ganglineseq", str(envelope.position.seq).encode()))
-    if envelope.release is not None:
-        headers.append(("ce_ganglinerelease", envelope.release.encode()))
+    if release is not None:
+        headers.append((RELEASE_HEADER, release.encode()))
     chosen = envelope.subject if key is None else key
     return OutRecord(topic, chosen.encode(), envelope.data.encode(), tuple(headers), partition)
 
@@ -130,7 +135,6 @@ def decode(record: Record, *, own: bool = False) -> Envelope:
         data=_data(model, record, attributes, own=own),
         traceparent=attributes.get("traceparent"),
         position=_position(attributes),
-        release=_release(attributes),
     )
 
 
@@ -225,11 +229,6 @@ def _position(attributes: Mapping[str, str]) -> LogPosition | None:
     if not (_is_number(shard) and _is_number(epoch) and _is_number(seq)):
         raise UndecodableError("the log position headers are not three numbers")
     return LogPosition(int(shard), int(epoch), int(seq))
-
-
-def _release(attributes: Mapping[str, str]) -> str | None:
-    release = attributes.get("ce_ganglinerelease")
-    return release if release is not None and re.fullmatch(RELEASE_PATTERN, release) else None
 
 
 def _is_number(value: str | None) -> TypeGuard[str]:

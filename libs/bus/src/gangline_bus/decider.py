@@ -103,7 +103,7 @@ class EffectExecutor(Protocol):
 class LoopSettings:
     """How the loop batches. `instance` is the CloudEvents source's last part.
 
-    `release` is what each decision announces.
+    `release` is in each decision's headers: the error of an earlier version names it (fold.py).
     """
 
     shard: int = 0

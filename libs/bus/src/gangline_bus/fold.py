@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
-from gangline_bus.codec import FromLaterError, UndecodableError, decode
+from gangline_bus.codec import RELEASE_HEADER, FromLaterError, UndecodableError, decode
 from gangline_bus.decision import Decider, Decision, UnfoldedEvent
 from gangline_bus.input_places import named_inputs
 from gangline_bus.ports import Bus, Record, TopicPartition
@@ -208,9 +208,10 @@ def _read(record: Record) -> tuple[Envelope, LogPosition]:
     try:
         envelope = decode(record, own=True)
     except FromLaterError as error:
+        release = error.attributes.get(RELEASE_HEADER, "that version")
         raise LogBroken(
-            f"{_where(record)}: {error.reason}. A later version wrote it: start that version "
-            "again; see 'Rollback' in docs/guides/upgrades.md"
+            f"{_where(record)}: {error.reason}. A later version wrote it: start {release} again; "
+            "see 'Rollback' in docs/guides/upgrades.md"
         ) from error
     except UndecodableError as error:
         raise LogBroken(f"{_where(record)}: {error.reason}") from error

@@ -52,9 +52,14 @@ class LogWriter(Generic[StateT]):
             data=decision.event,
             traceparent=traceparent,
             position=LogPosition(shard, self.epoch, seq),
+        )
+        record = encode(
+            envelope,
+            topic=self._place.topic,
+            key=str(shard),
+            partition=shard,
             release=self._release,
         )
-        record = encode(envelope, topic=self._place.topic, key=str(shard), partition=shard)
         if len(record.value) > _MAX_EVENT_BYTES:
             raise ValueError(f"{envelope.type} is larger than the bus takes")
         self._folded.state = self._decider.evolve(self._folded.state, decision, now)

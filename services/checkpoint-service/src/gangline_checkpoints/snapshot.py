@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.model import Job
@@ -31,11 +30,5 @@ def _copy(job: Job) -> Job:
     )
 
 
-@cache
-def _codec() -> DataclassCodec[CheckpointState]:
-    return codec()
-
-
-def fingerprint(state: CheckpointState) -> str:
-    """sha256 in hex over the state: equal for a replay of the same log."""
-    return _codec().fingerprint(state)
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 from gangline_bus.state_json import DataclassCodec
 from gangline_faults.state import FaultState
@@ -22,11 +21,5 @@ def codec() -> DataclassCodec[FaultState]:
     )
 
 
-@cache
-def _codec() -> DataclassCodec[FaultState]:
-    return codec()
-
-
-def fingerprint(state: FaultState) -> str:
-    """sha256 in hex over the state: equal for a replay of the same log."""
-    return _codec().fingerprint(state)
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
@@ -23,11 +22,5 @@ def canonical(state: State, known: Fields | None = None) -> bytes:
     return canonical_json(state, known=known)
 
 
-@cache
-def _codec() -> DataclassCodec[State]:
-    return codec()
-
-
-def fingerprint(state: State) -> str:
-    """sha256 in hex over the state: equal for a replay of the same log."""
-    return _codec().fingerprint(state)
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

@@ -8,6 +8,9 @@ then on logs may hold what earlier releases do not know.
 A process that stops says so. One that ended without a word is forgotten `SILENT_AFTER` after its
 last note. The clock for that are the announcements themselves, so that an absence of the scheduler
 is nobody's silence.
+
+A credential can announce any number of processes, so at most `PROCESSES` are known. While there are
+so many, further ones are not noted and no feature is enabled: one of them may lack it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ PARTS = ("quota", "scheduler", "fault-manager", "checkpoint-service")
 """The services of which at least one process must have announced its release."""
 NOTE_AGAIN = timedelta(minutes=90)
 """An unchanged release is noted again after this long, so every second announcement."""
+PROCESSES = 1000
 SILENT_AFTER = timedelta(hours=4)
 """Since the last note: two to three announcements are missing."""
 
@@ -38,7 +42,7 @@ def note(plan: Plan, envelope: Envelope) -> None:
     at = min(envelope.time, plan.now)
     known = plan.state.parts.get((event.part, event.instance))
     if known is None:
-        changed = event.release is not None
+        changed = event.release is not None and len(plan.state.parts) < PROCESSES
     else:
         changed = known.release != event.release or at - known.noted_at >= NOTE_AGAIN
     if changed:
@@ -61,7 +65,7 @@ def _note(plan: Plan, part: str, instance: str, release: str | None) -> None:
 
 def _is_known(state: State, feature: Feature) -> bool:
     announced = {part for part, _ in state.parts}
-    if not announced.issuperset(PARTS):
+    if not announced.issuperset(PARTS) or len(state.parts) >= PROCESSES:
         return False
     if not feature.known_to(part.release for part in state.parts.values()):
         return False

@@ -7,7 +7,6 @@ them. What is free and used is derived from the nodes and jobs again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
 
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
@@ -78,11 +77,5 @@ def canonical(state: State, known: Fields | None = None) -> bytes:
     return canonical_json(state, left_out=DERIVED | CONFIGURED | ORDERS, known=known)
 
 
-@cache
-def _codec() -> DataclassCodec[State]:
-    return codec(State)
-
-
-def fingerprint(state: State) -> str:
-    """sha256 in hex over the state: equal for a replay of the same log."""
-    return _codec().fingerprint(state)
+fingerprint = codec(State).fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""
