@@ -35,6 +35,6 @@ def test_an_event_without_a_function_ends_the_fold() -> None:
 
 def test_a_type_has_one_function() -> None:
     fold: Fold[list[str]] = Fold(Topic.FAULTS)
-    fold.passes(NodeRecovered)
+    fold.on(NodeRecovered)(lambda state, event, _: state.append(event.node_id))
     with pytest.raises(ValueError, match="two functions"):
-        fold.passes(NodeRecovered)
+        fold.on(NodeRecovered)(lambda state, event, _: state.remove(event.node_id))

@@ -73,7 +73,6 @@ from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
 from gangline_bus.ports import (
     Bus,
     BusError,
-    BusUnavailable,
     Note,
     OutRecord,
     Record,
@@ -486,23 +485,3 @@ class DeciderLoop(Generic[StateT]):
 
 def _kind(item: Input) -> str:
     return item.envelope.type if isinstance(item, Received) else type(item).__name__.lower()
-
-
-def wait_for_bus(
-    probe: Callable[[], object], *, attempts: int, pause: Callable[[float], object]
-) -> None:
-    """Call `probe` until the bus answers: a bounded, visible retry with growing pauses.
-
-    Raises the last BusUnavailable after `attempts`.
-    """
-    for attempt in range(1, attempts + 1):
-        try:
-            probe()
-        except BusUnavailable as error:
-            if attempt == attempts:
-                raise
-            wait_s = min(5.0, 0.2 * 2**attempt)
-            log.warning("waiting for the bus", attempt=attempt, of=attempts, error=str(error))
-            pause(wait_s)
-        else:
-            return

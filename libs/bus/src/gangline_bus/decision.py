@@ -122,21 +122,16 @@ class Fold(Generic[StateT]):
         self._functions: dict[str, Callable[[StateT, Event, datetime], None]] = {}
 
     def on(
-        self, *kinds: type[EventT]
+        self, kind: type[EventT]
     ) -> Callable[[Callable[[StateT, EventT, datetime], None]], None]:
-        """Register the decorated function for these types. Raises ValueError for a second one."""
+        """Register the decorated function for this type. Raises ValueError for a second one."""
 
         def register(function: Callable[[StateT, EventT, datetime], None]) -> None:
-            for kind in kinds:
-                if kind.type in self._functions:
-                    raise ValueError(f"{kind.type} is folded by two functions")
-                self._functions[kind.type] = function  # type: ignore[assignment]
+            if kind.type in self._functions:
+                raise ValueError(f"{kind.type} is folded by two functions")
+            self._functions[kind.type] = function  # type: ignore[assignment]
 
         return register
-
-    def passes(self, *kinds: type[Event]) -> None:
-        """Register types that change nothing."""
-        self.on(*kinds)(lambda state, event, at: None)  # noqa: ARG005
 
     def missing(self) -> frozenset[str]:
         """The types of the log without a function; empty for a complete fold."""

@@ -19,7 +19,7 @@ from typing import Generic, NoReturn, TypeVar
 
 import structlog
 
-from gangline_bus.decider import DeciderLoop, LoopSettings, wait_for_bus
+from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decider
 from gangline_bus.fold import Interrupted, Progress
 from gangline_bus.kafka import KafkaBus
@@ -72,9 +72,29 @@ def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[Servic
             raise BusUnavailable(str(error)) from error
 
     context.health.set("bus", ok=False, detail="waiting for the bus")
-    wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
+    _wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
     announce(bus, names, part, context.settings.instance_id, context.stopping)
     context.health.set("bus", ok=True)
+
+
+def _wait_for_bus(
+    probe: Callable[[], object], *, attempts: int, pause: Callable[[float], object]
+) -> None:
+    """Call `probe` until the bus answers: a bounded, visible retry with growing pauses.
+
+    Raises the last BusUnavailable after `attempts`.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            probe()
+        except BusUnavailable as error:
+            if attempt == attempts:
+                raise
+            wait_s = min(5.0, 0.2 * 2**attempt)
+            log.warning("waiting for the bus", attempt=attempt, of=attempts, error=str(error))
+            pause(wait_s)
+        else:
+            return
 
 
 def _while_folding(shard: int, member: Member, context: Context[ServiceSettings]) -> Progress:
