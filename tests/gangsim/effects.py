@@ -53,7 +53,7 @@ class NodeEffects:
         self._pids = 100
         self._slower = _SLOWER if self._random.random() < _SLOW_SHARE else 1.0
 
-    def perform(self, action: agent.Action) -> None:
+    def execute(self, action: agent.Action) -> None:
         """Do it, or start to."""
         later, uniform = self._process.later, self._random.uniform
         match action:

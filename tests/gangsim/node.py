@@ -263,7 +263,7 @@ class AgentProcess:
                     self.engine.note("agent.note", self.core.incarnation, action.event)
                     self.engine.count(action.event)
                 case _:
-                    self.effects.perform(action)
+                    self.effects.execute(action)
 
     def _publish(self, item: agent.Publish) -> None:
         topic = topic_of(item.event.type)

@@ -157,11 +157,11 @@ class Agent:
             self._end_helpers()
             return None
         outgoing = self._outgoing()
-        effects = Executor(self._parts(outgoing))
+        executor = Executor(self._parts(outgoing))
         if self._handover is not None:
             outgoing.adopt(self._handover.unsaved)
-            effects.adopt(self._handover.effects, self._handover.core.gangs)
-            effects.launcher.not_orphans.update(self._handover.premises.isolation.pids)
+            executor.adopt(self._handover.effects, self._handover.core.gangs)
+            executor.launcher.not_orphans.update(self._handover.premises.isolation.pids)
         outgoing.start()
         reader = threading.Thread(target=self._read, name="bus-reader", daemon=True)
         reader.start()
@@ -174,12 +174,12 @@ class Agent:
         )
         restart = None
         try:
-            if self._turn(effects):
-                restart = self._hand_over(effects, outgoing, reader)
+            if self._turn(executor):
+                restart = self._hand_over(executor, outgoing, reader)
         finally:
             if restart is None:
                 self._ended.set()
-                effects.stop()
+                executor.stop()
                 outgoing.close(3.0)
                 self._end_helpers()
                 reader.join(2.0)
@@ -221,17 +221,17 @@ class Agent:
         return False
 
     def _hand_over(
-        self, effects: Executor, outgoing: Outgoing, reader: threading.Thread
+        self, executor: Executor, outgoing: Outgoing, reader: threading.Thread
     ) -> Restart:
         """Stop in order, so that nothing that was heard is lost, and leave what there is."""
-        effects.pause()
+        executor.pause()
         self._ended.set()
         reader.join(_READER_S)
         positions = self._positions  # of what is in the inbox now, should it read on all the same
         while items := self._inbox.take(0.0):
             for item in items:
-                self._handle(effects, item)
-        kept = effects.kept(self._core.gangs)
+                self._handle(executor, item)
+        kept = executor.kept(self._core.gangs)
         outgoing.close(_LAST_WORDS_S)
         self._end_own()
         log.info("agent.hands_over", ranks=len(kept.ranks))
@@ -344,29 +344,29 @@ class Agent:
             self._rank_env,
         )
 
-    def _turn(self, effects: Executor) -> bool:
+    def _turn(self, executor: Executor) -> bool:
         """Whether to hand over; else nothing is left to be done."""
         at = now()
         begun = self._core.go_on(self._handover.core) if self._handover else self._core.start(at)
-        self._act(effects, begun, at)
-        renewal = Renewal(self._restarting, self._core, effects.launcher)
+        self._act(executor, begun, at)
+        renewal = Renewal(self._restarting, self._core, executor.launcher)
         tick_due_s = at.mono_s
         grace_s = _grace_s(self._settings.stop_grace_s)
         leaving = False
         while not self._core.gone:
             for item in self._inbox.take(TICK_S):
-                self._handle(effects, item)
+                self._handle(executor, item)
                 if isinstance(item, HeartbeatAcked):
                     self._guard.extend(self._core.lease_ends_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
-                self._handle(effects, Leave("the agent was told to stop", grace_s))
-            elif self._may_restart and renewal.is_due(idle=effects.idle):
+                self._handle(executor, Leave("the agent was told to stop", grace_s))
+            elif self._may_restart and renewal.is_due(idle=executor.idle):
                 return True
             if time.monotonic() >= tick_due_s:
                 tick_due_s = time.monotonic() + TICK_S
-                self._handle(effects, Tick())
-                self._tick_helpers(effects.launcher)
+                self._handle(executor, Tick())
+                self._tick_helpers(executor.launcher)
                 self._tell_health()
         return False
 
@@ -390,15 +390,15 @@ class Agent:
         self._health.set("check", ok=not unfit_for, detail=unfit_for)
         self._health.set("bus", ok=lease, detail="" if lease else "no heartbeat is taken")
 
-    def _handle(self, effects: Executor, item: Input) -> None:
+    def _handle(self, executor: Executor, item: Input) -> None:
         at = now()
-        self._act(effects, self._core.handle(item, at), at)
+        self._act(executor, self._core.handle(item, at), at)
 
-    def _act(self, effects: Executor, actions: list[Action], at: Moment) -> None:
+    def _act(self, executor: Executor, actions: list[Action], at: Moment) -> None:
         """Do all of an input's actions, then those that follow from what they led to."""
         waiting = deque(actions)
         while waiting:
-            for followed in effects.perform(waiting.popleft(), at):
+            for followed in executor.execute(waiting.popleft(), at):
                 waiting.extend(self._core.handle(followed, at))
 
     def _health_source(self) -> HealthSource:

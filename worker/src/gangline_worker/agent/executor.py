@@ -1,4 +1,4 @@
-"""Carries out what the core decided. `perform` is called by the thread that owns the core."""
+"""Carries out what the core decided. `execute` is called by the thread that owns the core."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Executor:
         for listener in kept.listeners:
             self._ranks.adopt(listener)
 
-    def perform(  # noqa: C901, PLR0912 -- one case for each action
+    def execute(  # noqa: C901, PLR0912 -- one case for each action
         self, action: Action, at: Moment
     ) -> list[Input]:
         """Do it, or start to; what is known at once comes back, the rest by the inbox."""
