@@ -83,8 +83,8 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """Decides who is given what; `owner` gives the user of a team's files."""
+class PeerAnswers:
+    """Decides which agent is given which file; `owner` gives the user of a team's files."""
 
     node_id: str
     secret: Secret
@@ -143,9 +143,9 @@ class PeerServer:
         """Where it listens."""
         return self._server.port
 
-    def start(self, desk: Desk) -> None:
+    def start(self, answers: PeerAnswers) -> None:
         """Begin to answer."""
-        self._server.desk = desk
+        self._server.answers = answers
         self._server.start()
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class PeerServer:
 
 
 class _Server(ThreadServer):
-    desk: Desk
+    answers: PeerAnswers
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address, _Handler, name="peer-copies", close_within_s=0.2, at_once=AT_ONCE)
@@ -181,17 +181,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.arrived(self.connection)
         try:
             asking, path = self._asked()
-            desk = self.server.desk
+            answers = self.server.answers
             scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-            gang = desk.admit(asking, given if scheme == SCHEME else "")
-            shown = proof(desk.secret.value(), asking)
+            gang = answers.admit(asking, given if scheme == SCHEME else "")
+            shown = proof(answers.secret.value(), asking)
             if path.re is _GUESTS:
                 here, there = (path[3], int(path[4])), (path[5], int(path[6]))
-                self._send(shown, desk.vouched(gang, here, there).encode())
+                self._send(shown, answers.vouched(gang, here, there).encode())
             elif path[3] is None:
-                self._send(shown, desk.held(gang).encode())
+                self._send(shown, answers.held(gang).encode())
             else:
-                with desk.opened(gang, path[3]) as file:
+                with answers.opened(gang, path[3]) as file:
                     self._send(shown, file)
         except Refused as error:
             self._refuse(error.status, str(error))
@@ -204,7 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path is None or _NONCE.fullmatch(nonce) is None:
             raise Refused(HTTPStatus.NOT_FOUND, "asked for what there is not")
         client = self.headers.get(NODE_HEADER, "")
-        server = self.server.desk.node_id
+        server = self.server.answers.node_id
         return Asking(path[1], int(path[2]), client, server, self.path, nonce), path
 
     def _send(self, shown: str, content: bytes | BinaryIO) -> None:

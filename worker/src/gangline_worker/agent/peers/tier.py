@@ -21,7 +21,7 @@ from .client import PeerCopies, PeerFailed
 from .files import CopyFiles
 from .gangs import Gangs
 from .seal import Secret
-from .server import Desk, PeerServer
+from .server import PeerAnswers, PeerServer
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class PeerTier:
         """Begin to give what this node has; what the others have. `owner` is of a team's files."""
         node_id, secret = self._settings.node_id, Secret(store)
         files = CopyFiles(self._data / "checkpoints", store)
-        self._server.start(Desk(node_id, secret, self._gangs, files, owner))
+        self._server.start(PeerAnswers(node_id, secret, self._gangs, files, owner))
         copies = PeerCopies(node_id, secret, self._gangs, self._settings.timeout_s)
         self._copies = copies
         return copies
