@@ -16,7 +16,7 @@ import pytest
 
 from node_scene import free_port
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a gate needs a network namespace")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a proxy needs a network namespace")
 
 DESCRIPTORS = 300
 SERVER = """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from gangline_worker.agent.host.connections import End
-from gangline_worker.agent.rendezvous import proxy as store_gate
+from gangline_worker.agent.rendezvous import proxy as store_proxy
 from gangline_worker.agent.rendezvous.proxy import AllowedClients, Proxy, clients_of
 from gangline_worker.agent.rendezvous.store_server import listen
 
@@ -66,7 +66,7 @@ class Door:
 
 @pytest.fixture
 def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
-    monkeypatch.setattr(store_gate, "is_here", lambda _: False)
+    monkeypatch.setattr(store_proxy, "is_here", lambda _: False)
     indoors = Indoors()
     questions: queue.Queue[tuple[int, str, End, End]] = queue.Queue()
     gate = Proxy(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Doo
 def test_a_question_that_nobody_answers_keeps_nobody_for_ever(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_gate, "_WAIT_S", 0.0)
+    monkeypatch.setattr(store_proxy, "_WAIT_S", 0.0)
     with door.visit() as (link, _):
         door.gate.close("another gang")  # the gate looks around
         assert hung_up(link)

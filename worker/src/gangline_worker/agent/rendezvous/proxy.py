@@ -71,8 +71,8 @@ class StoreNamespace:
 
     def __init__(self) -> None:
         """Raises OSError when the system refuses."""
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="store-inside")
-        self._pool.submit(_go_inside).result()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="store-namespace")
+        self._pool.submit(_enter_namespace).result()
 
     def run(self, work: Callable[[], T]) -> T:
         """Do it there."""
@@ -83,7 +83,7 @@ class StoreNamespace:
         return self.run(lambda: socket.create_connection(("127.0.0.1", port)))
 
 
-def _go_inside() -> None:
+def _enter_namespace() -> None:
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "no network namespace for the rendezvous")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -100,12 +100,12 @@ class _Side:
 
 
 @dataclass(slots=True, eq=False)
-class _Door:
+class _Listener:
     """A gang's listening socket."""
 
     key: str
     socket: socket.socket
-    guests: AllowedClients
+    allowed: AllowedClients
     port: int
     sides: set[_Side] = field(default_factory=set)
     waiting: int = 0
@@ -113,43 +113,45 @@ class _Door:
     @property
     def is_full(self) -> bool:
         """Whether the gang has all connections that it may have."""
-        return len(self.sides) >= 2 * self.guests.clients
+        return len(self.sides) >= 2 * self.allowed.clients
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     """A connection from another machine of which it is being asked whose it is."""
 
-    door: _Door
+    listener: _Listener
     socket: socket.socket
     since_s: float
 
 
 class Proxy:
-    """The doors of all gangs; one thread passes on what comes through them."""
+    """The listening sockets of all gangs; one thread passes on what comes over them."""
 
-    def __init__(self, inside: StoreNamespace, ask: Callable[[int, str, End, End], None]) -> None:
-        """`ask` has somebody `tell`, by that number, whether a gang's guest connects like that.
+    def __init__(
+        self, namespace: StoreNamespace, ask: Callable[[int, str, End, End], None]
+    ) -> None:
+        """`ask` leads to a `tell` with that number: whether the gang's client connects like that.
 
         It is given the gang's key, their end and ours, and must not wait for the answer.
         """
-        self._inside = inside
+        self._namespace = namespace
         self._ask = ask
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
         self._selector = selectors.DefaultSelector()
-        self._doors: dict[str, _Door] = {}
+        self._listeners: dict[str, _Listener] = {}
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._spare = _spare()
         self._wake_r, self._wake_w = socket.socketpair()
         self._wake_r.setblocking(False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
-        threading.Thread(target=self._run, name="store-gate", daemon=True).start()
+        threading.Thread(target=self._run, name="store-proxy", daemon=True).start()
 
-    def open(self, key: str, listening: socket.socket, guests: AllowedClients, port: int) -> None:
-        """Let guests through `listening` to the store at `port` inside."""
+    def open(self, key: str, listening: socket.socket, allowed: AllowedClients, port: int) -> None:
+        """Pass allowed clients of `listening` on to the store at `port` of the namespace."""
         listening.setblocking(False)
-        self._soon(lambda: self._opened(_Door(key, listening, guests, port)))
+        self._soon(lambda: self._opened(_Listener(key, listening, allowed, port)))
 
     def close(self, key: str) -> None:
         """Let nobody through any more, and hang up; nothing happens when it is not open."""
@@ -163,18 +165,18 @@ class Proxy:
         """What was found of a connection that was asked about."""
         self._soon(lambda: self._told(number, guest=guest))
 
-    def _opened(self, door: _Door) -> None:
-        self._doors[door.key] = door
-        self._selector.register(door.socket, selectors.EVENT_READ, door)
+    def _opened(self, listener: _Listener) -> None:
+        self._listeners[listener.key] = listener
+        self._selector.register(listener.socket, selectors.EVENT_READ, listener)
 
     def _closed(self, key: str) -> None:
-        door = self._doors.pop(key, None)
-        if door is not None:
-            self._selector.unregister(door.socket)
-            door.socket.close()
-            for side in list(door.sides):
-                self._hang_up(door, side)
-            self._turn_away(lambda waiting: waiting.door is door)
+        listener = self._listeners.pop(key, None)
+        if listener is not None:
+            self._selector.unregister(listener.socket)
+            listener.socket.close()
+            for side in list(listener.sides):
+                self._hang_up(listener, side)
+            self._turn_away(lambda waiting: waiting.listener is listener)
 
     def _run(self) -> None:
         while True:
@@ -182,71 +184,74 @@ class Proxy:
                 if ready.data is None:
                     with contextlib.suppress(BlockingIOError):
                         self._wake_r.recv(4096)
-                elif isinstance(ready.data, _Door):
+                elif isinstance(ready.data, _Listener):
                     self._accept(ready.data)
                 else:
-                    door, side = ready.data
-                    self._serve(door, side, mask)
+                    listener, side = ready.data
+                    self._serve(listener, side, mask)
             while not self._todo.empty():
                 self._todo.get()()
             self._turn_away_late()
 
-    def _accept(self, door: _Door) -> None:
+    def _accept(self, listener: _Listener) -> None:
         """Take one connection: it goes through, waits, or is closed; nothing else follows."""
         try:
-            outer, peer = door.socket.accept()
+            outer, peer = listener.socket.accept()
         except OSError as error:
             if error.errno in _NO_DESCRIPTOR:
-                self._shed(door)
+                self._shed(listener)
             return
         try:
-            admitted = self._admit(door, outer, peer[:2])
+            admitted = self._admit(listener, outer, peer[:2])
         except OSError:  # no descriptor to look it up with, or it has gone
             admitted = False
         if not admitted:
             outer.close()
 
-    def _admit(self, door: _Door, outer: socket.socket, theirs: End) -> bool:
+    def _admit(self, listener: _Listener, outer: socket.socket, theirs: End) -> bool:
         """Pass a connection on, or let it wait. False: neither. Raises OSError."""
-        if door.is_full or not self._has_room():
+        if listener.is_full or not self._has_room():
             return False
-        own, guests = outer.getsockname()[:2], door.guests
+        own, allowed = outer.getsockname()[:2], listener.allowed
         if is_here(theirs[0]):
-            return uid_of(theirs, own) == guests.uid and self._pass_on(door, outer)
-        if theirs[0] not in guests.peers or door.waiting >= guests.clients:
+            return uid_of(theirs, own) == allowed.uid and self._pass_on(listener, outer)
+        if theirs[0] not in allowed.peers or listener.waiting >= allowed.clients:
             return False
         number = next(self._numbers)
-        self._waiting[number] = _Waiting(door, outer, time.monotonic())
-        door.waiting += 1
-        self._ask(number, door.key, theirs, own)
+        self._waiting[number] = _Waiting(listener, outer, time.monotonic())
+        listener.waiting += 1
+        self._ask(number, listener.key, theirs, own)
         return True
 
     def _has_room(self) -> bool:
         """Whether the process has the descriptors of one more connection, the store's too."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        clients = len(self._waiting) + sum(len(door.sides) for door in self._doors.values()) // 2
+        clients = (
+            len(self._waiting)
+            + sum(len(listener.sides) for listener in self._listeners.values()) // 2
+        )
         return (clients + 1) * _DESCRIPTORS_PER_CLIENT + _OTHER_DESCRIPTORS <= limit
 
-    def _shed(self, door: _Door) -> None:
+    def _shed(self, listener: _Listener) -> None:
         """Close the connection that could not be taken, else it would be ready for ever."""
         with contextlib.suppress(OSError):
             os.close(self._spare)
-            door.socket.accept()[0].close()
+            listener.socket.accept()[0].close()
         self._spare = _spare()
 
     def _told(self, number: int, *, guest: bool) -> None:
         waiting = self._leave(number)
         if waiting is None:
             return
-        door = waiting.door
-        if not (guest and not door.is_full and self._pass_on(door, waiting.socket)):
+        listener = waiting.listener
+        if not (guest and not listener.is_full and self._pass_on(listener, waiting.socket)):
             waiting.socket.close()
 
     def _leave(self, number: int) -> _Waiting | None:
         """It waits no more; None: it did not."""
         waiting = self._waiting.pop(number, None)
         if waiting is not None:
-            waiting.door.waiting -= 1
+            waiting.listener.waiting -= 1
         return waiting
 
     def _turn_away(self, whom: Callable[[_Waiting], bool]) -> None:
@@ -259,27 +264,27 @@ class Proxy:
         before_s = time.monotonic() - _WAIT_S
         self._turn_away(lambda waiting: waiting.since_s < before_s)
 
-    def _pass_on(self, door: _Door, outer: socket.socket) -> bool:
+    def _pass_on(self, listener: _Listener, outer: socket.socket) -> bool:
         """Join a connection with one to the store. False: there is none, and `outer` is open."""
         try:
-            inner = self._inside.connect(door.port)
+            inner = self._namespace.connect(listener.port)
         except OSError:
             return False
         sides = _Side(outer), _Side(inner)
         sides[0].other, sides[1].other = sides[1], sides[0]
-        door.sides.update(sides)
+        listener.sides.update(sides)
         try:
             for side in sides:
                 side.socket.setblocking(False)
                 side.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._watch(door, side, selectors.EVENT_READ)
+                self._watch(listener, side, selectors.EVENT_READ)
         except OSError:
-            self._hang_up(door, sides[0])
+            self._hang_up(listener, sides[0])
         return True
 
-    def _serve(self, door: _Door, side: _Side, mask: int) -> None:
+    def _serve(self, listener: _Listener, side: _Side, mask: int) -> None:
         other = side.other
-        if other is None or side not in door.sides:  # hung up in this very round
+        if other is None or side not in listener.sides:  # hung up in this very round
             return
         try:
             if mask & selectors.EVENT_WRITE:
@@ -287,34 +292,34 @@ class Proxy:
             if mask & selectors.EVENT_READ:
                 data = side.socket.recv(_CHUNK_BYTES)
                 if not data:
-                    self._hang_up(door, side)
+                    self._hang_up(listener, side)
                     return
                 other.pending = data[_sent(other.socket, data) :]
         except BlockingIOError:
             pass
         except OSError:
-            self._hang_up(door, side)
+            self._hang_up(listener, side)
             return
         for end, back in ((side, other), (other, side)):
             # Nothing is read for an end that has not taken what was read before.
             reads = 0 if back.pending else selectors.EVENT_READ
             writes = selectors.EVENT_WRITE if end.pending else 0
-            self._watch(door, end, reads | writes)
+            self._watch(listener, end, reads | writes)
 
-    def _watch(self, door: _Door, side: _Side, mask: int) -> None:
+    def _watch(self, listener: _Listener, side: _Side, mask: int) -> None:
         known = side.socket in self._selector.get_map()
         if mask and known:
-            self._selector.modify(side.socket, mask, (door, side))
+            self._selector.modify(side.socket, mask, (listener, side))
         elif mask:
-            self._selector.register(side.socket, mask, (door, side))
+            self._selector.register(side.socket, mask, (listener, side))
         elif known:
             self._selector.unregister(side.socket)
 
-    def _hang_up(self, door: _Door, side: _Side) -> None:
-        for end in door.sides & {side, side.other}:  # not what was hung up with its other end
-            self._watch(door, end, 0)
+    def _hang_up(self, listener: _Listener, side: _Side) -> None:
+        for end in listener.sides & {side, side.other}:  # not what was hung up with its other end
+            self._watch(listener, end, 0)
             end.socket.close()
-            door.sides.discard(end)
+            listener.sides.discard(end)
 
 
 def _sent(to: socket.socket, data: bytes) -> int:

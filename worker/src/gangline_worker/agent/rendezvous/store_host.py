@@ -74,7 +74,7 @@ class StoreHost:
         """`vouches`: whether a connection from another machine, `theirs` to ours, is a gang's."""
         self._answer = answer
         self._vouches = vouches
-        self._asking = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store-guests")
+        self._asking = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store-clients")
         self._zygote = zygote
         self._cold_after_s = 0.0
         self._process: subprocess.Popen[bytes] | Forked | None = None

@@ -50,41 +50,41 @@ class Stores:
     def __init__(self, ask: Callable[[int, str, End, End], None]) -> None:
         self._ask = ask
         self._stores: dict[str, object] = {}
-        self._gate: tuple[StoreNamespace, Proxy] | None = None
+        self._proxy: tuple[StoreNamespace, Proxy] | None = None
 
-    def open(self, key: str, address: str, port: int, guests: AllowedClients | None) -> None:
+    def open(self, key: str, address: str, port: int, allowed: AllowedClients | None) -> None:
         """Open a store, unless it is open. Raises OSError and RuntimeError."""
         if key in self._stores:
             return
         listening = listen(address, port)
-        if guests is None:
+        if allowed is None:
             self._stores[key] = _serve(listening)
             return
         try:
-            inside, gate = self._gate or self._build()
-            hidden = inside.run(lambda: listen("127.0.0.1", 0))
+            namespace, proxy = self._proxy or self._build()
+            hidden = namespace.run(lambda: listen("127.0.0.1", 0))
             inner = hidden.getsockname()[1]
-            self._stores[key] = inside.run(lambda: _serve(hidden))
+            self._stores[key] = namespace.run(lambda: _serve(hidden))
         except BaseException:
             listening.close()
             raise
-        gate.open(key, listening, guests, inner)
+        proxy.open(key, listening, allowed, inner)
 
     def close(self, key: str) -> None:
         """Close a store, if there is one."""
-        if self._gate is not None:
-            self._gate[1].close(key)
+        if self._proxy is not None:
+            self._proxy[1].close(key)
         self._stores.pop(key, None)
 
     def _build(self) -> tuple[StoreNamespace, Proxy]:
-        inside = StoreNamespace()
-        self._gate = inside, Proxy(inside, self._ask)
-        return self._gate
+        namespace = StoreNamespace()
+        self._proxy = namespace, Proxy(namespace, self._ask)
+        return self._proxy
 
     def tell(self, number: int, *, guest: bool) -> None:
         """What was found of a connection that was asked about."""
-        if self._gate is not None:
-            self._gate[1].tell(number, guest=guest)
+        if self._proxy is not None:
+            self._proxy[1].tell(number, guest=guest)
 
 
 def _serve(listening: socket.socket) -> object:
@@ -131,9 +131,9 @@ def main() -> None:
             continue
         key, uid = command["open"], command["uid"]
         peers, clients = frozenset(command["peers"]), command["clients"]
-        guests = None if uid is None else AllowedClients(uid, peers, clients)
+        allowed = None if uid is None else AllowedClients(uid, peers, clients)
         try:
-            stores.open(key, command["address"], command["port"], guests)
+            stores.open(key, command["address"], command["port"], allowed)
         except (OSError, RuntimeError) as error:
             answer(failed=key, error=str(error).splitlines()[0])
         else:
