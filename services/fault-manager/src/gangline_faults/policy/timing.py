@@ -37,8 +37,11 @@ class Timing:
 
     @property
     def stale_s(self) -> float:
-        """A heartbeat older than this says nothing of its ranks: two after it are missing."""
-        return 3 * self.heartbeat_interval_s
+        """A heartbeat older than this says nothing of its ranks: two after it are missing.
+
+        Quicker heartbeats may be late too: ticks and reads take their time.
+        """
+        return max(3.0, 3 * self.heartbeat_interval_s)
 
     @property
     def mass_silence_s(self) -> float:
