@@ -1,8 +1,9 @@
 """The order in which `--dist loadfile --no-loadscope-reorder` gives files to the workers.
 
-Files of unit tests come first. Then come the files that start real processes, those of tests/e2e
-first because they take longest. Files that only compute are spread evenly among them, the longest
-first: some workers compute while others wait for their processes, and the last files are short.
+Files of unit tests, and of folders that are not named here, come first. Then come the files that
+start real processes, those of tests/e2e first because they take longest. Files that only compute
+are spread evenly among them, the longest first: some workers compute while others wait for their
+processes, and the last files are short.
 """
 
 from __future__ import annotations

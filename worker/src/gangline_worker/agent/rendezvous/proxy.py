@@ -226,10 +226,8 @@ class Proxy:
     def _has_room(self) -> bool:
         """Whether the process has the descriptors of one more connection, the store's too."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        clients = (
-            len(self._waiting)
-            + sum(len(listener.sides) for listener in self._listeners.values()) // 2
-        )
+        sides = sum(len(listener.sides) for listener in self._listeners.values())
+        clients = len(self._waiting) + sides // 2
         return (clients + 1) * _DESCRIPTORS_PER_CLIENT + _OTHER_DESCRIPTORS <= limit
 
     def _shed(self, listener: _Listener) -> None:
