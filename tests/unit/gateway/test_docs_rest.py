@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 from gangline_gateway import openapi
@@ -24,6 +25,12 @@ def test_every_route_has_a_section_with_an_example() -> None:
         assert re.search(r"^```sh\n.*\bapi\b", section, re.MULTILINE | re.DOTALL), title
         fixed = title.split()[1].split("{")[0]
         assert f"$URL{fixed}" in section, title
+
+
+def test_the_document_is_made_without_warnings() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        openapi.document(routes(None))  # type: ignore[arg-type]
 
 
 def test_every_code_of_a_problem_is_explained() -> None:

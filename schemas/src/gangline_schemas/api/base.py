@@ -33,7 +33,8 @@ class Answer(BaseModel):
 class Body(BaseModel):
     """The body of a request; unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid", defer_build=True)
+    # FastAPI takes models that are built: of others pydantic warns.
+    model_config = ConfigDict(extra="forbid")
 
 
 def read(kind: type[AnswerT], content: Any) -> AnswerT:

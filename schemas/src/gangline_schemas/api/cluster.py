@@ -47,7 +47,6 @@ class TeamBody(TeamLimits):
     """A team's limits, all of them: what is left out is as at its default."""
 
     model_config = ConfigDict(
-        defer_build=True,
         json_schema_extra={
             "examples": [{"gpu_limit": 64, "gpu_guarantee": 32, "borrow_limit": 16}]
         },
