@@ -122,19 +122,24 @@ class Pass:
 
         Whether any does.
 
-        `most`: so many. `refused`: not these. `from_now`: also those whose gangs may be stopped at
-        once, until it is tried (making_room.py).
+        `most`: so many. `refused`: not these, nor their equals. `from_now`: also those whose gangs
+        may be stopped at once, until it is tried (making_room.py).
         """
         if not DEPTH[self._policy.reservation] or not self._may_claim():
             return False
+        teams, promised = self._plan.state.teams, dict(self._promised)
         for places in self._claims():
-            if len(self._made) >= most or self._now.free_gpus <= 0:
-                break
-            job = self._plan.state.jobs[places[0][-1]]
-            name = owed(self._plan.state, self._promised, job)
-            done = job.job_id in refused or job.job_id in self._plan.state.held
-            if name is not None and not done:
-                self._reserve_claim(job, name, from_now=from_now)
+            for *_, job_id in places:
+                if len(self._made) >= most or self._now.free_gpus <= 0:
+                    return bool(self._made)
+                job = self._plan.state.jobs[job_id]
+                if job_id in self._plan.state.held:
+                    continue
+                name = owed(self._plan.state, promised, job) if job_id not in refused else None
+                if name is None or not self._reserve_claim(job, name, from_now=from_now):
+                    break
+                for above in line_of(teams, job.team):
+                    promised[above] = promised.get(above, 0) + job.fewest
         return bool(self._made)
 
     def _may_claim(self) -> bool:
@@ -142,15 +147,15 @@ class Pass:
         off = policy.order.strict or policy.preemption.reclaim == "off"
         return self._now.free_gpus > 0 and not off
 
-    def _reserve_claim(self, job: Job, name: str, *, from_now: bool) -> None:
+    def _reserve_claim(self, job: Job, name: str, *, from_now: bool) -> bool:
         plan = self._plan
         wanted = next_demand(job, plan.state)
         demand = self._ceilings.within(charged(plan.state, job.job_id), job, wanted)
         if demand is None:
-            return
+            return False
         ends, gpus = self._soon.ends(job, name)
         if self._now.free_gpus + gpus < demand.least().gpus:
-            return
+            return False
         found = reserve(
             job.job_id,
             demand.least(),
@@ -160,8 +165,11 @@ class Pass:
             made=self._until,
             kept=self._later,
         )
-        if found is not None and (from_now or found.start > plan.now):
-            self._keep(job, replace(found, claim=True))
+        latest = ends[-1][0] if ends else plan.now
+        if found is None or found.start > latest or (found.start <= plan.now and not from_now):
+            return False
+        self._keep(job, replace(found, claim=True))
+        return True
 
     def _claims(self) -> list[list[tuple[Any, ...]]]:
         """Groups of jobs that their teams are owed, and restarts, in the policy's order.

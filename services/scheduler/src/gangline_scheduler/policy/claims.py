@@ -3,7 +3,8 @@
 Such a job may not fit yet: a gang that would be stopped for it is in its first `min_runtime`,
 another one still stops, or a third one is about to end. The job's claim then has a reservation
 (reservation.py) from the moment on at which these gangs could be gone. Until then only jobs that
-end in time use its GPUs. A claim holds back jobs without one, never another claim.
+end in time use its GPUs. A claim holds back jobs without one, never another claim. Claims of one
+team have reservations only for as many GPUs as its guarantee still has.
 
 The wait is at most `min_runtime`, or as long as a stop under way takes. A claim that would not fit
 after that holds nobody back: it would take the end of gangs that nobody may stop. Nor does one for
