@@ -57,8 +57,8 @@ def run_pass(
     """Start every job that can start now, in order; what was reserved for those that cannot.
 
     `most_fruitless`: it ends after so many searches that found nothing; None: with the queue.
-    `refused`: jobs whose claims hold nobody back, as no gangs are stopped for them. If there are any,
-    room was made: claims have reservations only from a later time on.
+    `refused`: jobs whose claims hold nobody back, as no gangs are stopped for them. If there are
+    any, stops were tried already, and claims have reservations only from a later time on.
     """
     end_holds(plan)
     if policy.order.preemptive:
