@@ -30,12 +30,12 @@ from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.eligible import eligible
 from gangline_scheduler.policy.estimate import Estimates
 from gangline_scheduler.policy.order import examples
-from gangline_scheduler.policy.parts import Parts, parts
+from gangline_scheduler.policy.parts import others_keep, parts
 from gangline_scheduler.policy.placement import Placement, models, room
 from gangline_scheduler.policy.reservation import reserve
 from gangline_scheduler.policy.share import Ceilings
 from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.policy.victims import Guarantees, leaving
+from gangline_scheduler.policy.victims import leaving
 from gangline_scheduler.state import State
 from gangline_scheduler.usage import line_of
 from gangline_schemas.job import JobState
@@ -249,9 +249,8 @@ class _Trial:
         self._job, self._need = job, need
         self._snapshot, self._state = snapshot, state
         self._ceilings = Ceilings(state)
-        line, due = line_of(state.teams, job.team), parts(state)
-        gone = leaving(state)
-        self._guarantees = Parts(state, gone, line, due) if due else Guarantees(state, gone, line)
+        line = line_of(state.teams, job.team)
+        self._guarantees = others_keep(state, leaving(state), line, parts(state))
 
     def fit(self, asked: Sequence[Job]) -> Found | None:
         """The sizes of the gangs, as large as may be, else their fewest."""

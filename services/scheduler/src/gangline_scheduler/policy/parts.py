@@ -113,3 +113,10 @@ class Parts(Guarantees):
             for name in state.teams
             if name not in inside
         }
+
+
+def others_keep(
+    state: State, leaving: Mapping[str, int], inside: Iterable[str], parts: Mapping[str, int]
+) -> Guarantees:
+    """What teams may lose if each keeps its part where parts are due, else its guarantee."""
+    return Parts(state, leaving, inside, parts) if parts else Guarantees(state, leaving, inside)

@@ -22,7 +22,7 @@ from gangline_scheduler.policy.cheapest import Accept, Wanted
 from gangline_scheduler.policy.clearing import Clearing, clearings
 from gangline_scheduler.policy.config import Policy
 from gangline_scheduler.policy.estimate import Estimates
-from gangline_scheduler.policy.parts import Parts, parts
+from gangline_scheduler.policy.parts import others_keep, parts
 from gangline_scheduler.policy.placement import Placement
 from gangline_scheduler.policy.potential import Standings
 from gangline_scheduler.policy.reservation import Ends, Reservation, reserve
@@ -159,15 +159,9 @@ class Scene:
         return Guarantees(self.state, self.leaving, line, whole=whole)
 
     def parts_of_others(self, job: Job) -> Guarantees:
-        """What teams may lose for this job if each keeps its part of the surplus, where it is due.
-
-        Without parts it is what they are guaranteed.
-        """
-        if not self.parts:
-            return self.guarantees(job)
-        return Parts(
-            self.state, self.leaving, usage.line_of(self.state.teams, job.team), self.parts
-        )
+        """What teams may lose for this job if each keeps its part of the surplus; see there."""
+        line = usage.line_of(self.state.teams, job.team)
+        return others_keep(self.state, self.leaving, line, self.parts)
 
     def clearings(
         self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]
