@@ -257,6 +257,25 @@ def test_a_stop_loses_what_was_not_saved(saved: bool, work_s: float) -> None:
     assert found.utilization == pytest.approx(840 / (2 * 300 + 540))
 
 
+def test_a_gang_that_was_stopped_before_its_ranks_started_has_not_started_by_then() -> None:
+    cluster = Cluster(node("n1", 1), node("n2", 1))
+    cluster.submit("a")
+    cluster.tick(0)
+    place = cluster.job("a").gang
+    assert place is not None
+    cluster.tick(20)
+    cluster.leave(place.nodes[0].node_id)
+    cluster.tick(1)
+    cluster.tick(5)
+    cluster.start("a")
+    cluster.tick(500)
+    cluster.exit("a")
+    log = written(cluster)
+    first, second = read_recording(log).needs["a"].starts_s
+    assert first > 20.0 > second
+    assert starts(again(log, Policy())) == starts(log)
+
+
 def failing(first_s: float, second_s: float, *, lose_node: bool = False) -> Cluster:
     """An attempt that fails after a checkpoint at 100 s, and one that succeeds."""
     cluster = Cluster(node("n1", 1), node("n2", 1))

@@ -24,6 +24,7 @@ from statistics import median
 from typing import Literal
 
 from gangline_scheduler.simulator.history import (
+    Attempt,
     History,
     JobHistory,
     Logged,
@@ -80,9 +81,10 @@ class Need:
     """What a job needs. Times in seconds; `work_s` and `saves_at` are progress of the whole gang.
 
     `work_s`: until it meets its fate; inf: not before the log ends. `starts_s`: from each
-    allocation to the start of all ranks (None: not recorded); `stops_s`: from each request to stop
-    to the end. For those that were not recorded their medians stand. `saves`: it saves when it is
-    asked to stop. `keeps_itself`: no stop or failure loses it anything.
+    allocation to the start of all ranks, of a gang that ended before: longer than it was there;
+    `stops_s`: from each request to stop to the end. For those that were not recorded their medians
+    stand. `saves`: it saves when it is asked to stop. `keeps_itself`: no stop or failure loses it
+    anything.
     """
 
     spec: JobSpec
@@ -90,7 +92,7 @@ class Need:
     fate: Fate = "succeeds"
     failures: tuple[Failure, ...] = ()
     saves_at: tuple[float, ...] = ()
-    starts_s: tuple[float | None, ...] = ()
+    starts_s: tuple[float, ...] = ()
     stops_s: tuple[float, ...] = ()
     saves: bool = True
     keeps_itself: bool = False
@@ -102,9 +104,9 @@ class Need:
 
     def start_s(self, attempt: int) -> float:
         """From the allocation of an attempt (from 1) to the start of its ranks."""
-        recorded = self.starts_s[attempt - 1] if attempt <= len(self.starts_s) else None
-        known = [start_s for start_s in self.starts_s if start_s is not None]
-        return recorded if recorded is not None else median(known) if known else 0.0
+        if attempt <= len(self.starts_s):
+            return self.starts_s[attempt - 1]
+        return median(self.starts_s) if self.starts_s else 0.0
 
     def stop_s(self, stops: int) -> float:
         """From the request to stop to the end, after so many stops before."""
@@ -235,12 +237,7 @@ def _need(job: JobHistory, end: datetime) -> Need:
         fate=fate,
         failures=_failures(job, end),
         saves_at=_saves_at(job, made, end),
-        starts_s=tuple(
-            (attempt.running_at - attempt.allocated_at).total_seconds()
-            if attempt.running_at is not None
-            else None
-            for attempt in job.attempts
-        ),
+        starts_s=_starts_s(job, end),
         stops_s=tuple(
             (attempt.released_at - attempt.stop_at).total_seconds()
             for attempt in job.attempts
@@ -249,6 +246,28 @@ def _need(job: JobHistory, end: datetime) -> Need:
         saves=_saves(job, made),
         keeps_itself=made.keeps_itself,
     )
+
+
+def _starts_s(job: JobHistory, end: datetime) -> tuple[float, ...]:
+    """How long the ranks of each attempt took to start.
+
+    A gang that ended before takes the median of the others, but longer than it was there: else a
+    rerun would have started ranks, and waited until they had stopped.
+    """
+    known = [_start_s(attempt) for attempt in job.attempts]
+    measured = [start_s for start_s in known if start_s is not None]
+    usual_s = median(measured) if measured else 0.0
+    return tuple(
+        start_s if start_s is not None else max(usual_s, attempt.held_s(end) + _INSTANT_S)
+        for start_s, attempt in zip(known, job.attempts, strict=True)
+    )
+
+
+def _start_s(attempt: Attempt) -> float | None:
+    """None: not known. One that succeeded and said no start made all its progress: 0."""
+    if attempt.running_at is not None:
+        return (attempt.running_at - attempt.allocated_at).total_seconds()
+    return 0.0 if attempt.reason is ReleaseReason.SUCCEEDED else None
 
 
 def _fate(job: JobHistory, made: Progress) -> tuple[float, Fate]:
