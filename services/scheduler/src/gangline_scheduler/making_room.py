@@ -18,8 +18,9 @@ Cost: O(groups of pending jobs) when nobody qualifies; for each job tried that o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler import jobs, moving
@@ -105,7 +106,7 @@ def _first_room(scene: Scene, failed: set[str]) -> Room | None:
     return None
 
 
-def _candidates(scene: Scene) -> Iterator[Job]:
+def _candidates(scene: Scene) -> list[Job]:
     """The first of each group that qualifies, those with a claim first, in the policy's order.
 
     Of an order that is one list, the first that qualifies alone: those behind it would stop gangs
@@ -113,15 +114,15 @@ def _candidates(scene: Scene) -> Iterator[Job]:
     """
     state, order = scene.state, scene.policy.order
     heads = [
-        job
+        (not claims, order.rank(job, state, scene.now), job)
         for places in state.queue.groups().values()
-        if (job := _first(scene, places)) is not None and _qualifies(scene, job)
+        if (job := _first(scene, places)) is not None
+        if (claims := _has_a_claim(scene, job)) or _fits_if_moved(scene, job)
+        if holdable(state, next_demand(job, state))
     ]
     if isinstance(order, Listed) and heads:
-        heads = [min(heads, key=lambda job: order.rank(job, state, scene.now))]
-    yield from sorted(
-        heads, key=lambda job: (not _has_a_claim(scene, job), order.rank(job, state, scene.now))
-    )
+        heads = [min(heads, key=itemgetter(1))]
+    return [job for *_, job in sorted(heads, key=itemgetter(0, 1))]
 
 
 def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
@@ -130,12 +131,10 @@ def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
     return None if job_id is None else scene.state.jobs[job_id]
 
 
-def _qualifies(scene: Scene, job: Job) -> bool:
-    if not _has_a_claim(scene, job):
-        apart = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
-        if not apart or not scene.ceilings.allows(scene.state, job):
-            return False
-    return holdable(scene.state, next_demand(job, scene.state))
+def _fits_if_moved(scene: Scene, job: Job) -> bool:
+    """Whether enough GPUs are free for it, but apart, and gangs may be moved."""
+    enough = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
+    return enough and scene.ceilings.allows(scene.state, job)
 
 
 def _has_a_claim(scene: Scene, job: Job) -> bool:
