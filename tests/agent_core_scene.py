@@ -25,7 +25,7 @@ from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.core_state import CoreState
 from gangline_worker.agent.decide.model import (
-    Action,
+    Effect,
     GangKey,
     HeartbeatAcked,
     Input,
@@ -76,15 +76,15 @@ class Node:
     def at(self) -> Moment:
         return Moment(self.time_s, START + timedelta(seconds=self.time_s))
 
-    def do(self, *items: Input | Event) -> list[Action]:
-        """All actions that follow from these inputs."""
-        out: list[Action] = []
+    def do(self, *items: Input | Event) -> list[Effect]:
+        """All effects that follow from these inputs."""
+        out: list[Effect] = []
         for item in items:
             given = self._received(item) if isinstance(item, Event) else item
             out += self.core.handle(given, self.at)
         return out
 
-    def acked(self) -> list[Action]:
+    def acked(self) -> list[Effect]:
         return self.do(HeartbeatAcked(self.core.incarnation, self.time_s))
 
     def running(self, attempt: int = 1, **allocated: object) -> list[RankKey]:
@@ -92,7 +92,7 @@ class Node:
         event = allocation(attempt, **allocated)
         gang = GangKey(event.job_id, attempt)
         out = self.do(event, Prepared(gang), StoreOpened(gang))
-        ranks = [action.rank for action in out if isinstance(action, Spawn)]
+        ranks = [effect.rank for effect in out if isinstance(effect, Spawn)]
         self.do(*(RankSpawned(rank, 1000 + rank.rank) for rank in ranks))
         return ranks
 
@@ -147,14 +147,14 @@ def preempting(
     return GangPreempting(job_id="job", attempt=attempt, reason=reason, deadline=deadline)
 
 
-def published(actions: list[Action], kind: type[Event]) -> list:
+def published(effects: list[Effect], kind: type[Event]) -> list:
     return [
-        item.event for item in actions if isinstance(item, Publish) and isinstance(item.event, kind)
+        item.event for item in effects if isinstance(item, Publish) and isinstance(item.event, kind)
     ]
 
 
-def kinds(actions: list[Action]) -> list[type]:
-    return [type(item) for item in actions if not isinstance(item, SendHeartbeat)]
+def kinds(effects: list[Effect]) -> list[type]:
+    return [type(item) for item in effects if not isinstance(item, SendHeartbeat)]
 
 
 def ready(rank: RankKey, step: int = 5, world_size: int = 4) -> RankMessage:
@@ -190,7 +190,7 @@ def reread(state: CoreState) -> CoreState:
     return codec.validate_json(codec.dump_json(state))
 
 
-def begun_anew(node: Node) -> list[Action]:
+def begun_anew(node: Node) -> list[Effect]:
     """What the core asks for that another program of the agent's process begins with."""
     state = reread(node.core.state)
     node.core = AgentCore(NODE, AgentLimits(heartbeat_interval_s=1.0, lease_s=LEASE_S))

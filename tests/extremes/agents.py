@@ -8,6 +8,7 @@ from datetime import timedelta
 from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received, encode, receive
+from gangline_bus.decision import Tick
 from gangline_bus.ports import Record
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
@@ -17,8 +18,8 @@ from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.core_state import CoreState
 from gangline_worker.agent.decide.membership import AgentLimits
 from gangline_worker.agent.decide.model import (
-    Action,
     CheckShard,
+    Effect,
     Input,
     Moment,
     OpenStore,
@@ -33,7 +34,6 @@ from gangline_worker.agent.decide.model import (
     ShardChecked,
     Spawn,
     StoreOpened,
-    Tick,
     Upload,
     Uploaded,
 )
@@ -68,8 +68,8 @@ class Agent:
     def hear(self, item: Input) -> None:
         """Handle an input, and answer what it asks for."""
         with bounded():
-            actions = self.core.handle(item, self._at)
-        self._perform(actions)
+            effects = self.core.handle(item, self._at)
+        self._perform(effects)
 
     def say(self, message: FromRank) -> None:
         """A rank said this."""
@@ -85,15 +85,15 @@ class Agent:
         state = self.core.state
         assert _STATE.validate_json(_STATE.dump_json(state)) == state
 
-    def _perform(self, actions: Iterable[Action]) -> None:
-        waiting, rounds = list(actions), 0
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        waiting, rounds = list(effects), 0
         while waiting and rounds < _ROUNDS:
             rounds += 1
-            answers = [answer for action in waiting for answer in self._answers(action)]
+            answers = [answer for effect in waiting for answer in self._answers(effect)]
             waiting = [more for answer in answers for more in self.core.handle(answer, self._at)]
 
-    def _answers(self, action: Action) -> list[Input]:
-        match action:
+    def _answers(self, effect: Effect) -> list[Input]:
+        match effect:
             case Prepare(gang=gang):
                 return [Prepared(gang)]
             case OpenStore(gang=gang):
@@ -106,7 +106,7 @@ class Agent:
                 return [Uploaded(rank, self._written(rank, ready))]
             case Publish(subject=subject):
                 self.published.append(
-                    self._received(Envelope("i", "/a", self._at.utc, subject, action.event))
+                    self._received(Envelope("i", "/a", self._at.utc, subject, effect.event))
                 )
             case SendHeartbeat(heartbeat=heartbeat):
                 self.published.append(self._received(self._event(heartbeat)))

@@ -53,10 +53,10 @@ class NodeEffects:
         self._pids = 100
         self._slower = _SLOWER if self._random.random() < _SLOW_SHARE else 1.0
 
-    def execute(self, action: agent.Action) -> None:
+    def execute(self, effect: agent.Effect) -> None:
         """Do it, or start to."""
         later, uniform = self._process.later, self._random.uniform
-        match action:
+        match effect:
             case agent.Prepare(gang=gang, allocation=allocation, assignment=assignment):
                 self._allocations[gang] = allocation
                 self._gpus[gang] = assignment.gpus

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from gangline_bus.codec import encode
+from gangline_bus.decision import Tick
 from gangline_bus.ports import BusError, OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
@@ -243,7 +244,7 @@ class AgentProcess:
                 self.give(self.world.receive(record))
 
     def _tick(self) -> None:
-        self.give(agent.Tick())
+        self.give(Tick())
         if self._missed:
             self.wake()
         self.later(TICK_S, self._tick)
@@ -252,18 +253,18 @@ class AgentProcess:
         utc, off_s = self.engine.utc, self.node.clock_offset_s
         return Moment(self.engine.now_s, utc + timedelta(seconds=off_s) if off_s else utc)
 
-    def _act(self, actions: list[agent.Action]) -> None:
-        for action in actions:
-            match action:
+    def _act(self, effects: list[agent.Effect]) -> None:
+        for effect in effects:
+            match effect:
                 case agent.Publish():
-                    self._publish(action)
+                    self._publish(effect)
                 case agent.SendHeartbeat():
-                    self._heartbeat(action.heartbeat)
+                    self._heartbeat(effect.heartbeat)
                 case agent.Note():
-                    self.engine.note("agent.note", self.core.incarnation, action.event)
-                    self.engine.count(action.event)
+                    self.engine.note("agent.note", self.core.incarnation, effect.event)
+                    self.engine.count(effect.event)
                 case _:
-                    self.effects.execute(action)
+                    self.effects.execute(effect)
 
     def _publish(self, item: agent.Publish) -> None:
         topic = topic_of(item.event.type)

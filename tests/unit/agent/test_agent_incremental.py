@@ -18,7 +18,7 @@ from gangline_schemas.job import Incremental
 from gangline_schemas.rank_protocol import Control, Hello
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import (
-    Action,
+    Effect,
     GangKey,
     Input,
     Moment,
@@ -56,8 +56,8 @@ class Node:
         self.do(allocated(2, incremental=incremental), Prepared(gang), StoreOpened(gang))
         self.do(*(RankSpawned(rank, 100 + rank.rank) for rank in RANKS))
 
-    def do(self, *items: Input | Event) -> list[Action]:
-        out: list[Action] = []
+    def do(self, *items: Input | Event) -> list[Effect]:
+        out: list[Effect] = []
         for item in items:
             given = item
             if isinstance(item, Event):
@@ -65,11 +65,11 @@ class Node:
             out += self.core.handle(given, AT)  # type: ignore[arg-type]
         return out
 
-    def greet(self, rank: RankKey) -> list[Action]:
+    def greet(self, rank: RankKey) -> list[Effect]:
         return self.do(RankMessage(rank, Hello(rank=rank.rank, token="t")))
 
 
-def told(committed: int | None) -> list[Action]:
+def told(committed: int | None) -> list[Effect]:
     return [SendControl(rank, Control(committed=committed)) for rank in RANKS]
 
 
@@ -100,7 +100,7 @@ def test_ranks_may_refer_to_what_their_attempt_would_start_from_again(
 def test_a_rank_that_connects_later_is_told_as_well() -> None:
     node = Node(Incremental())
     assert node.do(resumes(2, 10)) == []
-    assert [action for rank in RANKS for action in node.greet(rank)] == told(10)
+    assert [effect for rank in RANKS for effect in node.greet(rank)] == told(10)
 
 
 def test_other_jobs_are_told_nothing(node: Node) -> None:

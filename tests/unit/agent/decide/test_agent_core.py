@@ -18,6 +18,7 @@ from agent_core_scene import (
     written,
 )
 from gangline_bus.codec import Received
+from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import CheckpointIntervalChanged, ReleaseReason
@@ -68,7 +69,6 @@ from gangline_worker.agent.decide.model import (
     SpawnFailed,
     StoreFailed,
     StoreOpened,
-    Tick,
     Upload,
     UploadFailed,
 )
@@ -233,7 +233,7 @@ def test_a_damaged_block_of_data_is_published_and_no_flood_of_them(node: Node):
         reason="other",
     )
     more = [node.do(RankMessage(rank, said(block))) for block in range(DAMAGE_LIMIT)]
-    assert [len(actions) for actions in more] == [1] * (DAMAGE_LIMIT - 1) + [0]
+    assert [len(effects) for effects in more] == [1] * (DAMAGE_LIMIT - 1) + [0]
 
 
 def test_a_rank_that_ends_says_what_the_next_attempt_goes_without(node: Node):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agent_core_scene import START, allocation, node_info, released, reread
 from gangline_bus.codec import Received
+from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
@@ -17,8 +18,8 @@ from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, St
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import (
-    Action,
     CloseGang,
+    Effect,
     GangKey,
     HeartbeatAcked,
     Input,
@@ -39,7 +40,6 @@ from gangline_worker.agent.decide.model import (
     StoreFailed,
     StoreOpened,
     TakeStacks,
-    Tick,
 )
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)
@@ -89,21 +89,21 @@ class World:
         )
         self.give(Received(envelope, "t", 0, self.offset))
 
-    def act(self, actions: list[Action]) -> None:
+    def act(self, effects: list[Effect]) -> None:
         follows: list[Input] = []
-        for action in actions:
-            match action:
+        for effect in effects:
+            match effect:
                 case Spawn():
-                    self.spawn(action)
-                    follows.append(RankSpawned(action.rank, 1))
+                    self.spawn(effect)
+                    follows.append(RankSpawned(effect.rank, 1))
                 case KillRank():
-                    self.dying.add(action.rank)  # it is gone at the next tick only
+                    self.dying.add(effect.rank)  # it is gone at the next tick only
                 case Prepare() | OpenStore() | TakeStacks():
-                    self.asked.append(action)
+                    self.asked.append(effect)
                 case SendHeartbeat():
                     if self.bus:
                         self.acked_s = self.time_s
-                        follows.append(HeartbeatAcked(action.heartbeat.incarnation, self.time_s))
+                        follows.append(HeartbeatAcked(effect.heartbeat.incarnation, self.time_s))
                 case Publish(event=NodeJoined()):
                     assert not self.running, "the node joined with ranks of an earlier life"
                 case Publish(event=WorkerExited() as exited):
@@ -111,22 +111,22 @@ class World:
                     assert key not in self.exits, "an exit was reported twice"
                     self.exits.append(key)
                 case CloseGang():
-                    assert not any(rank.gang == action.gang for rank in self.running)
+                    assert not any(rank.gang == effect.gang for rank in self.running)
                 case _:
                     pass
         for item in follows:
             self.give(item)
 
-    def spawn(self, action: Spawn) -> None:
-        gang = action.rank.gang
+    def spawn(self, effect: Spawn) -> None:
+        gang = effect.rank.gang
         named = self.allocated[gang].nodes[0].incarnation
         assert named == self.core.incarnation, "it was meant for an earlier life"
         for other in self.running:
             assert other.gang.job_id != gang.job_id or other.gang == gang, "two attempts at once"
-        gpu = self.allocated[gang].nodes[0].gpus[action.local_rank]
+        gpu = self.allocated[gang].nodes[0].gpus[effect.local_rank]
         assert gpu not in [self.gpus[rank] for rank in self.running], "a GPU has two owners"
-        self.running[action.rank] = self.core.incarnation
-        self.gpus[action.rank] = gpu
+        self.running[effect.rank] = self.core.incarnation
+        self.gpus[effect.rank] = gpu
 
     def allocate(self, job_id: str, ahead: int, gpus: tuple[int, ...], *, stale: bool) -> None:
         attempt = max(1, self.attempts.get(job_id, 0) + ahead)
@@ -207,7 +207,7 @@ def play(world: World, step: tuple) -> None:
                     job_id=job_id,
                     attempt=world.attempts[job_id],
                     cause=FailureCause.HANG,
-                    action="restart",
+                    effect="restart",
                     message="m",
                     restarts_used=1,
                     restarts_max=3,

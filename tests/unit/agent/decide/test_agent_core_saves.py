@@ -14,8 +14,8 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.rank_protocol import Hello
 from gangline_worker.agent.decide.model import (
-    Action,
     CheckShard,
+    Effect,
     KillRank,
     RankExited,
     RankMessage,
@@ -47,8 +47,8 @@ def test_steps_are_told_apart(node: Node):
     assert saved.step == 5
 
 
-def told(actions: list[Action]) -> list[tuple[int, bool]]:
-    return [(a.rank.rank, a.control.behind) for a in actions if isinstance(a, SendControl)]
+def told(effects: list[Effect]) -> list[tuple[int, bool]]:
+    return [(a.rank.rank, a.control.behind) for a in effects if isinstance(a, SendControl)]
 
 
 def test_ranks_begin_no_other_save_while_two_of_one_rank_are_on_their_way(node: Node):

@@ -15,6 +15,7 @@ from agent_core_scene import (
     published,
     released,
 )
+from gangline_bus.decision import Tick
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.rank_protocol import Report
@@ -28,7 +29,6 @@ from gangline_worker.agent.decide.model import (
     RankStacks,
     StacksTaken,
     TakeStacks,
-    Tick,
 )
 
 
@@ -42,7 +42,7 @@ def hangs(cause: FailureCause = FailureCause.HANG) -> GangFailed:
         job_id="job",
         attempt=1,
         cause=cause,
-        action="restart",
+        effect="restart",
         message="no rank made progress",
         restarts_used=1,
         restarts_max=3,

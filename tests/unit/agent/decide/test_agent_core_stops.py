@@ -16,12 +16,13 @@ from agent_core_scene import (
     written,
 )
 from checkpoint_scene import resumes
+from gangline_bus.decision import Tick
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
 from gangline_schemas.rank_protocol import Control, HandlesStop, Hello
 from gangline_worker.agent.decide.model import (
-    Action,
     CloseGang,
+    Effect,
     GangKey,
     HeartbeatAcked,
     KillRank,
@@ -37,7 +38,6 @@ from gangline_worker.agent.decide.model import (
     Spawn,
     StoreOpened,
     TerminateRank,
-    Tick,
 )
 
 
@@ -79,8 +79,8 @@ def handles_stop(rank: RankKey, pid: int = 7) -> RankMessage:
     return RankMessage(rank, HandlesStop(), pid)
 
 
-def terminated(actions: list[Action]) -> list[TerminateRank]:
-    return [item for item in actions if isinstance(item, TerminateRank)]
+def terminated(effects: list[Effect]) -> list[TerminateRank]:
+    return [item for item in effects if isinstance(item, TerminateRank)]
 
 
 def test_a_rank_that_asks_is_told_and_gets_sigterm_shortly_before_it_is_killed(node: Node):

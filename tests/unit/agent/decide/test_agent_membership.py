@@ -11,6 +11,7 @@ import pytest
 
 from agent_core_scene import NODE, START
 from gangline_bus.codec import Received
+from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
@@ -18,8 +19,8 @@ from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.membership import AgentLimits
 from gangline_worker.agent.decide.model import (
-    Action,
     CheckNode,
+    Effect,
     HeartbeatAcked,
     Input,
     Leave,
@@ -28,7 +29,6 @@ from gangline_worker.agent.decide.model import (
     Note,
     Publish,
     SendHeartbeat,
-    Tick,
 )
 from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.runtime.lease_guard import KeptGuard, LeaseGuard
@@ -41,7 +41,7 @@ BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)
 class Node:
     limits: AgentLimits = LIMITS
     time_s: float = 100.0
-    told: list[Action] = field(default_factory=list)
+    told: list[Effect] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.core = AgentCore(NODE, self.limits)
@@ -51,12 +51,12 @@ class Node:
     def at(self) -> Moment:
         return Moment(self.time_s, START + timedelta(seconds=self.time_s))
 
-    def do(self, item: Input) -> list[Action]:
+    def do(self, item: Input) -> list[Effect]:
         out = self.core.handle(item, self.at)
         self.told += out
-        return [action for action in out if not isinstance(action, SendHeartbeat)]
+        return [effect for effect in out if not isinstance(effect, SendHeartbeat)]
 
-    def live(self, for_s: float, *, acked: bool = True) -> list[Action]:
+    def live(self, for_s: float, *, acked: bool = True) -> list[Effect]:
         """Ticks, and each heartbeat is acknowledged."""
         out = []
         for _ in range(int(for_s)):
@@ -68,19 +68,19 @@ class Node:
 
     def joins(self) -> list[str]:
         """The incarnations that joined."""
-        events = [action.event for action in self.told if isinstance(action, Publish)]
+        events = [effect.event for effect in self.told if isinstance(effect, Publish)]
         return [event.node.incarnation for event in events if isinstance(event, NodeJoined)]
 
 
 def test_a_node_that_is_not_checked_joins_at_once() -> None:
     node = Node(AgentLimits())
     assert node.joins() == ["boot"]
-    assert [type(action) for action in node.told] == [Publish, SendHeartbeat]
+    assert [type(effect) for effect in node.told] == [Publish, SendHeartbeat]
 
 
 def test_a_node_that_is_checked_joins_when_it_passed() -> None:
     node = Node()
-    assert [type(action) for action in node.told] == [SendHeartbeat], "its agent lives"
+    assert [type(effect) for effect in node.told] == [SendHeartbeat], "its agent lives"
     assert node.live(20) == [], "the first check runs already"
     assert not node.core.joined
     node.do(NodeChecked(()))

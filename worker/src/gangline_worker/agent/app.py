@@ -21,6 +21,7 @@ from secrets import token_hex
 import structlog
 
 from gangline_bus.codec import Received, UndecodableError, receive
+from gangline_bus.decision import Tick
 from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
@@ -44,7 +45,7 @@ from .checkpoints.transfer import Checkpoints
 from .config import AgentSettings
 from .decide.core import AgentCore
 from .decide.membership import AgentLimits
-from .decide.model import Action, HeartbeatAcked, Input, Leave, Moment, Tick
+from .decide.model import Effect, HeartbeatAcked, Input, Leave, Moment
 from .executor import Executor, Parts
 from .handover import FORMAT, Handover, leave
 from .health.fitness import FitnessLimits
@@ -394,9 +395,9 @@ class Agent:
         at = now()
         self._act(executor, self._core.handle(item, at), at)
 
-    def _act(self, executor: Executor, actions: list[Action], at: Moment) -> None:
-        """Do all of an input's actions, then those that follow from what they led to."""
-        waiting = deque(actions)
+    def _act(self, executor: Executor, effects: list[Effect], at: Moment) -> None:
+        """Do all of an input's effects, then those that follow from what they led to."""
+        waiting = deque(effects)
         while waiting:
             for followed in executor.execute(waiting.popleft(), at):
                 waiting.extend(self._core.handle(followed, at))

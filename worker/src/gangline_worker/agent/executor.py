@@ -17,10 +17,10 @@ from gangline_storage.errors import StoreError
 from .checkpoints.repair import Repairs
 from .checkpoints.transfer import CheckpointDamaged, Checkpoints, WrongPath
 from .decide.model import (
-    Action,
     CheckNode,
     CheckShard,
     CloseGang,
+    Effect,
     Gang,
     GangKey,
     Input,
@@ -92,7 +92,7 @@ class KeptEffects:
 
 
 class Executor:
-    """Carries out actions: starts ranks, prepares workspaces, publishes, uploads."""
+    """Carries out effects: starts ranks, prepares workspaces, publishes, uploads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -142,46 +142,46 @@ class Executor:
         for listener in kept.listeners:
             self._ranks.adopt(listener)
 
-    def execute(  # noqa: C901, PLR0912 -- one case for each action
-        self, action: Action, at: Moment
+    def execute(  # noqa: C901, PLR0912 -- one case for each effect
+        self, effect: Effect, at: Moment
     ) -> list[Input]:
         """Do it, or start to; what is known at once comes back, the rest by the inbox."""
-        match action:
+        match effect:
             case Publish(spooled=False):
-                self._parts.outgoing.send_once(action, at.utc)
+                self._parts.outgoing.send_once(effect, at.utc)
             case Publish():
-                self._parts.outgoing.publish(action, at.utc)
+                self._parts.outgoing.publish(effect, at.utc)
             case SendHeartbeat():
-                self._parts.outgoing.heartbeat(action.heartbeat, at.mono_s, self._inbox.put)
+                self._parts.outgoing.heartbeat(effect.heartbeat, at.mono_s, self._inbox.put)
             case Prepare():
-                self._submit(self._pool, lambda: self._prepare(action))
+                self._submit(self._pool, lambda: self._prepare(effect))
             case OpenStore():
-                self._open_store(action)
+                self._open_store(effect)
             case Spawn():
-                return [self._spawn(action)]
+                return [self._spawn(effect)]
             case TerminateRank():
-                self.launcher.terminate(action.rank, action.pid)
+                self.launcher.terminate(effect.rank, effect.pid)
             case KillRank():
-                self.launcher.kill(action.rank)
+                self.launcher.kill(effect.rank)
             case TakeStacks():
-                workspace = self._workspaces[action.gang]
-                self._submit(self._dumps, lambda: self._take_stacks(action, workspace))
+                workspace = self._workspaces[effect.gang]
+                self._submit(self._dumps, lambda: self._take_stacks(effect, workspace))
             case SendControl():
-                self._ranks.send(action.rank, action.control)
+                self._ranks.send(effect.rank, effect.control)
             case CheckShard():
-                workspace = self._workspaces[action.rank.gang]
-                self._submit(self._checks, lambda: self._check(action, workspace))
+                workspace = self._workspaces[effect.rank.gang]
+                self._submit(self._checks, lambda: self._check(effect, workspace))
             case Upload():
-                workspace = self._workspaces[action.rank.gang]
-                self._submit(self._uploads, lambda: self._upload(action, workspace))
+                workspace = self._workspaces[effect.rank.gang]
+                self._submit(self._uploads, lambda: self._upload(effect, workspace))
             case CloseGang():
-                self._close(action)
+                self._close(effect)
             case CheckNode():
                 self._parts.check_node()
             case Note():
-                job = action.gang.job_id if action.gang else None
-                attempt = action.gang.attempt if action.gang else None
-                log.warning(action.event, job=job, attempt=attempt, detail=action.detail)
+                job = effect.gang.job_id if effect.gang else None
+                attempt = effect.gang.attempt if effect.gang else None
+                log.warning(effect.event, job=job, attempt=attempt, detail=effect.detail)
         return []
 
     def stop(self) -> None:
@@ -204,29 +204,29 @@ class Executor:
         self._works.add(begun)
         begun.add_done_callback(ended)
 
-    def _prepare(self, action: Prepare) -> None:
+    def _prepare(self, effect: Prepare) -> None:
         workspace, outcome = self._parts.preparer.prepare(
-            action.gang, action.allocation, action.assignment
+            effect.gang, effect.allocation, effect.assignment
         )
         if workspace is not None:
             try:
                 self._ranks.open(
-                    action.gang, workspace.places.socket, workspace.tokens, workspace.owner
+                    effect.gang, workspace.places.socket, workspace.tokens, workspace.owner
                 )
-                self._enter(action.gang, workspace)
+                self._enter(effect.gang, workspace)
             except OSError as error:
                 message = f"there is no place for its ranks here: {error}"
-                outcome = PrepareFailed(action.gang, user_fault=False, message=message)
+                outcome = PrepareFailed(effect.gang, user_fault=False, message=message)
             else:
-                self._workspaces[action.gang] = workspace
+                self._workspaces[effect.gang] = workspace
         self._inbox.put(outcome)
         self._parts.preparer.make_room({gang.job_id for gang in list(self._workspaces)})
 
-    def _open_store(self, action: OpenStore) -> None:
-        workspace = self._workspaces[action.gang]
+    def _open_store(self, effect: OpenStore) -> None:
+        workspace = self._workspaces[effect.gang]
         peers = [node.address for node in workspace.allocation.nodes]
         uid = workspace.owner.uid if workspace.owner is not None else None
-        self._parts.stores.open(action, uid, peers, workspace.allocation.world_size)
+        self._parts.stores.open(effect, uid, peers, workspace.allocation.world_size)
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
         """Make the gang's sandbox, if there are any. Raises OSError."""
@@ -246,8 +246,8 @@ class Executor:
         share = node.memory_gb / len(node.gpus)
         return int(max(share, workspace.allocation.spec.resources.memory_per_gpu_gb) * _GIB)
 
-    def _spawn(self, action: Spawn) -> Input:
-        rank = action.rank
+    def _spawn(self, effect: Spawn) -> Input:
+        rank = effect.rank
         workspace = self._workspaces[rank.gang]
         allocation = workspace.allocation
         indexes = {gpu.index for gpu in self._parts.node.gpus if gpu.model != "cpu"}
@@ -255,7 +255,7 @@ class Executor:
         environment = rank_environment(
             allocation,
             workspace.assignment,
-            action.local_rank,
+            effect.local_rank,
             workspace.places,
             gpus=",".join(visible),
             token=workspace.tokens[rank.rank],
@@ -315,8 +315,8 @@ class Executor:
         self._ranks.drain(exited.rank, _DRAIN_S)
         self._inbox.put(exited)
 
-    def _check(self, action: CheckShard, workspace: GangWorkspace) -> None:
-        rank, ready = action.rank, action.ready
+    def _check(self, effect: CheckShard, workspace: GangWorkspace) -> None:
+        rank, ready = effect.rank, effect.ready
         try:
             self._parts.checkpoints.check(rank, workspace.allocation, ready, workspace.owner)
         except (CheckpointDamaged, WrongPath, OSError) as error:
@@ -324,8 +324,8 @@ class Executor:
         else:
             self._inbox.put(ShardChecked(rank, ready))
 
-    def _upload(self, action: Upload, workspace: GangWorkspace) -> None:
-        rank, ready, checkpoints = action.rank, action.ready, self._parts.checkpoints
+    def _upload(self, effect: Upload, workspace: GangWorkspace) -> None:
+        rank, ready, checkpoints = effect.rank, effect.ready, self._parts.checkpoints
         try:
             written = checkpoints.upload(rank, workspace.allocation, ready, workspace.owner)
         except (WrongPath, OSError, StoreError) as error:
@@ -342,25 +342,25 @@ class Executor:
         self._inbox.put(UploadFailed(rank, step, message))
         self._parts.checkpoints.prune(workspace.allocation.job_id, owner=workspace.owner)
 
-    def _take_stacks(self, action: TakeStacks, workspace: GangWorkspace) -> None:
+    def _take_stacks(self, effect: TakeStacks, workspace: GangWorkspace) -> None:
         """Into the ranks' logs, too, before anything may end them."""
-        found = take_stacks(self.launcher.beside, action.pids, workspace.redacted)
+        found = take_stacks(self.launcher.beside, effect.pids, workspace.redacted)
         for item in found:
             self._note(item.rank, f"no rank gets on; this one is {item.state}, its stacks:")
             for line in [*item.text.splitlines(), *filter(None, [item.missing])]:
                 self._note(item.rank, line)
-        self._inbox.put(StacksTaken(action.gang, found))
+        self._inbox.put(StacksTaken(effect.gang, found))
 
-    def _close(self, action: CloseGang) -> None:
-        self._parts.stores.close(action.gang)
-        self._ranks.close(action.gang)
-        self._repairs.forget(action.gang)
-        first = self._parts.isolator.leave(action.gang)
+    def _close(self, effect: CloseGang) -> None:
+        self._parts.stores.close(effect.gang)
+        self._ranks.close(effect.gang)
+        self._repairs.forget(effect.gang)
+        first = self._parts.isolator.leave(effect.gang)
         if first is not None:
             self.launcher.let_go(first)
-        workspace = self._workspaces.pop(action.gang, None)
-        for rank in [rank for rank in self._logs if rank.gang == action.gang]:
+        workspace = self._workspaces.pop(effect.gang, None)
+        for rank in [rank for rank in self._logs if rank.gang == effect.gang]:
             del self._logs[rank]
-        self._parts.preparer.clear(action.gang)
-        if action.final and workspace is not None:
-            self._parts.checkpoints.forget(action.gang.job_id)
+        self._parts.preparer.clear(effect.gang)
+        if effect.final and workspace is not None:
+            self._parts.checkpoints.forget(effect.gang.job_id)

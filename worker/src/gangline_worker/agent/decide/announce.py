@@ -1,4 +1,4 @@
-"""What the agent says of its node, gangs and ranks: the actions that publish it."""
+"""What the agent says of its node, gangs and ranks: the effects that publish it."""
 
 from __future__ import annotations
 

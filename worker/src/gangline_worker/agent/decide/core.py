@@ -1,4 +1,4 @@
-"""The agent's decisions: one input in, the actions that follow out. No I/O, no clock, no random.
+"""The agent's decisions: one input in, the effects that follow out. No I/O, no clock, no random.
 
 Life of a gang on this node
 1. `gang.allocated` names this node and incarnation: Prepare, and OpenStore where rank 0 is.
@@ -16,6 +16,7 @@ Whether it takes gangs at all is said in membership.py.
 from __future__ import annotations
 
 from gangline_bus.codec import Received
+from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     CheckpointRequested,
@@ -41,8 +42,8 @@ from .model import (
     EXIT_CONFIG,
     MESSAGE_LIMIT,
     STACKS_WAIT_S,
-    Action,
     CloseGang,
+    Effect,
     Gang,
     GangKey,
     HeartbeatAcked,
@@ -73,7 +74,6 @@ from .model import (
     StoreOpened,
     TakeStacks,
     TerminateRank,
-    Tick,
     Upload,
     Uploaded,
     UploadFailed,
@@ -152,7 +152,7 @@ class AgentCore:
     def _busy(self) -> bool:
         return any(gang.alive for gang in self._gangs.values())
 
-    def start(self, at: Moment) -> list[Action]:
+    def start(self, at: Moment) -> list[Effect]:
         """Join. No process of an earlier agent on this node may run any more.
 
         A node that is to be checked joins later: its first check was begun before.
@@ -160,7 +160,7 @@ class AgentCore:
         self._ticked_s = at.mono_s
         return self._member.start(at)
 
-    def go_on(self, state: CoreState) -> list[Action]:
+    def go_on(self, state: CoreState) -> list[Effect]:
         """Instead of `start`: be the core that had this state; ask again what it waits for.
 
         If this agent has another release, its node announces it.
@@ -171,7 +171,7 @@ class AgentCore:
         self._reports = state.reports
         return [*announced, *asked_again(state)]
 
-    def handle(self, item: Input, at: Moment) -> list[Action]:
+    def handle(self, item: Input, at: Moment) -> list[Effect]:
         """What follows from an input. Inputs that come twice or too late lead to nothing."""
         if isinstance(item, HeartbeatAcked):
             self._member.acked(item)
@@ -182,7 +182,7 @@ class AgentCore:
 
     def _react(  # noqa: C901, PLR0911, PLR0912 -- one case for each input
         self, item: Input, at: Moment
-    ) -> list[Action]:
+    ) -> list[Effect]:
         match item:
             case Received():
                 return self._on_event(item.envelope.data, item.envelope.id, at)
@@ -227,7 +227,7 @@ class AgentCore:
 
     def _on_event(  # noqa: PLR0911 -- one case for each event
         self, event: Event, event_id: str, at: Moment
-    ) -> list[Action]:
+    ) -> list[Effect]:
         match event:
             case GangAllocated():
                 return self._on_allocated(event, at)
@@ -250,7 +250,7 @@ class AgentCore:
             case _:
                 return []
 
-    def _on_allocated(self, event: GangAllocated, at: Moment) -> list[Action]:
+    def _on_allocated(self, event: GangAllocated, at: Moment) -> list[Effect]:
         if event.attempt <= self._fences.get(event.job_id, 0):
             return []
         key = GangKey(event.job_id, event.attempt)
@@ -270,19 +270,19 @@ class AgentCore:
         self._gangs[key] = Gang(key, event, assignment, self._node.incarnation, ranks)
         return [*out, Prepare(key, event, assignment)]
 
-    def _fence(self, key: GangKey, at: Moment, *, final: bool) -> list[Action]:
+    def _fence(self, key: GangKey, at: Moment, *, final: bool) -> list[Effect]:
         """End this attempt and all older ones of the job, here and for ever."""
         self._fences[key.job_id] = max(key.attempt, self._fences.pop(key.job_id, 0))
         if len(self._fences) > _JOBS_REMEMBERED:
             del self._fences[next(iter(self._fences))]
-        out: list[Action] = []
+        out: list[Effect] = []
         for gang in self.gangs:
             if gang.key.job_id == key.job_id and gang.key.attempt <= key.attempt:
                 gang.final = gang.final or final
                 out += self._end(gang, ExitReason.FENCED, at)
         return out
 
-    def _end(self, gang: Gang, reason: ExitReason, at: Moment) -> list[Action]:
+    def _end(self, gang: Gang, reason: ExitReason, at: Moment) -> list[Effect]:
         """Kill what is left of a gang that is over. Its lease waits for no stacks."""
         if reason is ExitReason.LEASE_LOST:
             gang.stacks_by_s = None
@@ -293,26 +293,26 @@ class AgentCore:
                     rank.ending = reason
         return self._kill_rest(gang, at)
 
-    def _kill_rest(self, gang: Gang, at: Moment) -> list[Action]:
+    def _kill_rest(self, gang: Gang, at: Moment) -> list[Effect]:
         """Kill those ranks that were not killed yet, but not while their stacks are taken."""
-        out: list[Action] = []
+        out: list[Effect] = []
         if not gang.stacks_awaited(at.mono_s):
             for rank in gang.ranks.values():
                 if rank.alive and rank.killed_at_s is None:
                     out += self._kill(rank, at)
         return out
 
-    def _kill(self, rank: Rank, at: Moment) -> list[Action]:
+    def _kill(self, rank: Rank, at: Moment) -> list[Effect]:
         rank.killed_at_s = at.mono_s
         return [KillRank(rank.key)] if rank.phase is Phase.RUNNING else []
 
-    def _on_preempting(self, gang: Gang, event: GangPreempting, at: Moment) -> list[Action]:
+    def _on_preempting(self, gang: Gang, event: GangPreempting, at: Moment) -> list[Effect]:
         if event.reason is StopReason.FAILED:
             return [*self._stop(gang, event.reason.value, 0.0, at), *self._kill_rest(gang, at)]
         left_s = (event.deadline - at.utc).total_seconds()
         return self._stop(gang, event.reason.value, left_s, at)
 
-    def _stop(self, gang: Gang, reason: str, left_s: float, at: Moment) -> list[Action]:
+    def _stop(self, gang: Gang, reason: str, left_s: float, at: Moment) -> list[Effect]:
         """Ask all ranks to save and exit; they are killed when `left_s` seconds have passed.
 
         SIGTERM comes at once where no rank asks, else shortly before (`_LAST_CALL_S`).
@@ -328,7 +328,7 @@ class AgentCore:
         if gang.stop == reason:
             return []
         gang.stop = reason
-        out: list[Action] = []
+        out: list[Effect] = []
         for rank in gang.ranks.values():
             if rank.phase is Phase.WAITING:
                 rank.phase = Phase.GONE
@@ -343,19 +343,19 @@ class AgentCore:
         return out + self._terminate(gang, at)
 
     @staticmethod
-    def _terminate(gang: Gang, at: Moment) -> list[Action]:
+    def _terminate(gang: Gang, at: Moment) -> list[Effect]:
         """SIGTERM, once a rank, unless the ranks handle the stop and still have time for that."""
         due_s = gang.terminate_at_s
         if due_s is None or gang.over or (gang.handles_stop and at.mono_s < due_s):
             return []
-        out: list[Action] = []
+        out: list[Effect] = []
         for rank in gang.ranks.values():
             if rank.phase is Phase.RUNNING and not rank.terminated:
                 rank.terminated = True
                 out.append(TerminateRank(rank.key, rank.stopper))
         return out
 
-    def _request_checkpoint(self, gang: Gang, event_id: str) -> list[Action]:
+    def _request_checkpoint(self, gang: Gang, event_id: str) -> list[Effect]:
         if event_id in gang.requests_seen or gang.over:
             return []
         gang.requests_seen.add(event_id)
@@ -364,15 +364,15 @@ class AgentCore:
 
     def _on_job_changed(
         self, event: ResumePointChanged | CheckpointIntervalChanged, at: Moment
-    ) -> list[Action]:
-        out: list[Action] = []
+    ) -> list[Effect]:
+        out: list[Effect] = []
         for gang in self.gangs:
             if gang.key.job_id == event.job_id:
                 out += gang.tell() if gang.follow(event) else []
                 out += self._report_held(gang, at)
         return out
 
-    def _take_stacks(self, gang: Gang, at: Moment) -> list[Action]:
+    def _take_stacks(self, gang: Gang, at: Moment) -> list[Effect]:
         """Once, of the ranks that nothing has killed yet."""
         pids = {
             rank.key: rank.pid
@@ -385,9 +385,9 @@ class AgentCore:
         gang.stacks_by_s = at.mono_s + STACKS_WAIT_S
         return [TakeStacks(gang.key, pids)]
 
-    def _on_stacks(self, item: StacksTaken, at: Moment) -> list[Action]:
+    def _on_stacks(self, item: StacksTaken, at: Moment) -> list[Effect]:
         """Published also when they come too late for their gang."""
-        out: list[Action] = []
+        out: list[Effect] = []
         for found in item.found:
             _, rank = self._find(found.rank)
             last_step = rank.step if rank is not None else None
@@ -401,7 +401,7 @@ class AgentCore:
 
     # Getting ready and starting.
 
-    def _on_ready(self, item: Prepared | StoreOpened) -> list[Action]:
+    def _on_ready(self, item: Prepared | StoreOpened) -> list[Effect]:
         gang = self._gangs.get(item.gang)
         if gang is None:
             return [CloseGang(item.gang, final=False)]
@@ -416,14 +416,14 @@ class AgentCore:
 
     def _launch_failed(
         self, key: GangKey, message: str, *, user_fault: bool, damaged_object: str | None = None
-    ) -> list[Action]:
+    ) -> list[Effect]:
         gang = self._gangs.get(key)
         if gang is None:
             return [CloseGang(key, final=False)]
         if gang.over:
             return []
         gang.failed = True
-        out: list[Action] = []
+        out: list[Effect] = []
         for rank in gang.ranks.values():
             if rank.phase is Phase.WAITING:
                 code = EXIT_CONFIG if user_fault else None
@@ -437,7 +437,7 @@ class AgentCore:
         message: str,
         exit_code: int | None,
         damaged_object: str | None = None,
-    ) -> list[Action]:
+    ) -> list[Effect]:
         rank.phase = Phase.GONE
         reason = rank.ending or ExitReason.LAUNCH_FAILED
         event = announce.exit_of(self._node, gang, rank, reason)
@@ -463,20 +463,20 @@ class AgentCore:
             if other is not gang
         )
 
-    def _on_spawned(self, item: RankSpawned, at: Moment) -> list[Action]:
+    def _on_spawned(self, item: RankSpawned, at: Moment) -> list[Effect]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or rank.phase is not Phase.STARTING:
             return []
         rank.phase = Phase.RUNNING
         rank.pid = item.pid
-        out: list[Action] = [announce.started(self._node, gang, rank)]
+        out: list[Effect] = [announce.started(self._node, gang, rank)]
         if rank.killed_at_s is not None:
             out += self._kill(rank, at)
         else:
             out += self._terminate(gang, at)
         return out
 
-    def _on_spawn_failed(self, item: SpawnFailed) -> list[Action]:
+    def _on_spawn_failed(self, item: SpawnFailed) -> list[Effect]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or rank.phase is not Phase.STARTING:
             return []
@@ -485,34 +485,34 @@ class AgentCore:
 
     # What ranks say and how they end.
 
-    def _on_message(self, item: RankMessage, at: Moment) -> list[Action]:
+    def _on_message(self, item: RankMessage, at: Moment) -> list[Effect]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
         self._reports += 1
         return hear(self._node, gang, rank, item, at, self._reports)
 
-    def _on_no_copy(self, item: NoSoundCopy) -> list[Action]:
+    def _on_no_copy(self, item: NoSoundCopy) -> list[Effect]:
         _, rank = self._find(item.rank)
         if rank is not None:
             rank.damaged_object = item.key
         return []
 
-    def _on_checked(self, item: ShardChecked) -> list[Action]:
+    def _on_checked(self, item: ShardChecked) -> list[Effect]:
         gang, rank = self._find(item.rank)
         step = item.ready.step
         if gang is None or rank is None or gang.over or step not in rank.uploads:
             return []
-        out: list[Action] = []
+        out: list[Effect] = []
         if gang.note_on_disk(rank, step):
             out.append(announce.saved(self._node, gang, step))
         return [*out, Upload(rank.key, item.ready)]
 
-    def _on_upload(self, item: Uploaded | UploadFailed, at: Moment) -> list[Action]:
+    def _on_upload(self, item: Uploaded | UploadFailed, at: Moment) -> list[Effect]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None:
             return []
-        out: list[Action] = []
+        out: list[Effect] = []
         if isinstance(item, Uploaded):
             step = item.written.step
             if not gang.over and step in rank.uploads:
@@ -529,7 +529,7 @@ class AgentCore:
         out += gang.tell() if gang.behind != behind else []
         return out + self._report_held(gang, at)
 
-    def _on_exited(self, item: RankExited, at: Moment) -> list[Action]:
+    def _on_exited(self, item: RankExited, at: Moment) -> list[Effect]:
         gang, rank = self._find(item.rank)
         if gang is None or rank is None or not rank.alive:
             return []
@@ -552,22 +552,22 @@ class AgentCore:
         rank.held_exit, rank.held_until_s = event, at.mono_s + _COMMIT_WAIT_S
         return self._report_held(gang, at)
 
-    def _report_held(self, gang: Gang, at: Moment) -> list[Action]:
-        out: list[Action] = []
+    def _report_held(self, gang: Gang, at: Moment) -> list[Effect]:
+        out: list[Effect] = []
         for rank in gang.ranks.values():
             if rank.held_exit is not None and not gang.awaits_commit(rank, at.mono_s):
                 out += self._report_exit(rank, rank.held_exit)
         return out
 
     @staticmethod
-    def _report_exit(rank: Rank, event: WorkerExited) -> list[Action]:
+    def _report_exit(rank: Rank, event: WorkerExited) -> list[Effect]:
         rank.held_exit = None
         return [announce.exited(event)]
 
     # Time, lease, leaving.
 
-    def _on_tick(self, at: Moment) -> list[Action]:
-        out: list[Action] = []
+    def _on_tick(self, at: Moment) -> list[Effect]:
+        out: list[Effect] = []
         self._forgive_if_deaf(at)
         out += self._member.beat(self.gangs, at)
         for gang in self.gangs:
@@ -590,31 +590,31 @@ class AgentCore:
                     rank.pace.forgive(at.mono_s)
         self._ticked_s = at.mono_s
 
-    def _check_lease(self, at: Moment) -> list[Action]:
+    def _check_lease(self, at: Moment) -> list[Effect]:
         return self._without_lease(self._member.lose(at), at)
 
-    def _on_node_failed(self, event: NodeFailed, at: Moment) -> list[Action]:
+    def _on_node_failed(self, event: NodeFailed, at: Moment) -> list[Effect]:
         if event.reason != "forgotten" or event.node_id != self._member.node.node_id:
             return []
         return self._without_lease(self._member.forgotten(event.incarnation), at)
 
-    def _without_lease(self, out: list[Action], at: Moment) -> list[Action]:
+    def _without_lease(self, out: list[Effect], at: Moment) -> list[Effect]:
         """End all ranks, if the node has to join again."""
         if out:
             for gang in self.gangs:
                 out += self._end(gang, ExitReason.LEASE_LOST, at)
         return out
 
-    def _on_leave(self, item: Leave, at: Moment) -> list[Action]:
+    def _on_leave(self, item: Leave, at: Moment) -> list[Effect]:
         """A second one can only shorten the time that ranks have."""
         out = self._member.leave(item.reason)
         for gang in self.gangs:
             out += self._stop(gang, "drain", item.grace_s, at)
         return out
 
-    def _advance(self) -> list[Action]:
+    def _advance(self) -> list[Effect]:
         """Start what may start now, let go of what is over."""
-        out: list[Action] = []
+        out: list[Effect] = []
         for gang in self.gangs:
             if gang.over and not gang.alive:
                 for rank in gang.ranks.values():

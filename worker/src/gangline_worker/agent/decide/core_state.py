@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .membership import Standing
-from .model import Action, CheckNode, CheckShard, Gang, OpenStore, Phase, Prepare, TakeStacks
+from .model import CheckNode, CheckShard, Effect, Gang, OpenStore, Phase, Prepare, TakeStacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,16 @@ class CoreState:
     reports: int
 
 
-def asked_again(state: CoreState) -> list[Action]:
-    """The actions whose answers this state waits for, in the order in which they were asked."""
-    out: list[Action] = [CheckNode()] if state.standing.checking else []
+def asked_again(state: CoreState) -> list[Effect]:
+    """The effects whose answers this state waits for, in the order in which they were asked."""
+    out: list[Effect] = [CheckNode()] if state.standing.checking else []
     for gang in state.gangs:
         out += _of_gang(gang)
     return out
 
 
-def _of_gang(gang: Gang) -> list[Action]:
-    out: list[Action] = []
+def _of_gang(gang: Gang) -> list[Effect]:
+    out: list[Effect] = []
     if not (gang.over or gang.failed):
         if not gang.prepared:
             out.append(Prepare(gang.key, gang.allocation, gang.assignment))

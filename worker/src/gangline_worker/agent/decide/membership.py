@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gangline_schemas.events.workers import NodeInfo
 
 from . import announce
-from .model import Action, CheckNode, Gang, HeartbeatAcked, Moment, NodeChecked, Note
+from .model import CheckNode, Effect, Gang, HeartbeatAcked, Moment, NodeChecked, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,12 @@ class Membership:
         """When the lease ends unless another heartbeat is acknowledged (monotonic seconds)."""
         return self.standing.acked_mono_s + self._limits.lease_s
 
-    def start(self, at: Moment) -> list[Action]:
+    def start(self, at: Moment) -> list[Effect]:
         """Join, unless the node is to be checked: it joins when that is done."""
         self.standing.acked_mono_s = self.standing.heartbeat_due_s = at.mono_s
         return [*self.offer(at, busy=False), *self.beat((), at)]
 
-    def go_on(self, standing: Standing) -> list[Action]:
+    def go_on(self, standing: Standing) -> list[Effect]:
         """Be the member that had this standing. A node that joined announces another release."""
         release, self.standing = self.node.release, standing
         if release == standing.node.release:
@@ -104,7 +104,7 @@ class Membership:
         standing.node = standing.node.model_copy(update={"release": release})
         return [announce.joined(self.node)] if self.joined and self.leaving is None else []
 
-    def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Action]:
+    def beat(self, gangs: Iterable[Gang], at: Moment) -> list[Effect]:
         """A heartbeat, when it is due."""
         if at.mono_s < self.standing.heartbeat_due_s:
             return []
@@ -118,19 +118,19 @@ class Membership:
         if item.incarnation == self.node.incarnation:
             self.standing.acked_mono_s = max(self.standing.acked_mono_s, item.sent_mono_s)
 
-    def lose(self, at: Moment) -> list[Action]:
+    def lose(self, at: Moment) -> list[Effect]:
         """What follows from a lease that is over: whatever runs here must be ended; else []."""
         if not self.joined or at.mono_s < self.lease_ends_s:
             return []
         return self._join_again("lease.lost")
 
-    def forgotten(self, incarnation: str) -> list[Action]:
+    def forgotten(self, incarnation: str) -> list[Effect]:
         """The cluster does not know this incarnation any more: as a lost lease; else []."""
         if not self.joined or incarnation != self.node.incarnation:
             return []
         return self._join_again("node.forgotten")
 
-    def _join_again(self, why: str) -> list[Action]:
+    def _join_again(self, why: str) -> list[Effect]:
         self.standing.joined = False
         self.standing.fit = not self._limits.check_node
         self.standing.rejoins += 1
@@ -138,7 +138,7 @@ class Membership:
         self.standing.node = self.node.model_copy(update={"incarnation": renewed})
         return [Note(why, detail=f"rejoining as {renewed}")]
 
-    def offer(self, at: Moment, *, busy: bool) -> list[Action]:
+    def offer(self, at: Moment, *, busy: bool) -> list[Effect]:
         """Join when nothing is against it; first check the node, when that is due.
 
         `busy`: ranks of an earlier incarnation are left. Call it when a heartbeat was acknowledged.
@@ -154,7 +154,7 @@ class Membership:
         self.standing.checking = True
         return [CheckNode()]
 
-    def checked(self, item: NodeChecked, at: Moment, *, busy: bool) -> list[Action]:
+    def checked(self, item: NodeChecked, at: Moment, *, busy: bool) -> list[Effect]:
         """Join, or say why not, after each check: what was said before may have been lost."""
         logged, self.standing.unfit_for = self.unfit_for, item.failures
         self.standing.checking = False
@@ -162,12 +162,12 @@ class Membership:
         self.standing.check_due_s = at.mono_s + self._limits.check_again_s
         if self.standing.fit:
             return self.offer(at, busy=busy)
-        out: list[Action] = [announce.unfit(self.node, item.failures, at)]
+        out: list[Effect] = [announce.unfit(self.node, item.failures, at)]
         if item.failures != logged:
             out.append(Note("node.unfit", detail="; ".join(item.failures)))
         return out
 
-    def leave(self, reason: str) -> list[Action]:
+    def leave(self, reason: str) -> list[Effect]:
         """Say that the node will go, once."""
         if self.leaving is not None:
             return []

@@ -1,4 +1,4 @@
-"""What the agent's decisions are about: keys, inputs, actions, and the state of its gangs."""
+"""What the agent's decisions are about: keys, inputs, effects, and the state of its gangs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gangline_bus.codec import Received
+from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
@@ -66,11 +67,6 @@ class RankKey:
 
 
 # Inputs: what happened.
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +218,8 @@ class NodeChecked:
     failures: tuple[str, ...]
 
 
-Input = (
-    Received
-    | Tick
-    | Leave
-    | HeartbeatAcked
+EffectDone = (
+    HeartbeatAcked
     | Prepared
     | PrepareFailed
     | StoreOpened
@@ -234,17 +227,16 @@ Input = (
     | RankSpawned
     | SpawnFailed
     | RankExited
-    | NoSoundCopy
-    | RankMessage
     | ShardChecked
     | Uploaded
     | UploadFailed
     | StacksTaken
     | NodeChecked
 )
+Input = Received | Tick | Leave | NoSoundCopy | RankMessage | EffectDone
 
 
-# Actions: what the shell shall do, in this order.
+# Effects: the executor does them in this order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +354,7 @@ class Note:
     detail: str = ""
 
 
-Action = (
+Effect = (
     Publish
     | SendHeartbeat
     | Prepare
@@ -553,7 +545,7 @@ class Gang:
             behind=self.behind,
         )
 
-    def tell(self) -> list[Action]:
+    def tell(self) -> list[Effect]:
         """All its ranks that can hear it."""
         return [
             SendControl(rank.key, self.control)

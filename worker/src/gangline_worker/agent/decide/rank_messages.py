@@ -17,8 +17,8 @@ from gangline_schemas.rank_protocol import (
 from . import announce
 from .model import (
     DAMAGE_LIMIT,
-    Action,
     CheckShard,
+    Effect,
     Gang,
     Moment,
     Note,
@@ -30,7 +30,7 @@ from .model import (
 
 def hear(
     node: NodeInfo, gang: Gang, rank: Rank, said: RankMessage, at: Moment, number: int
-) -> list[Action]:
+) -> list[Effect]:
     """Take a message of a rank that lives, the agent's `number`th; [] for what says nothing new."""
     match said.message:
         case Hello():

@@ -42,7 +42,7 @@ class WantedStore:
     """A store that was asked for, and who may come to it."""
 
     key: str
-    action: OpenStore
+    effect: OpenStore
     uid: int | None
     peers: tuple[str, ...]
     ranks: int = 1024  # where a handover of an earlier version does not say
@@ -145,15 +145,15 @@ class StoreHost:
         os.set_inheritable(kept.channel, False)
         self._attend(Forked(kept.pid), socket.socket(fileno=kept.channel))
 
-    def open(self, action: OpenStore, uid: int | None, peers: Sequence[str], ranks: int) -> None:
+    def open(self, effect: OpenStore, uid: int | None, peers: Sequence[str], ranks: int) -> None:
         """Ask for a gang's store; the answer comes by the callback, from another thread.
 
         `uid`: whose connections of this machine get through, None: everybody's, and nobody asks;
         `peers`: the addresses that others come from; `ranks`: of the whole gang.
         """
-        key = f"{action.gang.job_id}/{action.gang.attempt}"
+        key = f"{effect.gang.job_id}/{effect.gang.attempt}"
         with self._lock:
-            self._wanted[key] = WantedStore(key, action, uid, tuple(peers), ranks)
+            self._wanted[key] = WantedStore(key, effect, uid, tuple(peers), ranks)
             self._attempts[key] = 0
             self._open.discard(key)
             self._send_open(key)
@@ -178,8 +178,8 @@ class StoreHost:
         wanted = self._wanted[key]
         self._send(
             open=key,
-            address=wanted.action.address,
-            port=wanted.action.port,
+            address=wanted.effect.address,
+            port=wanted.effect.port,
             uid=wanted.uid,
             peers=wanted.peers,
             clients=clients_of(wanted.ranks),
@@ -209,12 +209,12 @@ class StoreHost:
             if wanted is None or key in self._open:
                 return
             self._open.add(key)
-        self._answer(StoreOpened(wanted.action.gang))
+        self._answer(StoreOpened(wanted.effect.gang))
 
     def _asked(self, number: int, key: str, theirs: End, own: End) -> None:
         with self._lock:
             wanted = self._wanted.get(key)
-        guest = wanted is not None and self._vouches(wanted.action.gang, theirs, own)
+        guest = wanted is not None and self._vouches(wanted.effect.gang, theirs, own)
         with self._lock:
             self._send(tell=number, guest=guest)
 
@@ -231,9 +231,9 @@ class StoreHost:
         if again:
             threading.Timer(_RETRY_S, self._retry, args=(key,)).start()
             return
-        where = f"{wanted.action.address}:{wanted.action.port}"
+        where = f"{wanted.effect.address}:{wanted.effect.port}"
         message = f"the rendezvous {where} cannot be opened: {error}"
-        self._answer(StoreFailed(wanted.action.gang, message))
+        self._answer(StoreFailed(wanted.effect.gang, message))
 
     def _retry(self, key: str) -> None:
         with self._lock:
