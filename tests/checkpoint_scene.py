@@ -7,10 +7,10 @@ import struct
 from typing import Literal
 
 from decider_run import START, DeciderRun
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.model import Verified
-from gangline_checkpoints.snapshot import fingerprint
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.model import Verified
+from gangline_checkpoints.core.snapshot import fingerprint
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import (
     RankManifest,

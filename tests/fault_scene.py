@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from decider_run import START, DeciderRun
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.timing import Timing
-from gangline_faults.snapshot import fingerprint
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.timing import Timing
+from gangline_faults.core.snapshot import fingerprint
+from gangline_faults.core.state import FaultState
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import (
     CheckpointRef,

@@ -31,7 +31,7 @@ from gangline_gateway.scheduler_door import SchedulerDoor
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import RequestLimits
-from gangline_quota.decide import Quota
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.door import Desk, Door
 from gangline_scheduler.policy.config import Policy

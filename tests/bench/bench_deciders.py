@@ -22,7 +22,7 @@ from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of

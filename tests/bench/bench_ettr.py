@@ -24,8 +24,8 @@ from harness import Context, Result
 from models import SMALL
 from scene import Submitter, on_the_bus, running_platform
 
-from gangline_checkpoints.policy.ettr import Parts, expected, replay
-from gangline_checkpoints.policy.interval import OVERLAP, STORE_SHARE, optimum_s
+from gangline_checkpoints.core.policy.ettr import Parts, expected, replay
+from gangline_checkpoints.core.policy.interval import OVERLAP, STORE_SHARE, optimum_s
 from log_watch import LogWatch
 
 MTTF_S = 40.0

@@ -19,8 +19,8 @@ from harness import Context, Result
 from gangline_bus.codec import Received, encode, receive
 from gangline_bus.decision import Tick
 from gangline_bus.ports import Record
-from gangline_faults.decide import FaultDecider
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope

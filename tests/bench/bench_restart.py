@@ -25,8 +25,8 @@ from models import LARGE, SMALL
 from scene import Submitter, on_the_bus, running_platform
 from torchrun_scene import WAIT_S, Torchrun
 
-from gangline_checkpoints.policy.ettr import Costs, expected
-from gangline_checkpoints.policy.interval import PRIOR, SAVES, Save, advise
+from gangline_checkpoints.core.policy.ettr import Costs, expected
+from gangline_checkpoints.core.policy.interval import PRIOR, SAVES, Save, advise
 from log_watch import LogWatch
 
 SETTLED_STEPS = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from gangline_checkpoints.policy.ettr import Costs, Parts
+from gangline_checkpoints.core.policy.ettr import Costs, Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,14 @@ from year_work import (
 )
 
 from gangline_bus.codec import Received
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.model import Delete, Removed, Scrubbed, Verified, Verify
-from gangline_checkpoints.snapshot import codec as checkpoint_codec
-from gangline_faults.decide import FaultDecider
-from gangline_faults.snapshot import codec as fault_codec
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.model import Delete, Removed, Scrubbed, Verified, Verify
+from gangline_checkpoints.core.snapshot import codec as checkpoint_codec
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.snapshot import codec as fault_codec
 from gangline_gateway.live import ENDED_KEPT
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec as quota_codec
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec as quota_codec
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.snapshot import codec as scheduler_codec
 from gangline_schemas.base import Event

@@ -16,9 +16,9 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.model import Verify
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.model import Verify
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope

@@ -15,17 +15,17 @@ from gangline_bus.codec import Received, encode, receive
 from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recalling, Tick
 from gangline_bus.ports import Record
 from gangline_bus.state_json import DataclassCodec
-from gangline_checkpoints import snapshot as checkpoints_snapshot
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.model import Delete, Removed, Scrub, Scrubbed, Verified
-from gangline_faults import snapshot as faults_snapshot
-from gangline_faults.decide import FaultDecider
+from gangline_checkpoints.core import snapshot as checkpoints_snapshot
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.model import Delete, Removed, Scrub, Scrubbed, Verified
+from gangline_faults.core import snapshot as faults_snapshot
+from gangline_faults.core.decide import FaultDecider
 from gangline_gateway import heard, present
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
-from gangline_quota import snapshot as quota_snapshot
-from gangline_quota.decide import Quota
+from gangline_quota.core import snapshot as quota_snapshot
+from gangline_quota.core.decide import Quota
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.base import Event

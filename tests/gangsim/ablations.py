@@ -15,16 +15,16 @@ from gangline_bus.decision import Decision
 from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
 from gangline_bus.poison import Guard
 from gangline_bus.ports import BusError, Fenced, Note, OutRecord, Record, TopicPartition
-from gangline_checkpoints import decide as checkpoints_decide
-from gangline_checkpoints import evolve as checkpoints_evolve
-from gangline_checkpoints import executor as checkpoints_executor
-from gangline_checkpoints import references
-from gangline_checkpoints import state as checkpoints_state
-from gangline_checkpoints.executor import StoreExecutor
-from gangline_checkpoints.reports import Reported
-from gangline_faults.policy import silence
-from gangline_quota import decide as quota_decide
-from gangline_quota.state import State as QuotaState
+from gangline_checkpoints.core import decide as checkpoints_decide
+from gangline_checkpoints.core import evolve as checkpoints_evolve
+from gangline_checkpoints.core import references
+from gangline_checkpoints.core import state as checkpoints_state
+from gangline_checkpoints.core.reports import Reported
+from gangline_checkpoints.service import executor as checkpoints_executor
+from gangline_checkpoints.service.executor import StoreExecutor
+from gangline_faults.core.policy import silence
+from gangline_quota.core import decide as quota_decide
+from gangline_quota.core.state import State as QuotaState
 from gangline_scheduler import allocate as scheduler_allocate
 from gangline_scheduler.model import Demand
 from gangline_schemas.base import Event

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.fold import fold_log
 from gangline_bus.ports import TopicPartition
-from gangline_checkpoints.invariants import log_violations
+from gangline_checkpoints.core.invariants import log_violations
 from gangline_schemas.catalog import Topic
 from gangline_schemas.job import JobState
 from gangsim.engine import Violation

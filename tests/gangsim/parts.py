@@ -9,10 +9,10 @@ from typing import Any
 
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decider
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.timing import Timing
-from gangline_quota.decide import Quota
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.timing import Timing
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Limits, Scheduler
 from gangline_scheduler.policy.config import Policy, Preemption
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits

@@ -12,7 +12,7 @@ from gangline_bus.decision import Decider, EffectDone
 from gangline_bus.memory import MemoryMember
 from gangline_bus.ports import BusError
 from gangline_bus.snapshot import SnapshotCodec
-from gangline_checkpoints.model import Verified
+from gangline_checkpoints.core.model import Verified
 from gangsim.bus import SimCrash, SimPause
 from gangsim.engine import Violation
 from gangsim.poison import PoisonError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gangline_bus.codec import encode
 from gangline_bus.ports import OutRecord
-from gangline_quota.app import teams_request
+from gangline_quota.service.app import teams_request
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id

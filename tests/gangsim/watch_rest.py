@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gangline_faults.policy.limits import FaultLimits
+from gangline_faults.core.policy.limits import FaultLimits
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.checkpoints import (

@@ -20,11 +20,11 @@ from gangline_bus import decider, dlq, fold, snapshot
 from gangline_bus.codec import Received, receive
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints import executor as checkpoints_executor
-from gangline_checkpoints import snapshot as checkpoints_snapshot
-from gangline_checkpoints import state as checkpoints_state
-from gangline_faults import snapshot as faults_snapshot
-from gangline_quota import snapshot as quota_snapshot
+from gangline_checkpoints.core import snapshot as checkpoints_snapshot
+from gangline_checkpoints.core import state as checkpoints_state
+from gangline_checkpoints.service import executor as checkpoints_executor
+from gangline_faults.core import snapshot as faults_snapshot
+from gangline_quota.core import snapshot as quota_snapshot
 from gangline_scheduler import invariants
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler import state as scheduler_state

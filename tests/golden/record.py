@@ -25,11 +25,11 @@ from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus, OutRecord, TopicPartition, TopicSettings
 from gangline_bus.snapshot import SnapshotHeader, Snapshots
 from gangline_bus.state_json import DataclassCodec
-from gangline_checkpoints import snapshot as checkpoints_snapshot
-from gangline_faults import snapshot as faults_snapshot
+from gangline_checkpoints.core import snapshot as checkpoints_snapshot
+from gangline_faults.core import snapshot as faults_snapshot
 from gangline_gateway import view_snapshot
-from gangline_quota import snapshot as quota_snapshot
-from gangline_quota.decide import Quota
+from gangline_quota.core import snapshot as quota_snapshot
+from gangline_quota.core.decide import Quota
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import event_types

@@ -20,8 +20,7 @@ from checkpoint_scene import (
     write_part,
 )
 from decider_run import START, DeciderRun
-from gangline_checkpoints.executor import StoreExecutor
-from gangline_checkpoints.model import (
+from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
     Delete,
@@ -33,7 +32,8 @@ from gangline_checkpoints.model import (
     Verified,
     Verify,
 )
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import (
     MAX_MANIFEST_BYTES,
     MAX_MANIFESTS_BYTES,

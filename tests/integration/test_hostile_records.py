@@ -19,8 +19,8 @@ from gangline_bus.decider import DeciderLoop
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline_checkpoints.executor import StoreExecutor
-from gangline_checkpoints.model import StepId, Verified, Verify
+from gangline_checkpoints.core.model import StepId, Verified, Verify
+from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import RankManifest, commit_key, job_prefix
 from gangline_schemas.events.scheduling import (
     CheckpointRef,

@@ -15,9 +15,9 @@ from torch import nn
 
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes
 from decider_run import DeciderRun
-from gangline_checkpoints.executor import StoreExecutor
-from gangline_checkpoints.model import Corrupt, Refused, Scrub, Verified
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.model import Corrupt, Refused, Scrub, Verified
+from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import (
     Chunk,
     CommitRecord,

@@ -22,9 +22,9 @@ from gangline_bus.decision import Decision, Input
 from gangline_bus.fold import LogBroken
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_faults.decide import FaultDecider
-from gangline_quota.decide import Quota
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_faults.core.decide import FaultDecider
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.rollout import PARTS
 from gangline_scheduler.state import State

@@ -21,13 +21,13 @@ from gangline_bus.decision import Decider
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.timing import Timing
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.timing import Timing
 from gangline_gateway.events import answer_of
 from gangline_gateway.live import Live
 from gangline_gateway.tail import Tail
-from gangline_quota.decide import Quota
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog, topic_of
 from gangline_schemas.envelope import Envelope

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gangline_bus.state_json import DataclassCodec
-from gangline_checkpoints import snapshot as checkpoints
-from gangline_checkpoints.model import Job
-from gangline_checkpoints.state import CheckpointState
-from gangline_faults import snapshot as faults
-from gangline_faults.state import FaultState
-from gangline_quota import snapshot as quota
-from gangline_quota.state import State as QuotaState
+from gangline_checkpoints.core import snapshot as checkpoints
+from gangline_checkpoints.core.model import Job
+from gangline_checkpoints.core.state import CheckpointState
+from gangline_faults.core import snapshot as faults
+from gangline_faults.core.state import FaultState
+from gangline_quota.core import snapshot as quota
+from gangline_quota.core.state import State as QuotaState
 from gangline_scheduler import snapshot as scheduler
 from gangline_scheduler.state import State as SchedulerState
 

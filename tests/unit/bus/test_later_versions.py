@@ -19,9 +19,9 @@ from gangline_bus.fold import LogBroken
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Headers, OutRecord
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_faults.decide import FaultDecider
-from gangline_quota.decide import Quota
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_faults.core.decide import FaultDecider
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope

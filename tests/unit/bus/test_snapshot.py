@@ -18,9 +18,9 @@ from gangline_bus.ports import BusError, BusUnavailable
 from gangline_bus.snapshot import SnapshotHeader, Snapshots, unpack
 from gangline_bus.state_json import Converter, DataclassCodec
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec, fingerprint
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec, fingerprint
+from gangline_quota.core.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested

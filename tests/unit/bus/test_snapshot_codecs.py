@@ -12,14 +12,14 @@ from gangline_bus.decision import Decider, Decision, Tick
 from gangline_bus.fold import Folded, fold_record
 from gangline_bus.ports import Record
 from gangline_bus.snapshot import SnapshotCodec, SnapshotHeader, pack, unpack
-from gangline_checkpoints import snapshot as checkpoints_snapshot
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.snapshot import fingerprint as checkpoints_fingerprint
-from gangline_faults import snapshot as faults_snapshot
-from gangline_faults.decide import FaultDecider
-from gangline_faults.snapshot import fingerprint as faults_fingerprint
-from gangline_quota import snapshot as quota_snapshot
-from gangline_quota.snapshot import fingerprint as quota_fingerprint
+from gangline_checkpoints.core import snapshot as checkpoints_snapshot
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.snapshot import fingerprint as checkpoints_fingerprint
+from gangline_faults.core import snapshot as faults_snapshot
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.snapshot import fingerprint as faults_fingerprint
+from gangline_quota.core import snapshot as quota_snapshot
+from gangline_quota.core.snapshot import fingerprint as quota_fingerprint
 from gangline_scheduler import snapshot as scheduler_snapshot
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.snapshot import fingerprint as scheduler_fingerprint

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from checkpoint_scene import part
-from gangline_checkpoints.policy.agreement import coverage_problem, manifest_problem
+from gangline_checkpoints.core.policy.agreement import coverage_problem, manifest_problem
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     Alike,

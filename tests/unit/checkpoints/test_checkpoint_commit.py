@@ -6,9 +6,17 @@ import pytest
 
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, commit, ended, part, released
 from decider_run import DeciderRun
-from gangline_checkpoints.model import Away, Corrupt, Delete, Refused, Removed, Verified, Verify
-from gangline_checkpoints.parts import MAX_OPEN
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.model import (
+    Away,
+    Corrupt,
+    Delete,
+    Refused,
+    Removed,
+    Verified,
+    Verify,
+)
+from gangline_checkpoints.core.parts import MAX_OPEN
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,

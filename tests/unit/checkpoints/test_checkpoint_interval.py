@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from checkpoint_scene import JOB, allocated, checkpoint_run, part, ref, released, restored
 from decider_run import START, DeciderRun
-from gangline_checkpoints.model import Verified
-from gangline_checkpoints.policy.interval import (
+from gangline_checkpoints.core.model import Verified
+from gangline_checkpoints.core.policy.interval import (
     CEILING_S,
     FLOOR_S,
     FORGET_GPU_HOURS,
@@ -29,7 +29,7 @@ from gangline_checkpoints.policy.interval import (
     failure_rate,
     optimum_s,
 )
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import ReleaseReason

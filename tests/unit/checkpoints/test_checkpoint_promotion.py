@@ -20,8 +20,8 @@ from checkpoint_scene import (
     resumes,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.invariants import log_violations
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import checkpoint_prefix
 from gangline_schemas.events.checkpoints import (

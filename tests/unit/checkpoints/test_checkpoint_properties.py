@@ -16,8 +16,8 @@ from checkpoint_scene import (
     released,
     restored,
 )
-from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.model import (
+from gangline_checkpoints.core.invariants import log_violations
+from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
     Delete,

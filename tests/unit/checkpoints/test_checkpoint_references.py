@@ -18,11 +18,19 @@ from checkpoint_scene import (
     resumes,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints import references
-from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.model import Corrupt, Delete, Removed, Scrub, Scrubbed, StepId, Verified
-from gangline_checkpoints.snapshot import codec, fingerprint
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core import references
+from gangline_checkpoints.core.invariants import log_violations
+from gangline_checkpoints.core.model import (
+    Corrupt,
+    Delete,
+    Removed,
+    Scrub,
+    Scrubbed,
+    StepId,
+    Verified,
+)
+from gangline_checkpoints.core.snapshot import codec, fingerprint
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     AttemptNoted,
     CheckpointAbandoned,

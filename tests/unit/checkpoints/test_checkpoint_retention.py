@@ -17,10 +17,10 @@ from checkpoint_scene import (
     resumes,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints.invariants import log_violations
-from gangline_checkpoints.model import Kept, Removed, StepId
-from gangline_checkpoints.policy.retention import surplus
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.invariants import log_violations
+from gangline_checkpoints.core.model import Kept, Removed, StepId
+from gangline_checkpoints.core.policy.retention import surplus
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointDeleted,

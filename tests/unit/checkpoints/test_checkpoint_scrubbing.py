@@ -6,11 +6,11 @@ import pytest
 
 from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ref, released
 from decider_run import DeciderRun
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.model import Away, Corrupt, Scrubbed, StepId
-from gangline_checkpoints.policy.scrubbing import AWAY_S, Scrubbing
-from gangline_checkpoints.snapshot import codec, fingerprint
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.model import Away, Corrupt, Scrubbed, StepId
+from gangline_checkpoints.core.policy.scrubbing import AWAY_S, Scrubbing
+from gangline_checkpoints.core.snapshot import codec, fingerprint
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,

@@ -20,10 +20,10 @@ from checkpoint_scene import (
     released,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints import archive
-from gangline_checkpoints.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
-from gangline_checkpoints.snapshot import codec, fingerprint
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core import archive
+from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
+from gangline_checkpoints.core.snapshot import codec, fingerprint
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointDeleted,

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gangline_checkpoints.policy.ettr import Costs, Parts, advised, expected, longest_down_s, replay
-from gangline_checkpoints.policy.interval import (
+from gangline_checkpoints.core.policy.ettr import (
+    Costs,
+    Parts,
+    advised,
+    expected,
+    longest_down_s,
+    replay,
+)
+from gangline_checkpoints.core.policy.interval import (
     PRIOR,
     Save,
     advise,

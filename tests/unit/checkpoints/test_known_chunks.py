@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gangline_checkpoints.known_chunks import KnownChunks
+from gangline_checkpoints.service.known_chunks import KnownChunks
 from gangline_schemas.checkpoint import Chunk
 from gangline_schemas.events.workers import ObjectDigest
 

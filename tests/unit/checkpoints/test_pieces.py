@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from gangline_checkpoints.policy.pieces import Piece, Pieces
+from gangline_checkpoints.core.policy.pieces import Piece, Pieces
 from gangline_schemas.checkpoint import RankManifest, TensorSlice, shard_name
 from gangline_schemas.events.workers import ObjectDigest
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from checkpoint_scene import JOB, allocated, checkpoint_run, on_node, part, released, resumes
 from decider_run import DeciderRun
-from gangline_checkpoints.model import Removed, Verified
-from gangline_checkpoints.policy.ranks import holds, joined, runs_of
-from gangline_checkpoints.reports import Reports
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.model import Removed, Verified
+from gangline_checkpoints.core.policy.ranks import holds, joined, runs_of
+from gangline_checkpoints.core.reports import Reports
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,

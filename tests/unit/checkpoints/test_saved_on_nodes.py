@@ -15,8 +15,8 @@ from checkpoint_scene import (
     released,
 )
 from decider_run import DeciderRun
-from gangline_checkpoints.parts import MAX_OPEN
-from gangline_checkpoints.state import CheckpointState
+from gangline_checkpoints.core.parts import MAX_OPEN
+from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointBegun,

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from gangline_checkpoints.sweeping import keep_sweeping, sweep
+from gangline_checkpoints.service.sweeping import keep_sweeping, sweep
 from gangline_storage import LocalStore
 from gangline_storage.errors import StoreUnavailable
 from gangline_storage.keys import TEMPORARY_PREFIX

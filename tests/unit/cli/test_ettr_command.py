@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli_run import Runner, runner
-from gangline_checkpoints.policy.ettr import Costs, expected
+from gangline_checkpoints.core.policy.ettr import Costs, expected
 from stub_gateway import NO_INCIDENTS, Stub, incident
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "effective-time.md").read_text()

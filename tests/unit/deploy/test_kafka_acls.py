@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.timing import Timing
-from gangline_quota.decide import Quota
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.timing import Timing
+from gangline_quota.core.decide import Quota
 from gangline_scheduler.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog
 from gangline_tracker.ingest import GROUPS

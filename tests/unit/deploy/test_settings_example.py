@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gangline_gateway.config import Settings as GatewaySettings
-from gangline_quota.config import QuotaSettings
+from gangline_quota.service.config import QuotaSettings
 from gangline_scheduler.config import SchedulerSettings
 from gangline_service.tokens import Role, TokenBook
 

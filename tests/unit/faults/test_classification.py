@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gangline_faults.policy.classify import TABLE, classify, describe
+from gangline_faults.core.policy.classify import TABLE, classify, describe
 from gangline_schemas.events.faults import FailureCause, FailureClass
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 

@@ -8,11 +8,11 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import allocated, committed, exited, fault_run, joined, moved, released, running
-from gangline_faults.config import FaultSettings
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.snapshot import fingerprint
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.limits import FaultLimits
+from gangline_faults.core.snapshot import fingerprint
+from gangline_faults.core.state import FaultState
+from gangline_faults.service.config import FaultSettings
 from gangline_schemas.events.faults import GangFailed, JobProgressed
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import RestartPolicy

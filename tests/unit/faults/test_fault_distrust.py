@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, exited, joined
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.snapshot import fingerprint
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.limits import FaultLimits
+from gangline_faults.core.snapshot import fingerprint
+from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed, NodeDistrusted
 from gangline_schemas.events.workers import NodeLeaving

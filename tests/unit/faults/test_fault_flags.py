@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fault_scene import allocated, ended, fault_run, joined
-from gangline_faults.state import FLAGS_OF_A_JOB
+from gangline_faults.core.state import FLAGS_OF_A_JOB
 from gangline_schemas.events.faults import JobFlagged
 from gangline_schemas.events.workers import DataBlockDamaged
 

@@ -6,7 +6,7 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, running
-from gangline_faults.state import FaultState
+from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed, IncidentClosed
 from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus, WorkerHeartbeat

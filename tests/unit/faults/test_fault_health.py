@@ -9,11 +9,11 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import allocated, exited, joined
-from gangline_faults.decide import FaultDecider
-from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.policy.trends import TrendLimits
-from gangline_faults.snapshot import fingerprint
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.policy.limits import FaultLimits
+from gangline_faults.core.policy.trends import TrendLimits
+from gangline_faults.core.snapshot import fingerprint
+from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
 from gangline_schemas.events.scheduling import NodeCordoned

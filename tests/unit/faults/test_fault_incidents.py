@@ -9,7 +9,7 @@ import pytest
 
 from decider_run import START, DeciderRun
 from fault_scene import allocated, beat, committed, exited, moved, released, running
-from gangline_faults.state import FaultState
+from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     FailureClass,

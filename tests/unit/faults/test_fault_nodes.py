@@ -6,8 +6,8 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import PEER_LOST, allocated, beat, exited, fault_run, joined
-from gangline_faults.model import Health
-from gangline_faults.state import FaultState
+from gangline_faults.core.model import Health
+from gangline_faults.core.state import FaultState
 from gangline_schemas.events.faults import (
     FailureCause,
     GangFailed,
@@ -200,7 +200,7 @@ def test_a_leaving_node_is_not_missed_and_its_gangs_have_not_failed() -> None:
 
 def test_of_nodes_that_left_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines of a cloud come and go, each under a name of its own."""
-    monkeypatch.setattr("gangline_faults.state.LEFT_NODES", 2)
+    monkeypatch.setattr("gangline_faults.core.state.LEFT_NODES", 2)
     run = fault_run()
     run.feed(joined("stays"))
     for number in range(5):

@@ -11,14 +11,14 @@ import pytest
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, joined
 from gangline_bus.decision import Tick
-from gangline_faults.config import FaultSettings
-from gangline_faults.decide import FaultDecider
-from gangline_faults.model import MOST_SCORE
-from gangline_faults.notices import TROUBLES_LIMIT
-from gangline_faults.policy.limits import FaultLimits
-from gangline_faults.policy.timing import Timing
-from gangline_faults.snapshot import fingerprint
-from gangline_faults.state import FaultState
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.model import MOST_SCORE
+from gangline_faults.core.notices import TROUBLES_LIMIT
+from gangline_faults.core.policy.limits import FaultLimits
+from gangline_faults.core.policy.timing import Timing
+from gangline_faults.core.snapshot import fingerprint
+from gangline_faults.core.state import FaultState
+from gangline_faults.service.config import FaultSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangTroubled, NodeDistrusted, WorkerStraggling
 from gangline_schemas.events.workers import (

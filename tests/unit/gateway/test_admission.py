@@ -15,7 +15,7 @@ from gangline_gateway.gate import Gate
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
-from gangline_quota.decide import Quota
+from gangline_quota.core.decide import Quota
 from gangline_schemas.api.runs import Run
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule

@@ -10,8 +10,8 @@ import pytest
 from builders_deciding import START, Drive, only, spec, team
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
-from gangline_quota.decide import Quota
-from gangline_quota.state import REJECTED_KEPT, State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.state import REJECTED_KEPT, State
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import NodeDrainRequested, TeamConfigureRequested

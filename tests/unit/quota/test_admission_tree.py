@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from builders_deciding import Drive, only, spec
-from gangline_quota.decide import Quota
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.state import State
 from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, JobRejected
 from gangline_schemas.events.requests import JobSubmitted

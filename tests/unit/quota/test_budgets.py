@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from builders_deciding import Drive, every, spec
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import fingerprint
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import fingerprint
+from gangline_quota.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import TeamBudgetChanged

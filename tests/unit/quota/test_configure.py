@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders_deciding import Drive, every, only
-from gangline_quota.decide import Quota
-from gangline_quota.state import TEAMS_FILE_USER, State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.state import TEAMS_FILE_USER, State
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
 from gangline_schemas.job import TeamConfig

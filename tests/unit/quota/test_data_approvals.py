@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from builders_deciding import Drive, only, spec, team
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
+from gangline_quota.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.events.admin import SnapshotApprovalRequested, TeamConfigureRequested

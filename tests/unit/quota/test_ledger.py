@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders_deciding import Drive, only, spec, team
-from gangline_quota.decide import Quota
-from gangline_quota.invariants import ledger_broken
-from gangline_quota.snapshot import fingerprint
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.invariants import ledger_broken
+from gangline_quota.core.snapshot import fingerprint
+from gangline_quota.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, UsageCharged

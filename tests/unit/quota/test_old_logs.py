@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from gangline_bus.decision import Decision
-from gangline_quota.decide import Quota
-from gangline_quota.invariants import ledger_broken
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.invariants import ledger_broken
 from gangline_schemas.catalog import event_types
 from gangline_schemas.job import TeamConfig
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builders_deciding import team
-from gangline_quota.app import teams_request
-from gangline_quota.teams_file import TeamsFileError, read_teams
+from gangline_quota.service.app import teams_request
+from gangline_quota.service.teams_file import TeamsFileError, read_teams
 
 
 def write(folder: Path, name: str, text: str) -> Path:

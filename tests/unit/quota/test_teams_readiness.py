@@ -10,7 +10,7 @@ from builders_deciding import team
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.app import teams_request, wait_for_teams
+from gangline_quota.service.app import teams_request, wait_for_teams
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope

@@ -14,10 +14,10 @@ from gangline_bus.decider import DeciderLoop
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.app import publish_teams
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import fingerprint as quota_fingerprint
-from gangline_quota.state import State as QuotaState
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import fingerprint as quota_fingerprint
+from gangline_quota.core.state import State as QuotaState
+from gangline_quota.service.app import publish_teams
 from gangline_scheduler.decide import Scheduler
 from gangline_scheduler.snapshot import fingerprint
 from gangline_scheduler.state import State

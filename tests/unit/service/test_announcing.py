@@ -14,8 +14,8 @@ from gangline_bus.codec import receive
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus, BusUnavailable
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.parts import PartAnnounced
 from gangline_schemas.features import RELEASE

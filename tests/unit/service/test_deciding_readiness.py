@@ -13,8 +13,8 @@ from opentelemetry.trace import get_tracer
 from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
 from gangline_service import deciding
 from gangline_service.health import Health
 from gangline_service.lifecycle import Context

@@ -44,14 +44,14 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 def test_event_has_origin_time_and_values(capsys: pytest.CaptureFixture[str]) -> None:
     _configure()
-    logging.get_logger("gangline_quota.app").info("job.admitted", job="j-1", gpus=4)
+    logging.get_logger("gangline_quota.service.app").info("job.admitted", job="j-1", gpus=4)
     (line,) = _lines(capsys)
     stamp = str(line.pop("ts"))
     assert stamp.endswith("Z")
     assert line == {
         "event": "job.admitted",
         "level": "info",
-        "logger": "gangline_quota.app",
+        "logger": "gangline_quota.service.app",
         "service": "quota",
         "instance": "box-1",
         "job": "j-1",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gangline_bus.snapshot import FORMAT, SnapshotHeader, Snapshots
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
 from gangline_service.deciding import run_decider
 from gangline_service.settings import DecidingSettings
 from gangline_service.snapshots import KEPT, StoredSnapshots, open_snapshots

@@ -19,9 +19,9 @@ from gangline_bus.decision import Decision
 from gangline_bus.memory import Broker
 from gangline_bus.ports import BusError
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
-from gangline_quota.state import State
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
+from gangline_quota.core.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested

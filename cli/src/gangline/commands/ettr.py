@@ -20,7 +20,7 @@ from gangline.output import Output
 from gangline.render import Column
 from gangline.sdk import Gangline, connect
 from gangline.session import Door, Json
-from gangline_checkpoints.policy.ettr import (
+from gangline_checkpoints.core.policy.ettr import (
     Costs,
     Parts,
     advised,
@@ -28,7 +28,7 @@ from gangline_checkpoints.policy.ettr import (
     longest_down_s,
     replay,
 )
-from gangline_checkpoints.policy.interval import PRIOR, SAVES, Advice, Save, advise
+from gangline_checkpoints.core.policy.interval import PRIOR, SAVES, Advice, Save, advise
 
 RUNS, LEAST_RUNS = 200, 20
 """Runs that are simulated at each number of GPUs; the least that say how runs differ."""

@@ -7,11 +7,11 @@ import threading
 from functools import partial
 
 from gangline_bus.ports import Bus
-from gangline_checkpoints.config import CheckpointSettings
-from gangline_checkpoints.decide import CheckpointDecider
-from gangline_checkpoints.executor import StoreExecutor, share_of
-from gangline_checkpoints.snapshot import codec
-from gangline_checkpoints.sweeping import keep_sweeping
+from gangline_checkpoints.core.decide import CheckpointDecider
+from gangline_checkpoints.core.snapshot import codec
+from gangline_checkpoints.service.config import CheckpointSettings
+from gangline_checkpoints.service.executor import StoreExecutor, share_of
+from gangline_checkpoints.service.sweeping import keep_sweeping
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gangline_faults.config import FaultSettings
-from gangline_faults.decide import FaultDecider
-from gangline_faults.snapshot import codec
+from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.snapshot import codec
+from gangline_faults.service.config import FaultSettings
 from gangline_service.deciding import run_decider
 
 

@@ -14,8 +14,8 @@ from gangline_gateway import job_ids
 from gangline_gateway.gate import Gate
 from gangline_gateway.live import Live
 from gangline_gateway.usage import usage
-from gangline_quota.admission import must_wait, never_runs
-from gangline_quota.state import ActiveJob, Budget, EndedJob, State
+from gangline_quota.core.admission import must_wait, never_runs
+from gangline_quota.core.state import ActiveJob, Budget, EndedJob, State
 from gangline_schemas import gpu_time
 from gangline_schemas.job import JobSpec
 from gangline_schemas.teams import line

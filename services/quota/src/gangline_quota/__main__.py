@@ -9,11 +9,11 @@ from functools import partial
 
 from gangline_bus.ports import Bus, BusError
 from gangline_bus.topics import TopicNames
-from gangline_quota.app import publish_teams, wait_for_teams
-from gangline_quota.config import QuotaSettings
-from gangline_quota.decide import Quota
-from gangline_quota.snapshot import codec
-from gangline_quota.teams_file import TeamsFileError, read_teams
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
+from gangline_quota.service.app import publish_teams, wait_for_teams
+from gangline_quota.service.config import QuotaSettings
+from gangline_quota.service.teams_file import TeamsFileError, read_teams
 from gangline_schemas.job import TeamConfig
 from gangline_service.deciding import connect, run_decider
 from gangline_service.lifecycle import Context

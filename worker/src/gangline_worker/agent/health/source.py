@@ -6,7 +6,7 @@ hangs keeps its reading thread alone: the reading in the heartbeats gets old, wh
 and the heartbeats, which hold the node's lease, go on.
 
 Nothing is judged here: whether the node may join is said in fitness.py; what a trend means, and
-what follows, is the fault manager's (gangline_faults.policy.trends).
+what follows, is the fault manager's (gangline_faults.core.policy.trends).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The checkpoint service's decisions: pure, and free for anyone to import."""

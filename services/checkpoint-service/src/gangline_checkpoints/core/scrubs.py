@@ -1,0 +1,38 @@
+"""The decision to read a committed checkpoint again: one at a time, first what was longest ago."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import islice
+
+from gangline_bus.decision import Decision
+from gangline_checkpoints.core import archive
+from gangline_checkpoints.core.policy.scrubbing import Scrubbing
+from gangline_checkpoints.core.state import CheckpointState, Stored
+from gangline_schemas.events.checkpoints import ScrubBegun
+
+
+def begin(state: CheckpointState, rules: Scrubbing, now: datetime) -> list[Decision]:
+    """Begin with the one that is due, unless one is being read or has just been."""
+    if state.scrubbing is not None:
+        return []
+    if rules.rests(state.scrubbed_at, away=state.scrub_away, now=now):
+        return []
+    firsts = [*islice(state.right.items(), 1), *_first_archived(state)]
+    if not firsts:
+        return []
+    (job_id, attempt, step), right_at = min(firsts, key=lambda first: first[1])
+    if not rules.due(right_at, now):
+        return []
+    return [Decision(job_id, ScrubBegun(job_id=job_id, attempt=attempt, step=step))]
+
+
+def _first_archived(state: CheckpointState) -> list[tuple[Stored, datetime]]:
+    """The next checkpoint of the ended job that was read longest ago, if there is one."""
+    job_id = next(iter(state.archive), None)
+    if job_id is None:
+        return []
+    job, right_at = archive.read(job_id, state.archive[job_id])
+    healthy = [kept.id for kept in job.kept if kept.healthy]
+    done = state.round[1] if state.round[0] == job_id else 0
+    return [((job_id, *healthy[done]), right_at)]

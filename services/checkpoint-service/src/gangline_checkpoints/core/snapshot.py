@@ -1,0 +1,34 @@
+"""How the checkpoint service's state is kept in a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_checkpoints.core.model import Job
+from gangline_checkpoints.core.state import CheckpointState
+
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
+
+def codec() -> DataclassCodec[CheckpointState]:
+    """Implements `SnapshotCodec[CheckpointState]`; what was reported is read from the stream."""
+    return DataclassCodec(
+        CheckpointState, version=VERSION, left_out={"reports"}, mutable={"jobs": _copy}
+    )
+
+
+def _copy(job: Job) -> Job:
+    """Open and kept checkpoints are replaced and never changed."""
+    return replace(
+        job,
+        open=dict(job.open),
+        kept=list(job.kept),
+        deleting=dict(job.deleting),
+        closed=dict(job.closed),
+    )
+
+
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

@@ -1,0 +1,1 @@
+"""The fault manager's decisions: pure, and free for anyone to import."""

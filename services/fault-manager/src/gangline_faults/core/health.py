@@ -1,0 +1,138 @@
+"""Decisions about nodes' health: jobs save before the failure, not after it.
+
+The policy is policy/trends.py. If a node has just reported a sign, each live gang with ranks on it
+is asked to save (`checkpoint.requested`) at the next Tick, at most once in `save_every_s`. A broken
+node is distrusted, unless half of all nodes broke within the window. Gangs on a draining node are
+asked too. A drain is no sign of a failure, so neither request delays the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from gangline_bus.decision import Decision
+from gangline_faults.core.policy.distrust import may_distrust
+from gangline_faults.core.policy.limits import FaultLimits
+from gangline_faults.core.policy.trends import Sign, TrendLimits, note_reading
+from gangline_faults.core.state import FaultState
+from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.scheduling import NodeCordoned
+from gangline_schemas.events.workers import WorkerHeartbeat
+
+FRESH_S = 10.0
+"""Older signs lead to nothing: they were acted on, or the limits were against it."""
+BROKEN_SHARE = 0.5
+
+
+def note_heartbeat(
+    state: FaultState, beat: WorkerHeartbeat, now: datetime, limits: TrendLimits
+) -> None:
+    """Keep in the soft part of the state what the health in a heartbeat says."""
+    if beat.health is not None:
+        known = state.liveness.health.get(beat.node_id)
+        readings = note_reading(known, beat.incarnation, beat.health, now, limits)
+        state.liveness.health[beat.node_id] = readings
+
+
+def act(
+    state: FaultState, now: datetime, trends: TrendLimits, limits: FaultLimits
+) -> list[Decision]:
+    """The decisions at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
+    decisions: list[Decision] = []
+    asked: set[str] = set()
+    for node_id, readings in sorted(state.liveness.health.items()):
+        fresh = [sign for sign in readings.signs if (now - sign.at).total_seconds() < FRESH_S]
+        node = state.nodes.get(node_id)
+        if not fresh or node is None or node.incarnation != readings.incarnation:
+            continue
+        here = _on(state, node_id, node.incarnation)
+        reason = f"node {node_id}: {_sentence(fresh)}"
+        for job_id in here:
+            if job_id not in asked and _may_ask(state, job_id, now, trends):
+                asked.add(job_id)
+                decisions.append(_ask(state, job_id, reason, now, node_id))
+        if _may_distrust(state, node_id, fresh, now, limits):
+            decisions.append(_distrust(state, node_id, fresh, len(here), now))
+    return decisions
+
+
+def before_drain(state: FaultState, event: NodeCordoned, now: datetime) -> list[Decision]:
+    """Gangs leave a draining node right after a save, so they are asked for one now.
+
+    A gang that was asked a moment ago is left out: the drain may be reported twice, or be of two of
+    its nodes. Cost: O(gangs).
+    """
+    if event.reason != "drain" or not event.move_jobs:
+        return []
+    reason = f"node {event.node_id} is being drained"
+    return [
+        _ask(state, job_id, reason, now)
+        for job_id in _on(state, event.node_id, event.incarnation)
+        if _longer_ago(state.gangs[job_id].drained, now, FRESH_S)
+    ]
+
+
+def _on(state: FaultState, node_id: str, incarnation: str) -> list[str]:
+    """The jobs of the gangs that run there."""
+    return [
+        job_id
+        for job_id, gang in sorted(state.gangs.items())
+        if gang.runs_on(node_id, incarnation) and not gang.failed
+    ]
+
+
+def _ask(
+    state: FaultState, job_id: str, reason: str, now: datetime, expected_of: str | None = None
+) -> Decision:
+    event = CheckpointRequested(
+        job_id=job_id,
+        attempt=state.gangs[job_id].attempt,
+        reason=reason,
+        node_id=expected_of,
+        requested_at=now,
+    )
+    return Decision(job_id, event)
+
+
+def _sentence(signs: Iterable[Sign]) -> str:
+    return ", ".join(sign.message for sign in signs)
+
+
+def _may_ask(state: FaultState, job_id: str, now: datetime, trends: TrendLimits) -> bool:
+    every_s = trends.save_every_s
+    return bool(every_s) and _longer_ago(state.asked.get(job_id), now, every_s)
+
+
+def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:
+    # abs: it may have been by a clock that was ahead and went back since.
+    return last is None or abs((now - last).total_seconds()) >= seconds
+
+
+def _may_distrust(
+    state: FaultState, node_id: str, fresh: list[Sign], now: datetime, limits: FaultLimits
+) -> bool:
+    broken_at = max((sign.at for sign in fresh if sign.broken), default=None)
+    last = state.distrusted.get(node_id)
+    if broken_at is None or not limits.distrust_after or (last is not None and last >= broken_at):
+        return False
+    others = {other: at for other, at in state.distrusted.items() if other != node_id}
+    generous = replace(limits, distrust_share=BROKEN_SHARE)
+    return may_distrust(others, state.nodes, now, generous)
+
+
+def _distrust(
+    state: FaultState, node_id: str, fresh: list[Sign], jobs: int, now: datetime
+) -> Decision:
+    blames = state.blames.get(node_id, ())
+    event = NodeDistrusted(
+        node_id=node_id,
+        incarnation=state.nodes[node_id].incarnation,
+        failures=len(blames) + 1,
+        jobs=max(1, jobs, len({blame.job_id for blame in blames})),
+        since=blames[0].at if blames else now,
+        distrusted_at=now,
+        reason=_sentence(sign for sign in fresh if sign.broken),
+    )
+    return Decision(node_id, event)

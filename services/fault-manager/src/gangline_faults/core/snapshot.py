@@ -1,0 +1,25 @@
+"""How the fault manager's state is kept in a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_bus.state_json import DataclassCodec
+from gangline_faults.core.state import FaultState
+
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
+
+def codec() -> DataclassCodec[FaultState]:
+    """Implements `SnapshotCodec[FaultState]`; heartbeats are soft and lost with the process."""
+    return DataclassCodec(
+        FaultState,
+        version=VERSION,
+        left_out={"liveness"},
+        mutable={"nodes": replace, "gangs": replace},
+    )
+
+
+fingerprint = codec().fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

@@ -1,0 +1,1 @@
+"""The fault manager as a process: its settings."""

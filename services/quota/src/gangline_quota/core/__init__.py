@@ -1,0 +1,1 @@
+"""Quota's decisions: pure, and free for anyone to import."""

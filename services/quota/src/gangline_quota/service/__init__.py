@@ -1,0 +1,1 @@
+"""Quota as a process: its settings, and the file of teams."""
