@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from builders_deciding import Drive, every, spec, team
-from gangline_scheduler.decide import Limits, Scheduler
-from gangline_scheduler.model import Job
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Limits, Scheduler
+from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import FailureCause, GangFailed

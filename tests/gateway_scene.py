@@ -32,10 +32,10 @@ from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import RequestLimits
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door import Desk, Door
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.door import Desk, Door
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.api.runs import RunPage

@@ -23,7 +23,7 @@ from gangline_bus.decider import DeciderLoop
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope

@@ -25,8 +25,8 @@ from gangline_bus.codec import Received, encode
 from gangline_bus.fold import Folded, fold_log, fold_record
 from gangline_bus.ports import OutRecord, Record, TopicPartition
 from gangline_bus.snapshot import EVERY, FORMAT, SnapshotHeader, Snapshots, pack
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.snapshot import codec, fingerprint
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import codec, fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured

@@ -13,7 +13,7 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import START, Scene, settle, spec
 
-from gangline_scheduler.evolve import fold
+from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.simulator.cluster import one_pool
 from gangline_schemas.events.scheduling import (
     GangAllocated,

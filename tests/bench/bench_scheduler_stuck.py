@@ -11,7 +11,7 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import Scene, busy_cluster, quantile, settle
 
-from gangline_scheduler.evolve import fold
+from gangline_scheduler.core.evolve import fold
 from gangline_schemas.events.scheduling import TeamNoted
 from gangline_schemas.job import JobSpec, TeamConfig
 

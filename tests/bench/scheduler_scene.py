@@ -18,9 +18,9 @@ from pathlib import Path
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Input, Tick
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.evolve import fold
-from gangline_scheduler.policy.config import Policy
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.evolve import fold
+from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.simulator.cluster import read_cluster
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope

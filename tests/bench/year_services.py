@@ -38,8 +38,8 @@ from gangline_faults.core.snapshot import codec as fault_codec
 from gangline_gateway.live import ENDED_KEPT
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec as quota_codec
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.snapshot import codec as scheduler_codec
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import codec as scheduler_codec
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.checkpoint import (

@@ -26,8 +26,8 @@ from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
 from gangline_quota.core import snapshot as quota_snapshot
 from gangline_quota.core.decide import Quota
-from gangline_scheduler import snapshot as scheduler_snapshot
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core import snapshot as scheduler_snapshot
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope

@@ -25,8 +25,8 @@ from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_faults.core.policy import silence
 from gangline_quota.core import decide as quota_decide
 from gangline_quota.core.state import State as QuotaState
-from gangline_scheduler import allocate as scheduler_allocate
-from gangline_scheduler.model import Demand
+from gangline_scheduler.core import allocate as scheduler_allocate
+from gangline_scheduler.core.model import Demand
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import AttemptNoted
 from gangline_schemas.events.requests import JobSubmitted

@@ -25,9 +25,9 @@ from gangline_checkpoints.core import state as checkpoints_state
 from gangline_checkpoints.service import executor as checkpoints_executor
 from gangline_faults.core import snapshot as faults_snapshot
 from gangline_quota.core import snapshot as quota_snapshot
-from gangline_scheduler import invariants
-from gangline_scheduler import snapshot as scheduler_snapshot
-from gangline_scheduler import state as scheduler_state
+from gangline_scheduler.core import invariants
+from gangline_scheduler.core import snapshot as scheduler_snapshot
+from gangline_scheduler.core import state as scheduler_state
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated
 from gangline_worker.agent.decide.model import GangKey
 from gangsim import ending

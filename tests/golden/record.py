@@ -30,8 +30,8 @@ from gangline_faults.core import snapshot as faults_snapshot
 from gangline_gateway import view_snapshot
 from gangline_quota.core import snapshot as quota_snapshot
 from gangline_quota.core.decide import Quota
-from gangline_scheduler import snapshot as scheduler_snapshot
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core import snapshot as scheduler_snapshot
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope, LogPosition
 from golden.scenario import Logged, Scenario

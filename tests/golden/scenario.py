@@ -17,7 +17,7 @@ from typing import Any
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decider, Tick
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope

@@ -14,11 +14,11 @@ from builders_scheduler import Cluster, node
 from certificates import certificate
 from gangline_gateway.scheduler_door import AuthorityFileError, AwayError, SchedulerDoor
 from gangline_scheduler.__main__ import door_of
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door import Desk, Door
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.config import SchedulerSettings
+from gangline_scheduler.service.door import Desk, Door
 from gangline_service.asking import Asked
 from gangline_service.tokens import Role, TokenEntry, write_tokens
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from builders_deciding import Drive
 from builders_scheduler import Cluster
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.invariants import consistent, violations
-from gangline_scheduler.searches import Searches
-from gangline_scheduler.snapshot import codec, fingerprint
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.invariants import consistent, violations
+from gangline_scheduler.core.searches import Searches
+from gangline_scheduler.core.snapshot import codec, fingerprint
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from builders_deciding import every
-from gangline_scheduler import cycle
-from gangline_scheduler.policy.fair_tree import due, total_of
-from gangline_scheduler.policy.order import in_order
+from gangline_scheduler.core import cycle
+from gangline_scheduler.core.policy.fair_tree import due, total_of
+from gangline_scheduler.core.policy.order import in_order
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, JobStateChanged
 from scenarios.checked import Checked

@@ -9,13 +9,13 @@ from typing import Any
 
 from builders_deciding import START, spec
 from gangline_bus.decision import Decision
-from gangline_scheduler import jobs
-from gangline_scheduler.allocate import allocate, demand_from
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.free import FreeIndex
-from gangline_scheduler.model import Hold, Member
-from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy.placement import place
+from gangline_scheduler.core import jobs
+from gangline_scheduler.core.allocate import allocate, demand_from
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.model import Hold, Member
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.placement import place
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (

@@ -25,9 +25,9 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_faults.core.decide import FaultDecider
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.rollout import PARTS
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.rollout import PARTS
+from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, event_types, topic_of
 from gangline_schemas.envelope import Envelope

@@ -28,7 +28,7 @@ from gangline_gateway.events import answer_of
 from gangline_gateway.live import Live
 from gangline_gateway.tail import Tail
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested

@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from gangline_bus.decision import Decision
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.invariants import consistent
-from gangline_scheduler.model import Member
-from gangline_scheduler.state import State
+from gangline_scheduler.core.invariants import consistent
+from gangline_scheduler.core.model import Member
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import event_types
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered

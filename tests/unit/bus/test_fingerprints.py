@@ -17,8 +17,8 @@ from gangline_faults.core import snapshot as faults
 from gangline_faults.core.state import FaultState
 from gangline_quota.core import snapshot as quota
 from gangline_quota.core.state import State as QuotaState
-from gangline_scheduler import snapshot as scheduler
-from gangline_scheduler.state import State as SchedulerState
+from gangline_scheduler.core import snapshot as scheduler
+from gangline_scheduler.core.state import State as SchedulerState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SOFT = {"liveness", "reports", "unreservable", "queue", "levels", "mix_from"}

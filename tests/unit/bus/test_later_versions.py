@@ -22,7 +22,7 @@ from gangline_bus.topics import TopicNames, create_topics
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_faults.core.decide import FaultDecider
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested

@@ -20,9 +20,9 @@ from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.snapshot import fingerprint as faults_fingerprint
 from gangline_quota.core import snapshot as quota_snapshot
 from gangline_quota.core.snapshot import fingerprint as quota_fingerprint
-from gangline_scheduler import snapshot as scheduler_snapshot
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.snapshot import fingerprint as scheduler_fingerprint
+from gangline_scheduler.core import snapshot as scheduler_snapshot
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import fingerprint as scheduler_fingerprint
 from gangline_schemas.catalog import Topic
 from gangsim.draw import draw
 from gangsim.parts import Parts

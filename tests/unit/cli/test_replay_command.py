@@ -18,7 +18,7 @@ from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_scheduler.state import State
+from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition

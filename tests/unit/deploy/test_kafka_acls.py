@@ -12,7 +12,7 @@ from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.policy.timing import Timing
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog
 from gangline_tracker.ingest import GROUPS
 

@@ -13,7 +13,7 @@ import pytest
 
 from gangline_gateway.config import Settings as GatewaySettings
 from gangline_quota.service.config import QuotaSettings
-from gangline_scheduler.config import SchedulerSettings
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_service.tokens import Role, TokenBook
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "services"

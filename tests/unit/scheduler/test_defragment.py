@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from builders_deciding import every
 from builders_scheduler import Cluster, node, started_jobs, stopped_for
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,

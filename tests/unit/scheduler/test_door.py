@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from builders_deciding import spec
 from builders_scheduler import Cluster, node
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door import AT_ONCE, BODY_LIMIT_BYTES, Desk, Door
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.config import SchedulerSettings
+from gangline_scheduler.service.door import AT_ONCE, BODY_LIMIT_BYTES, Desk, Door
 from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_service.asking import Asked, SeenT, StandsByError
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens

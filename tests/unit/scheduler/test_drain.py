@@ -8,8 +8,8 @@ import pytest
 
 from builders_deciding import every, only
 from builders_scheduler import Cluster, node, started_jobs, states, stopped_for
-from gangline_scheduler.invariants import consistent
-from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.core.invariants import consistent
+from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import NodeDistrusted, NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted

@@ -9,9 +9,9 @@ import pytest
 
 from builders_deciding import every, only
 from builders_scheduler import Cluster, node, started_jobs, states
-from gangline_scheduler.invariants import consistent, violations
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.core.invariants import consistent, violations
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decider_run import START
-from gangline_scheduler.ended_runs import EndedRun
+from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.scheduling import CheckpointRef
 

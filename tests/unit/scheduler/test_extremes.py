@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.model import Demand
-from gangline_scheduler.policy.estimate import LONGEST_S, MOST_RATIO, Estimates
-from gangline_scheduler.policy.placement import ranks_in
+from gangline_scheduler.core.model import Demand
+from gangline_scheduler.core.policy.estimate import LONGEST_S, MOST_RATIO, Estimates
+from gangline_scheduler.core.policy.placement import ranks_in
 from gangline_schemas.events.scheduling import GangPreempting
 from gangline_schemas.job import LEAST_HOURS
 from gangline_schemas.resources import LEAST_SHARE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.policy.config import Policy, order_named
+from gangline_scheduler.core.policy.config import Policy, order_named
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted, TeamBudgetChanged, TeamConfigured
 from gangline_schemas.job import TeamConfig

@@ -8,7 +8,7 @@ import pytest
 
 from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
@@ -135,7 +135,7 @@ def test_reports_about_unknown_nodes_are_survived() -> None:
 
 def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines of a cloud come and go, each under a name of its own."""
-    monkeypatch.setattr("gangline_scheduler.evolve.LEFT_NODES_KEPT", 2)
+    monkeypatch.setattr("gangline_scheduler.core.evolve.LEFT_NODES_KEPT", 2)
     cluster = Cluster(node("stays"))
     for number in range(5):
         cluster.give(NodeJoined(node=node(f"spot-{number}")))
@@ -153,7 +153,7 @@ def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.Monkey
 
 
 def test_a_node_that_left_is_remembered_while_its_gang_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_scheduler.evolve.LEFT_NODES_KEPT", 0)
+    monkeypatch.setattr("gangline_scheduler.core.evolve.LEFT_NODES_KEPT", 0)
     cluster = Cluster(node(gpus=1))
     cluster.run("a")
     cluster.leave("n1")

@@ -18,9 +18,9 @@ from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import fingerprint as quota_fingerprint
 from gangline_quota.core.state import State as QuotaState
 from gangline_quota.service.app import publish_teams
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.snapshot import fingerprint
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import fingerprint
+from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope

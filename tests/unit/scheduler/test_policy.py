@@ -10,15 +10,15 @@ import pytest
 
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.cycle import reservations
-from gangline_scheduler.free import LEVELS, FreeIndex, empty_of
-from gangline_scheduler.invariants import reserved_for_waiting
-from gangline_scheduler.model import Demand, Job, Node, Team
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.order import FairShare, own_rank
-from gangline_scheduler.policy.placement import place
-from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.state import State
+from gangline_scheduler.core.cycle import reservations
+from gangline_scheduler.core.free import LEVELS, FreeIndex, empty_of
+from gangline_scheduler.core.invariants import reserved_for_waiting
+from gangline_scheduler.core.model import Demand, Job, Node, Team
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.order import FairShare, own_rank
+from gangline_scheduler.core.policy.placement import place
+from gangline_scheduler.core.policy.statement import Snapshot, Statement
+from gangline_scheduler.core.state import State
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
 from gangline_schemas.events.workers import NodeInfo, NodeJoined

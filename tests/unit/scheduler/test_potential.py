@@ -9,7 +9,7 @@ import pytest
 
 from builders_deciding import team
 from builders_scheduler import Cluster, node, stopped_for
-from gangline_scheduler.policy.config import Policy, Preemption, order_named
+from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import TeamConfig

@@ -12,16 +12,16 @@ import pytest
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_bus.decision import InvariantViolated
-from gangline_scheduler.allocate import allocate
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.invariants import held_for_waiting, held_is_coming
-from gangline_scheduler.model import Gang, Held, Job, Member
-from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy.config import Policy, Preemption
-from gangline_scheduler.policy.placement import Part, Placement
-from gangline_scheduler.policy.scene import Scene
-from gangline_scheduler.policy.victims import cost_gpu_s
+from gangline_scheduler.core.allocate import allocate
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.invariants import held_for_waiting, held_is_coming
+from gangline_scheduler.core.model import Gang, Held, Job, Member
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.policy.placement import Part, Placement
+from gangline_scheduler.core.policy.scene import Scene
+from gangline_scheduler.core.policy.victims import cost_gpu_s
+from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import (

@@ -6,7 +6,7 @@ import pytest
 
 from builders_deciding import team
 from builders_scheduler import Cluster, node, started_jobs, stopped_for
-from gangline_scheduler.policy.config import Policy, order_named
+from gangline_scheduler.core.policy.config import Policy, order_named
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import DrainAdmitted, TeamConfigured
 from gangline_schemas.events.workers import ExitReason

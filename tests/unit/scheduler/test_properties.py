@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from builders_deciding import every, team
 from builders_scheduler import TERMINAL, Cluster, node
 from gangline_bus.decision import Tick
-from gangline_scheduler.invariants import consistent
-from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.core.invariants import consistent
+from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,

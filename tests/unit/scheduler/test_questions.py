@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from builders_deciding import START, every, spec, team
 from builders_scheduler import Cluster, node
-from gangline_scheduler import forecast, questions
-from gangline_scheduler.decide import Limits, Scheduler
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.snapshot import fingerprint
+from gangline_scheduler.core import forecast, questions
+from gangline_scheduler.core.decide import Limits, Scheduler
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, GpusHeld, JobWaiting

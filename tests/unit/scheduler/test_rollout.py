@@ -10,8 +10,8 @@ import pytest
 from builders_scheduler import node
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.rollout import PARTS, PROCESSES
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.rollout import PARTS, PROCESSES
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.policy.config import Policy, Preemption, order_named
-from gangline_scheduler.policy.short_first import (
+from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
+from gangline_scheduler.core.policy.short_first import (
     LONG_S,
     MOST_STRETCH,
     SHORT_S,

@@ -6,10 +6,10 @@ import pytest
 
 from builders_deciding import only, team
 from builders_scheduler import Cluster, node, started_jobs
-from gangline_scheduler.invariants import ceilings
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.fair_tree import FairTree, total_of
-from gangline_scheduler.usage import HALF_LIFE_S, average
+from gangline_scheduler.core.invariants import ceilings
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.fair_tree import FairTree, total_of
+from gangline_scheduler.core.usage import HALF_LIFE_S, average
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import TeamBudgetChanged, TeamConfigured
 from gangline_schemas.events.scheduling import JobWaiting, TeamBudgetNoted

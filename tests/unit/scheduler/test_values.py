@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from builders_scheduler import Cluster, node
-from gangline_scheduler import values
-from gangline_scheduler.model import Gang, Job
+from gangline_scheduler.core import values
+from gangline_scheduler.core.model import Gang, Job
 
 
 @pytest.fixture(scope="module")

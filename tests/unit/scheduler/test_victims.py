@@ -13,14 +13,14 @@ import pytest
 
 from builders_deciding import team
 from builders_scheduler import Cluster, node, stopped_for
-from gangline_scheduler.model import Demand, Hold
-from gangline_scheduler.policy import cheapest
-from gangline_scheduler.policy.cheapest import GAP, TIE, Wanted
-from gangline_scheduler.policy.clearing import Clearing, clearings
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.scene import Scene
-from gangline_scheduler.policy.statement import Snapshot, Statement
-from gangline_scheduler.policy.victims import Victim
+from gangline_scheduler.core.model import Demand, Hold
+from gangline_scheduler.core.policy import cheapest
+from gangline_scheduler.core.policy.cheapest import GAP, TIE, Wanted
+from gangline_scheduler.core.policy.clearing import Clearing, clearings
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.scene import Scene
+from gangline_scheduler.core.policy.statement import Snapshot, Statement
+from gangline_scheduler.core.policy.victims import Victim
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import StopReason
 

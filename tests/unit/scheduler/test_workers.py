@@ -8,12 +8,12 @@ import pytest
 
 from builders_scheduler import Cluster, node
 from gangline_bus.decision import Decision, InvariantViolated
-from gangline_scheduler.allocate import allocate
-from gangline_scheduler.free import LEVELS, FreeIndex, FreeNode
-from gangline_scheduler.invariants import violations, whole_workers
-from gangline_scheduler.model import Demand
-from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy.placement import Part, Placement, lacking, place
+from gangline_scheduler.core.allocate import allocate
+from gangline_scheduler.core.free import LEVELS, FreeIndex, FreeNode
+from gangline_scheduler.core.invariants import violations, whole_workers
+from gangline_scheduler.core.model import Demand
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.placement import Part, Placement, lacking, place
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
 
 ROUNDS = 400

@@ -13,7 +13,7 @@ from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope

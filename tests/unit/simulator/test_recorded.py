@@ -13,8 +13,9 @@ import pytest
 from builders_deciding import START, spec, team
 from builders_scheduler import Cluster, node
 from gangline_bus.decision import Decision
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.policy.config import Policy, Preemption
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.state import State
 from gangline_scheduler.simulator.cluster import one_pool
 from gangline_scheduler.simulator.compare import figures, figures_table, pool_result
 from gangline_scheduler.simulator.driver import Replay
@@ -26,7 +27,6 @@ from gangline_scheduler.simulator.recorded import Failure, Fate, Need, Recording
 from gangline_scheduler.simulator.rerun import Rerun, tick_every_s
 from gangline_scheduler.simulator.trace import TraceJob
 from gangline_scheduler.simulator.versus import NoJobsError, versus
-from gangline_scheduler.state import State
 from gangline_schemas.events.faults import FailureCause, NodeFailed
 from gangline_schemas.events.quota import (
     CancelAdmitted,

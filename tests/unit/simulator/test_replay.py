@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.model import Demand
-from gangline_scheduler.policy.config import Policy, Preemption
-from gangline_scheduler.policy.reference import ShortestRemaining, Tiresias
-from gangline_scheduler.policy.reference_placement import (
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.model import Demand
+from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.policy.reference import ShortestRemaining, Tiresias
+from gangline_scheduler.core.policy.reference_placement import (
     EqualNodes,
     Fit,
     best_fit,

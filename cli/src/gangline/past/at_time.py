@@ -13,11 +13,11 @@ from gangline.render import NONE, Column
 from gangline_bus.fold import Folded
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.model import Job, Node
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.order import in_order
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.model import Job, Node
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.order import in_order
+from gangline_scheduler.core.state import State
 
 _RUNNING = (
     Column("JOB", whole=True),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gangline_bus.ports import Bus
-from gangline_scheduler.config import SchedulerSettings
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.door import Desk, Door, TlsFileError, tls_of
-from gangline_scheduler.snapshot import codec
-from gangline_scheduler.state import State
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.snapshot import codec
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.config import SchedulerSettings
+from gangline_scheduler.service.door import Desk, Door, TlsFileError, tls_of
 from gangline_service.asking import Asked
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context

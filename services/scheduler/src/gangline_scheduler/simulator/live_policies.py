@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gangline_scheduler.policy.config import ORDERS, Policy, Preemption, order_named
+from gangline_scheduler.core.policy.config import ORDERS, Policy, Preemption, order_named
 
 RECORDED = "recorded"
 """What really happened; no policy, and always in the first column."""

@@ -14,22 +14,22 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline_scheduler.allocate import allocate
-from gangline_scheduler.model import Job, demand_of
-from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.policy.order import Listed
-from gangline_scheduler.policy.rebalance import stop_all, stopping
-from gangline_scheduler.policy.reference_placement import (
+from gangline_scheduler.core.allocate import allocate
+from gangline_scheduler.core.model import Job, demand_of
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.order import Listed
+from gangline_scheduler.core.policy.rebalance import stop_all, stopping
+from gangline_scheduler.core.policy.reference_placement import (
     EqualNodes,
     Share,
     first_fit,
     in_workers,
     placement_of,
 )
+from gangline_scheduler.core.state import State
 from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
 from gangline_scheduler.simulator.trace import TraceJob
-from gangline_scheduler.state import State
 
 ITERATION_FACTOR = 1.015
 """How much slower an iteration is with their system, which their simulator counts for all."""

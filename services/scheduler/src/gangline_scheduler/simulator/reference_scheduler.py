@@ -12,12 +12,12 @@ from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
-from gangline_scheduler import cycle, decide
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.plan import Plan
-from gangline_scheduler.policy import rebalance
-from gangline_scheduler.policy.config import Policy
-from gangline_scheduler.state import State
+from gangline_scheduler.core import cycle, decide
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy import rebalance
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.state import State
 
 
 class ReferenceScheduler(Scheduler):

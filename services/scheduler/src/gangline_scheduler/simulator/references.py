@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from gangline_scheduler.decide import Scheduler
-from gangline_scheduler.policy.config import Policy, Preemption
-from gangline_scheduler.policy.order import FIFO, SJF, Order
-from gangline_scheduler.policy.reference import (
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.policy.order import FIFO, SJF, Order
+from gangline_scheduler.core.policy.reference import (
     ShortestRemaining,
     Tiresias,
     philly_restart_s,
 )
-from gangline_scheduler.policy.reference_placement import EqualNodes
-from gangline_scheduler.policy.short_first import ShortFirst
+from gangline_scheduler.core.policy.reference_placement import EqualNodes
+from gangline_scheduler.core.policy.short_first import ShortFirst
+from gangline_scheduler.core.state import State
 from gangline_scheduler.simulator.cluster import Pool
 from gangline_scheduler.simulator.driver import Replay
 from gangline_scheduler.simulator.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
@@ -24,7 +25,6 @@ from gangline_scheduler.simulator.pace import Pace
 from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
 from gangline_scheduler.simulator.running import Costs
 from gangline_scheduler.simulator.trace import TraceJob
-from gangline_scheduler.state import State
 
 TIRESIAS_EVERY_S = 60.0
 LIVE_EVERY_S = 60.0

@@ -26,7 +26,7 @@ from typing import Literal
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Input, Tick
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.simulator.history import Logged
 from gangline_scheduler.simulator.recorded import REPLAY, Failure, Need, Recording
 from gangline_schemas.base import Event

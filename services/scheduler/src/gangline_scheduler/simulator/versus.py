@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gangline_scheduler.decide import Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.simulator.compare import (
     SHOWN,
     Difference,

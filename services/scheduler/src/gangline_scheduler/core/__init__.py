@@ -1,0 +1,1 @@
+"""The scheduler's decisions: pure, and free for anyone to import."""

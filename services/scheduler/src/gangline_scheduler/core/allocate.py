@@ -1,0 +1,90 @@
+"""Giving a gang its GPUs: the event that starts an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_bus.decision import InvariantViolated
+from gangline_scheduler.core.invariants import held_for_waiting, whole_workers
+from gangline_scheduler.core.model import Avoid, Demand, Job, Node, demand_of
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.placement import Placement
+from gangline_scheduler.core.state import State
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
+from gangline_schemas.job import JobSpec, JobState
+
+
+def allocate(plan: Plan, job: Job, placement: Placement) -> None:
+    """Write the allocation, and that the job is scheduled.
+
+    Raises InvariantViolated if it took GPUs that are held for another, or a worker crosses a node.
+    """
+    nodes = plan.state.nodes
+    assignments: list[NodeAssignment] = []
+    first_rank = 0
+    for part in placement.parts:
+        info = nodes[part.node_id].info
+        assignments.append(
+            NodeAssignment(
+                node_id=part.node_id,
+                incarnation=info.incarnation,
+                address=info.address,
+                gpus=part.gpus,
+                first_rank=first_rank,
+                copies_port=info.copies_port,
+            )
+        )
+        first_rank += len(part.gpus)
+    lead = nodes[placement.parts[0].node_id]
+    ports = lead.info.rendezvous_ports
+    event = GangAllocated(
+        job_id=job.job_id,
+        attempt=job.attempt + 1,
+        team=job.team,
+        world_size=first_rank,
+        nodes=tuple(assignments),
+        # In rotation, so that a port that a dead gang may still hold is used as late as possible.
+        rendezvous=Rendezvous(address=lead.info.address, port=ports[lead.led % len(ports)]),
+        resume=job.resume,
+        spec=job.spec,
+        level=placement.level,
+        checkpoint_interval_s=job.checkpoint_interval_s,
+        left_out=job.left_out,
+    )
+    wrong = held_for_waiting(plan.state, event) + whole_workers(event)
+    if wrong:
+        raise InvariantViolated("; ".join(wrong))
+    plan.add(job.job_id, event)
+    plan.move(job.job_id, JobState.SCHEDULED)
+
+
+def next_demand(job: Job, state: State) -> Demand:
+    """What a job's next gang asks for: as its spec says, away from where it failed.
+
+    An elastic gang that gave GPUs to somebody who still waits for them does not take them back.
+    """
+    demand = demand_from(job.spec, state)
+    if job.resize_to is not None:
+        demand = demand.at_most(job.resize_to)
+    if not job.avoid:
+        return demand
+    never = frozenset(item.node_id for item in job.avoid if _never(item, state.nodes))
+    avoid = frozenset(item.node_id for item in job.avoid) - never
+    return replace(demand, avoid=avoid, never=never)
+
+
+def need_of(state: State, job_id: str) -> Demand:
+    """What GPUs that are held for a job must be, and what is held with each of them."""
+    return demand_from(state.jobs[job_id].spec, state)
+
+
+def demand_from(spec: JobSpec, state: State) -> Demand:
+    """What a spec asks for here: whose it is counts only where nodes may not mix teams."""
+    demand = demand_of(spec)
+    return demand if state.mix_from is None else replace(demand, team=spec.team)
+
+
+def _never(item: Avoid, nodes: dict[str, Node]) -> bool:
+    """Whether the job must not go there: not if the node was admitted anew since."""
+    node = nodes.get(item.node_id)
+    return item.required and node is not None and node.admission == item.admission

@@ -1,0 +1,253 @@
+"""The scheduler's decisions: the state of every job and the allocation of every GPU.
+
+For each input
+1. What it means for its job or node (jobs.py, checkpoints.py, nodes.py).
+2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
+   scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
+   is made for it if it is urgent or owed (making_room.py).
+On a tick
+1. Gangs whose stop deadline has passed end, or go on if they failed; those that ran for too long
+   are asked to stop; those whose time on a draining node is over leave (moving.py).
+2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
+   are stopped for who is urgent, owed or kept apart (making_room.py). If none are stopped for a
+   claim that GPUs were kept for, one more pass gives these to others.
+3. The reasons of those who wait (telling.py), and features that all parts know (rollout.py).
+
+All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gangline_bus.codec import Received
+from gangline_bus.decision import BaseDecider, Decision, Input, Tick
+from gangline_scheduler.core import (
+    checkpoints,
+    cycle,
+    invariants,
+    jobs,
+    making_room,
+    moving,
+    nodes,
+    rollout,
+    telling,
+)
+from gangline_scheduler.core.evolve import fold
+from gangline_scheduler.core.model import Stop
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.queue import PendingIndex
+from gangline_scheduler.core.state import State
+from gangline_schemas.base import Event
+from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    CheckpointCorrupted,
+    CheckpointDeleted,
+    CheckpointSaved,
+    IntervalAdvised,
+)
+from gangline_schemas.events.faults import GangFailed, NodeDistrusted, NodeFailed, NodeRecovered
+from gangline_schemas.events.quota import (
+    CancelAdmitted,
+    DrainAdmitted,
+    JobAdmitted,
+    PriorityAdmitted,
+    RestoreAdmitted,
+    TeamBudgetChanged,
+    TeamConfigured,
+)
+from gangline_schemas.events.scheduling import (
+    GangReleased,
+    JobStateChanged,
+    NodeAdmitted,
+    NodeUncordoned,
+    StopReason,
+    TeamBudgetNoted,
+    TeamNoted,
+)
+from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
+from gangline_schemas.features import FEATURES, Feature
+from gangline_schemas.job import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times that the scheduler keeps.
+
+    `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
+    need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
+    that its nodes have to reach the store; never for longer than redoing the work would take.
+    """
+
+    stop_margin: timedelta = timedelta(seconds=15)
+    save_wait: timedelta = timedelta(minutes=10)
+
+
+class Scheduler(BaseDecider[State]):
+    """The decider of gangline.scheduling."""
+
+    name = "scheduler"
+    log = Topic.SCHEDULING
+    inputs: tuple[Topic, ...] = (
+        Topic.QUOTA, Topic.FAULTS, Topic.WORKERS, Topic.CHECKPOINTS, Topic.PARTS,
+    )  # fmt: skip
+    fold = fold
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        features: tuple[Feature, ...] = FEATURES,
+    ) -> None:
+        self._features = features
+        self._limits = limits or Limits()
+        self._policy = policy or Policy()
+
+    def initial(self) -> State:
+        """No teams, no nodes, no jobs."""
+        policy = self._policy
+        return State(
+            queue=PendingIndex(policy.order.slot), levels=policy.levels, mix_from=policy.mix_from
+        )
+
+    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
+        """See the module's docstring. A repeated or outdated input leads to nothing."""
+        plan = Plan(state, now)
+        if isinstance(item, Tick):
+            self._tick(plan)
+            rollout.enable(plan, self._features)
+        elif isinstance(item, Received):
+            _take(plan, item.envelope.data, self._limits)
+            self._schedule(plan, item.envelope.data)
+            rollout.note(plan, item.envelope)
+        return plan.decisions
+
+    def check(self, state: State) -> list[str]:
+        """Invariants that do not hold; see invariants.py."""
+        return invariants.violations(state)
+
+    def _tick(self, plan: Plan) -> None:
+        for job_id in list(plan.state.live):
+            job = plan.state.jobs[job_id]
+            if job.gang is None:
+                continue
+            stop = job.gang.stop
+            if stop is not None and plan.now > self._gone_by(stop):
+                jobs.finish_stop(plan, job_id)
+                continue
+            limit = job.spec.max_runtime_hours
+            ending = stop is not None and stop.reason in {
+                StopReason.CANCELLED,
+                StopReason.MAX_RUNTIME,
+            }
+            if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
+                jobs.exceed_runtime(plan, job)
+        moving.leave(plan, self._policy)
+        decided = [decision.event for decision in plan.decisions]
+        made = cycle.run_pass(plan, self._policy)
+        passed = len(plan.decisions)
+        moving.resize(plan, self._policy)
+        making_room.make_room(plan, self._policy, made)
+        refused = cycle.refused(plan, made)
+        if refused:
+            made = cycle.run_pass(plan, self._policy, refused=refused)
+            passed = len(plan.decisions)
+        making_room.grow(plan, self._policy)
+        # What the pass reserved still holds if nothing was decided since.
+        telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
+        self._explain_new(plan, decided)
+
+    def _gone_by(self, stop: Stop) -> datetime:
+        """When a gang that was asked to stop is taken to have stopped, whatever its agents say."""
+        return stop.deadline if stop.verdict else stop.deadline + self._limits.stop_margin
+
+    def _schedule(self, plan: Plan, cause: Event) -> None:
+        if isinstance(cause, DrainAdmitted) and plan.decisions:
+            moving.leave(plan, self._policy)
+        elif isinstance(cause, CheckpointCommitted) and plan.decisions:
+            moving.saved(plan, self._policy, cause)
+        decided = [decision.event for decision in plan.decisions]
+        if isinstance(cause, JobAdmitted):
+            if decided and cause.job_id in plan.state.pending:
+                self._joined(plan, cause.job_id)
+        elif any(_makes_room(event) for event in decided):
+            cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
+        self._explain_new(plan, decided)
+
+    def _joined(self, plan: Plan, job_id: str) -> None:
+        if cycle.guarded(plan, self._policy, job_id):
+            return
+        cycle.try_alone(plan, self._policy, job_id)
+        making_room.make_room_for(plan, self._policy, job_id)
+
+    def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
+        for event in decided:
+            if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
+                telling.give_first_reason(plan, self._policy, event.job_id)
+
+
+def _makes_room(event: Event) -> bool:
+    """Whether somebody who waits may fit after this event who did not before."""
+    if isinstance(
+        event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted | TeamBudgetNoted
+    ):
+        return True
+    return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
+
+
+def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0912 - one case for each input type
+    """What one event from outside means for its job, node or team."""
+    match event:
+        case WorkerStarted():
+            jobs.started(plan, event)
+        case WorkerExited():
+            if event.damaged_object is not None:
+                checkpoints.damaged(plan, event, event.damaged_object)
+            jobs.exited(plan, event)
+        case JobAdmitted():
+            jobs.admit(plan, event)
+        case CancelAdmitted():
+            jobs.cancel(plan, event.job_id)
+        case PriorityAdmitted():
+            jobs.reprioritize(plan, event.job_id, event.priority)
+        case RestoreAdmitted():
+            jobs.restore(plan, event.job_id, event.step)
+        case GangFailed():
+            jobs.failed(plan, event, limits.save_wait)
+        case CheckpointCommitted():
+            checkpoints.committed(plan, event)
+            jobs.go_on_if_saved(plan, event.job_id)
+        case CheckpointSaved():
+            checkpoints.saved(plan, event)
+        case CheckpointAbandoned():
+            jobs.go_on_without(plan, event)
+        case CheckpointDeleted() | CheckpointCorrupted():
+            checkpoints.lost(plan, event)
+        case IntervalAdvised():
+            checkpoints.advised(plan, event)
+        case NodeJoined():
+            nodes.joined(plan, event.node)
+        case NodeLeaving():
+            nodes.leaving(plan, event)
+        case NodeFailed():
+            nodes.failed(plan, event)
+        case NodeRecovered():
+            nodes.recovered(plan, event)
+        case NodeDistrusted():
+            nodes.distrusted(plan, event)
+        case DrainAdmitted():
+            nodes.drain(plan, event.node_id, on=event.drain, move_jobs=event.move_jobs)
+        case TeamConfigured():
+            known = plan.state.teams.get(event.config.team)
+            if known is None or known.config != event.config:
+                plan.add(event.config.team, TeamNoted(config=event.config))
+        case TeamBudgetChanged(team=team, month=month, exhausted=exhausted):
+            if plan.state.broke.get(team) != (month if exhausted else None):
+                plan.add(team, TeamBudgetNoted(team=team, month=month, exhausted=exhausted))
+        case _:
+            pass

@@ -1,0 +1,118 @@
+"""GPUs that are held for gangs that wait or move: who may use them, and when that ends.
+
+What is free for a job leaves out what is held for others, and their teams count it as used. A gang
+starts on what is held for it once all of that is free. What nobody needs any more, or was held for
+longer than was promised, is free for all.
+Cost: O(gangs that GPUs are held for) for each question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_scheduler.core.allocate import allocate, need_of, next_demand
+from gangline_scheduler.core.model import Held
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.share import Ceilings
+from gangline_scheduler.core.policy.statement import Snapshot, Statement
+from gangline_scheduler.core.policy.victims import promised
+from gangline_scheduler.core.state import State
+from gangline_schemas.events.scheduling import GpusUnheld, StopReason
+
+MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
+"""A gang that stops for these goes on at once, on GPUs that are held for it."""
+
+
+def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
+    """What a job may use: all that is free but what is being freed for others.
+
+    On a node where GPUs are held for several, who is promised them sooner gets the first ones.
+    """
+    snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
+    own: dict[str, int] = {}
+    for other, held in by_promise(state):
+        if other == job_id:
+            own = dict(held.nodes)
+            continue
+        shares = still_free(state, other, held)
+        for node_id in own.keys() & shares.keys():
+            node = snapshot.free.get(node_id)
+            spare = node.size - own[node_id] if node is not None else 0
+            shares[node_id] = min(shares[node_id], spare)
+        snapshot.keep(shares, need_of(state, other))
+    return snapshot
+
+
+def by_promise(state: State) -> list[tuple[str, Held]]:
+    """What is held, by job; first what is promised soonest."""
+    return sorted(state.held.items(), key=lambda item: (item[1].until, item[0]))
+
+
+def charged(state: State, job_id: str) -> State:
+    """The state in which teams also use what is held for their other jobs that wait."""
+    held = promised(state, but=job_id)
+    if not held:
+        return state
+    used = {**state.used}
+    for name, gpus in held.items():
+        used[name] = used.get(name, 0) + gpus
+    return replace(state, used=used)
+
+
+def still_free(state: State, job_id: str, held: Held) -> dict[str, int]:
+    """What is held for a job by node, without what its own gang, which is to move, has there."""
+    job = state.jobs.get(job_id)
+    parts = job.gang.nodes if job is not None and job.gang is not None else ()
+    own = {part.node_id: len(part.gpus) for part in parts}
+    return {node_id: gpus - own.get(node_id, 0) for node_id, gpus in held.nodes}
+
+
+def start_held(plan: Plan, policy: Policy) -> None:
+    """The jobs for which GPUs are being freed, on those GPUs, once they are all free."""
+    for job_id, held in by_promise(plan.state):
+        job = plan.state.jobs[job_id]
+        if job.gang is not None:
+            continue
+        snapshot = free_for(plan.state, policy, job_id)
+        own = frozenset(node_id for node_id, _ in held.nodes)
+        others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
+        statement = Statement(snapshot.without(others))
+        # What else is free there is for those who gave.
+        given = sum(gpus for _, gpus in held.nodes)
+        wanted = next_demand(job, plan.state).at_most(given)
+        if _coming(plan.state, held):
+            wanted = replace(wanted, gpus=given, fewest=None, counts=())
+        demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
+        found = statement.place(demand) if demand is not None else None
+        if found is not None:
+            allocate(plan, job, found)
+            plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _coming(state: State, held: Held) -> bool:
+    """Whether gangs that make room still leave: an elastic gang does not start with less."""
+    gangs = (state.jobs[name].gang for name in held.victims if name in state.live)
+    return any(gang is not None and gang.leaving for gang in gangs)
+
+
+def end_holds(plan: Plan) -> None:
+    """Nothing is kept for who started or ended."""
+    for job_id in sorted(plan.state.held):
+        if not (job_id in plan.state.pending or _moves(plan, job_id)):
+            plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def end_late_holds(plan: Plan) -> None:
+    """Nor for longer than was promised, or on nodes that take no gangs any more."""
+    for job_id, held in sorted(plan.state.held.items()):
+        lost = any(node_id not in plan.state.free for node_id, _ in held.nodes)
+        if lost or plan.now > held.until:
+            plan.add(job_id, GpusUnheld(job_id=job_id))
+
+
+def _moves(plan: Plan, job_id: str) -> bool:
+    """Whether its gang still stops, to go on where GPUs are held for it."""
+    job = plan.state.jobs.get(job_id)
+    stop = job.gang.stop if job is not None and job.gang is not None else None
+    return stop is not None and stop.reason in MOVES

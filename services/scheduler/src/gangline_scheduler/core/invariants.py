@@ -1,0 +1,275 @@
+"""The invariants of the architecture that the scheduler keeps, as functions over its state.
+
+Their numbers are the architecture's. `violations` is called after each cycle in production and in
+every test, `held_for_waiting` and `whole_workers` for each gang that gets its GPUs.
+Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+
+from gangline_scheduler.core.free import empty_of, left_on
+from gangline_scheduler.core.policy.reservation import Reservation
+from gangline_scheduler.core.state import State
+from gangline_scheduler.core.usage import line_of
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import GangAllocated
+from gangline_schemas.gpus import covered_by
+from gangline_schemas.job import JobState
+
+_WITH_GANG = frozenset(
+    {JobState.SCHEDULED, JobState.INITIALIZING, JobState.RUNNING, JobState.CHECKPOINTING}
+)
+
+
+def violations(state: State) -> list[str]:
+    """Every invariant that does not hold; [] when all is well."""
+    return [
+        *one_gang_per_gpu(state),
+        *whole_gangs(state),
+        *live_attempts(state),
+        *ceilings(state),
+        *states_agree(state),
+        *held_is_coming(state),
+    ]
+
+
+def one_gang_per_gpu(state: State) -> list[str]:
+    """1. A GPU belongs to at most one live gang, and free means free."""
+    found: list[str] = []
+    taken: dict[str, Collection[int]] = {}
+    for job_id in state.live:
+        gang = state.jobs[job_id].gang
+        for part in gang.nodes if gang is not None else ():
+            there = taken.get(part.node_id)
+            if there is None:
+                taken[part.node_id] = part.gpus
+                continue
+            found += [
+                f"GPU {index} of {part.node_id} belongs to {job_id} and to another job"
+                for index in part.gpus
+                if index in there
+            ]
+            taken[part.node_id] = {*there, *part.gpus}
+    for node_id, there in taken.items():
+        node = state.free.get(node_id)
+        found += [
+            f"GPU {index} of {node_id} counts as free and belongs to a gang"
+            for index in (node.indexes("") if node is not None else ())
+            if index in there
+        ]
+    return found
+
+
+def whole_gangs(state: State) -> list[str]:
+    """2. A gang has all its GPUs or none, and its ranks are 0 .. world size - 1.
+
+    An elastic gang has a number of GPUs that it may have.
+    """
+    found: list[str] = []
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        if job.gang is None:
+            found.append(f"{job_id} counts as live and has no gang")
+            continue
+        next_rank = 0
+        for part in job.gang.nodes:
+            if part.first_rank != next_rank:
+                found.append(f"{job_id}: rank {next_rank} is nowhere")
+            next_rank = part.first_rank + len(part.gpus)
+        if next_rank != job.gang.world_size or next_rank not in job.spec.sizes:
+            found.append(f"{job_id} has {next_rank} of its {job.gpus} GPUs")
+    return found
+
+
+def live_attempts(state: State) -> list[str]:
+    """3. The live attempt is the job's newest.
+
+    That it only grows is checked by the fold.
+    """
+    return [
+        f"{job_id}: attempt {job.gang.attempt} is live and {job.attempt} is the newest"
+        for job_id in state.live
+        if (job := state.jobs[job_id]).gang is not None and job.gang.attempt != job.attempt
+    ]
+
+
+def ceilings(state: State) -> list[str]:
+    """6. GPUs of a team and those below it never pass its limit plus what it may borrow.
+
+    What it held when its limit was lowered is excused until those gangs end.
+    """
+    own: dict[str, int] = {}
+    for job_id in state.live:
+        job = state.jobs[job_id]
+        own[job.team] = own.get(job.team, 0) + job.held_gpus
+    held: dict[str, int] = {}
+    for team, gpus in own.items():
+        for name in [*line_of(state.teams, team)] or [team]:
+            held[name] = held.get(name, 0) + gpus
+    found = []
+    for team in sorted(held.keys() | state.used.keys()):
+        used, counted = held.get(team, 0), state.used.get(team, 0)
+        if used != counted:
+            found.append(f"team {team} holds {used} GPUs and {counted} are counted")
+        known = state.teams.get(team)
+        allowed = max(known.config.ceiling, known.excused) if known is not None else 0
+        if used > allowed:
+            found.append(f"team {team} holds {used} GPUs of at most {allowed}")
+    return found
+
+
+def states_agree(state: State) -> list[str]:
+    """5, in part: a job with a gang is in a state with one; one that waits has none."""
+    jobs, waits = state.jobs, JobState.PENDING
+    found = [
+        f"{job_id} is {jobs[job_id].state} and holds GPUs"
+        for job_id in state.live
+        if jobs[job_id].state not in _WITH_GANG
+    ]
+    found += [
+        f"{job_id} waits and is {job.state}"
+        for job_id in state.pending
+        if (job := jobs[job_id]).state is not waits or job.gang is not None
+    ]
+    if len(state.pending) + len(state.live) != len(state.jobs):
+        found.append(
+            f"{len(state.jobs)} jobs, but {len(state.pending)} wait and {len(state.live)} run"
+        )
+    return found
+
+
+def held_is_coming(state: State) -> list[str]:
+    """7. What is held on a node for gangs that wait is free, or held by gangs that stop."""
+    held: dict[str, int] = {}
+    for item in state.held.values():
+        for node_id, gpus in item.nodes:
+            held[node_id] = held.get(node_id, 0) + gpus
+    found = []
+    for node_id, gpus in held.items():
+        node = state.free.get(node_id)
+        if node is None:
+            continue
+        coming = sum(
+            len(hold.gpus) for job_id, hold in state.nodes[node_id].holds if _stops(state, job_id)
+        )
+        if node.size + coming < gpus:
+            found.append(
+                f"{gpus} GPUs of {node_id} are held for gangs that wait; {node.size} are free "
+                f"and {coming} become so"
+            )
+    return found
+
+
+def _stops(state: State, job_id: str) -> bool:
+    gang = state.jobs[job_id].gang
+    return gang is not None and gang.leaving
+
+
+def held_for_waiting(before: State, allocated: GangAllocated) -> list[str]:
+    """7. GPUs freed for a waiting gang go to that gang: of one allocation, as it is decided.
+
+    Cost: O(its nodes + gangs that GPUs are held for); nothing while none are held.
+    """
+    if not before.held or allocated.job_id in before.held:
+        return []
+    taken = {part.node_id: part.gpus for part in allocated.nodes}
+    free = _held_for_nobody(before, taken)
+    found = []
+    for node_id, gpus in taken.items():
+        models = dict(before.nodes[node_id].gpu_models)
+        by_model = Counter(models[index] for index in gpus)
+        by_model[""] = len(gpus)
+        if any(count > free[node_id, model] for model, count in by_model.items()):
+            found.append(f"{allocated.job_id} took GPUs of {node_id} that are held")
+    return found
+
+
+def whole_workers(allocated: GangAllocated) -> list[str]:
+    """2. A worker never crosses a node: of one allocation, as it is decided.
+
+    Ranks follow each other from node to node, so it is enough that each node has whole workers.
+    """
+    each = allocated.spec.gpus_per_worker
+    return [
+        f"{allocated.job_id}: {len(part.gpus)} GPUs of {part.node_id} are not whole workers of "
+        f"{each}"
+        for part in allocated.nodes
+        if len(part.gpus) % each
+    ]
+
+
+def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str, str]]:
+    """Free GPUs by node and model ("": all), less those that are held for gangs of this model.
+
+    A gang that moves needs no free GPUs for those that it will have where it stands.
+    """
+    free: Counter[tuple[str, str]] = Counter()
+    for node_id in nodes:
+        node = state.free.get(node_id)
+        if node is not None:
+            free[node_id, ""] = node.size
+            free.update({(node_id, model): len(indexes) for model, indexes in node.gpus})
+    for job_id, held in state.held.items():
+        job = state.jobs.get(job_id)
+        gang = job.gang if job is not None else None
+        has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
+        accepted = covered_by(job.spec.resources.gpu_type) if job is not None else ()
+        for node_id, gpus in held.nodes:
+            there = [model for model in accepted if (node_id, model) in free]
+            of_models = ("", *(there if len(there) == 1 else ()))
+            for model in of_models if node_id in nodes else ():
+                free[node_id, model] -= max(0, gpus - has.get(node_id, 0))
+    return free
+
+
+def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[str]:
+    """7. Jobs that may run past its start leave a reservation its GPUs: of the next pass."""
+    return [
+        f"{event.job_id} was placed on GPUs reserved for {made.job_id}"
+        for event in decided
+        if isinstance(event, GangAllocated)
+        and event.job_id != made.job_id
+        and made.nodes & {part.node_id for part in event.nodes}
+    ]
+
+
+def consistent(state: State) -> list[str]:
+    """What is derived agrees with the facts. For tests: O(everything)."""
+    found: list[str] = []
+    levels, mix_from = state.levels, state.mix_from
+    empty = {
+        node_id: empty_of(node, levels=levels, mix_from=mix_from)
+        for node_id, node in state.nodes.items()
+        if node.schedulable
+    }
+    free = {node_id: left_on(whole, state.nodes[node_id]) for node_id, whole in empty.items()}
+    if free != {node.node_id: node for node in state.free.nodes()}:
+        found.append("the free GPUs differ from what nodes and gangs say")
+    if state.free_gpus != sum(node.size for node in free.values()):
+        found.append("the number of free GPUs is wrong")
+    if empty != {node.node_id: node for node in state.empty.nodes()}:
+        found.append("the empty nodes differ from what nodes say")
+    if sorted(state.queue.ids()) != sorted(state.pending):
+        found.append("the queue differs from the jobs that wait")
+    live = {job_id for job_id, job in state.jobs.items() if job.gang is not None}
+    if live != set(state.live):
+        found.append("the live jobs differ from those with a gang")
+    holds = {(node_id, job_id) for node_id, node in state.nodes.items() for job_id, _ in node.holds}
+    gangs = {
+        (part.node_id, job_id)
+        for job_id, job in state.jobs.items()
+        if job.gang is not None
+        for part in job.gang.nodes
+    }
+    if holds != gangs:
+        found.append("what nodes hold differs from the gangs")
+    found += [
+        f"{job_id}: its checkpoints do not stand in the order of their steps"
+        for job_id, job in state.jobs.items()
+        if any(after.step <= point.step for point, after in pairwise(job.checkpoints))
+    ]
+    return found

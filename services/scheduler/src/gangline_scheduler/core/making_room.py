@@ -1,0 +1,195 @@
+"""Making room: who waits and may have running gangs stopped for it, and the events for that.
+
+After a pass, on a tick
+1. The first job of each group of equal ones that waits and has no GPUs held yet, in the order of
+   the policy: the urgent ones, those that their teams are owed, and those for which enough GPUs are
+   free, but apart.
+2. For each in turn: move others out of the way (policy/defragment.py), else take back what its
+   team is owed (policy/reclaim.py), else preempt (policy/preemption.py).
+3. If that is worth it: `gpus.held` for the job, with cost and value, and `gang.preempting` for each
+   victim, in one decision. The GPUs go to nobody else until the job starts on them (cycle.py).
+For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
+Elastic gangs gave way before (moving.py); one that its team is owed more GPUs for gets them last
+(policy/growing.py). A job that is urgent or owed is tried at once when it
+joins the queue, unless elastic gangs can give way for it on the next tick.
+
+Cost: O(groups of pending jobs) when nobody qualifies; for each job tried that of the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from operator import itemgetter
+
+from gangline_bus.decision import InvariantViolated
+from gangline_scheduler.core import jobs, moving
+from gangline_scheduler.core.allocate import next_demand
+from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.defragment import defragment, moves_left
+from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.growing import claim
+from gangline_scheduler.core.policy.order import Listed
+from gangline_scheduler.core.policy.placement import Placement
+from gangline_scheduler.core.policy.potential import not_better
+from gangline_scheduler.core.policy.preemption import preempt, urgent
+from gangline_scheduler.core.policy.reclaim import reclaim
+from gangline_scheduler.core.policy.reservation import Reservation
+from gangline_scheduler.core.policy.scene import Room, Scene
+from gangline_scheduler.core.policy.surplus import due, reclaim_surplus
+from gangline_schemas.events.scheduling import GpusHeld, NodeShare, StopReason
+
+MOST_TRIED = 4
+"""So many jobs that cannot be helped are tried in a pass."""
+
+
+def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
+    """See the module; `made` is what the pass reserved for whom."""
+    if policy.order.preemptive or not plan.state.pending or not _anybody(plan, policy):
+        return
+    failed: set[str] = set()
+    for _ in range(policy.preemption.most_per_pass):
+        scene = Scene(plan.state, plan.now, policy, made)
+        room = _first_room(scene, failed)
+        if room is None:
+            return
+        _hold(plan, policy, room)
+
+
+def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
+    """Try it for one job that just began to wait, if it is urgent or owed."""
+    job = plan.state.jobs.get(job_id)
+    if job is None or job_id not in plan.state.pending or policy.order.preemptive:
+        return
+    scene = Scene(plan.state, plan.now, policy)
+    if not _has_a_claim(scene, job) or not _anybody(plan, policy):
+        return
+    if moving.shrinking_for(plan, policy, job) is None:
+        room = _room(scene, job)
+        if room is not None:
+            _hold(plan, policy, room)
+
+
+def grow(plan: Plan, policy: Policy) -> None:
+    """Let an elastic gang have what its team is owed (policy/growing.py)."""
+    state = plan.state
+    if policy.order.preemptive or not _anybody(plan, policy):
+        return
+    if any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
+        room = claim(Scene(state, plan.now, policy))
+        if room is not None:
+            _hold(plan, policy, room)
+
+
+def _anybody(plan: Plan, policy: Policy) -> bool:
+    """Whether anything running may ever be stopped for others, or shrink for them."""
+    settings = policy.preemption
+    if {settings.preempt, settings.reclaim, settings.defragment} == {"off"}:
+        return False
+    specs = (plan.state.jobs[job_id].spec for job_id in plan.state.live)
+    return any(spec.preemptible or spec.resources.min_gpus is not None for spec in specs)
+
+
+def _first_room(scene: Scene, failed: set[str]) -> Room | None:
+    """Room for the first job that can be helped; adds those that cannot to `failed`."""
+    for job in _candidates(scene):
+        if job.job_id in failed:
+            continue
+        if len(failed) >= MOST_TRIED:
+            return None
+        room = _room(scene, job)
+        if room is not None:
+            return room
+        failed.add(job.job_id)
+    return None
+
+
+def _candidates(scene: Scene) -> list[Job]:
+    """The first of each group that qualifies, those with a claim first, in the policy's order.
+
+    Of an order that is one list, the first that qualifies alone: those behind it would stop gangs
+    whose GPUs it waits for.
+    """
+    state, order = scene.state, scene.policy.order
+    heads = [
+        (not claims, order.rank(job, state, scene.now), job)
+        for places in state.queue.groups().values()
+        if (job := _first(scene, places)) is not None
+        if (claims := _has_a_claim(scene, job)) or _fits_if_moved(scene, job)
+        if holdable(state, next_demand(job, state))
+    ]
+    if isinstance(order, Listed) and heads:
+        heads = [min(heads, key=itemgetter(1))]
+    return [job for *_, job in sorted(heads, key=itemgetter(0, 1))]
+
+
+def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
+    ids = (str(place[-1]) for place in places)
+    job_id = next((job_id for job_id in ids if job_id not in scene.state.held), None)
+    return None if job_id is None else scene.state.jobs[job_id]
+
+
+def _fits_if_moved(scene: Scene, job: Job) -> bool:
+    """Whether enough GPUs are free for it, but apart, and gangs may be moved."""
+    enough = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
+    return enough and scene.ceilings.allows(scene.state, job)
+
+
+def _has_a_claim(scene: Scene, job: Job) -> bool:
+    settings = scene.policy.preemption
+    owed = settings.reclaim == "on" and (scene.owed(job) or due(scene, job)) is not None
+    return owed or urgent(job, settings)
+
+
+def _room(scene: Scene, job: Job) -> Room | None:
+    room = defragment(scene, job) or reclaim(scene, job) or reclaim_surplus(scene, job)
+    if room is None and urgent(job, scene.policy.preemption):
+        room = preempt(scene, job)
+    return room
+
+
+def _hold(plan: Plan, policy: Policy, room: Room) -> None:
+    """Write it: what is held for whom and why, and who stops."""
+    clearing, state = room.clearing, plan.state
+    whole = policy.preemption.whole_gangs == "on"
+    left = {victim.job.job_id: victim.left for victim in clearing.victims}
+    grows = room.job.gang is not None
+    stopping = [victim.job for victim in clearing.victims] + [room.job] * grows
+    last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
+    until = last + policy.preemption.hold_margin
+    held = GpusHeld(
+        job_id=room.job.job_id,
+        nodes=_shares(clearing.placement),
+        reason=room.reason,
+        victims=tuple(victim.job.job_id for victim in clearing.victims),
+        cost_gpu_seconds=clearing.cost,
+        value_gpu_seconds=room.value,
+        until=until,
+    )
+    worse = not_better(state, held, left, policy.order, plan.now, whole=whole)
+    if worse:
+        raise InvariantViolated("; ".join(worse))
+    plan.add(room.job.job_id, held)
+    if grows:
+        jobs.resize_gang(plan, room.job.job_id, clearing.placement.gpus)
+    why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
+    for victim in clearing.victims:
+        if victim.left:
+            jobs.resize_gang(plan, victim.job.job_id, victim.left)
+        else:
+            plan.stop(victim.job, why)
+    for victim, placement in room.moves:
+        _hold_for_moved(plan, victim.job.job_id, placement, until)
+
+
+def _hold_for_moved(plan: Plan, job_id: str, placement: Placement, until: datetime) -> None:
+    plan.add(
+        job_id,
+        GpusHeld(job_id=job_id, nodes=_shares(placement), reason="defragment", until=until),
+    )
+
+
+def _shares(placement: Placement) -> tuple[NodeShare, ...]:
+    return tuple(NodeShare(node_id=part.node_id, gpus=len(part.gpus)) for part in placement.parts)

@@ -1,0 +1,179 @@
+"""Gangs that go on elsewhere or with another size: they save, stop, and start on held GPUs.
+
+1. **Drain**: a gang on a draining node leaves it right after its next committed checkpoint, so
+   that no work is lost, or at once while none of its ranks was seen; but only if the whole gang
+   fits elsewhere, and there its GPUs are held. When `drain_within` has passed it leaves anyway,
+   and waits in the queue if there is no place.
+2. **Resize** (policy/elastic.py), on a tick after the pass: elastic gangs give GPUs to the first
+   job that fits then; if nobody waits for them, one takes what idles. One resize in a pass.
+
+Cost: O(nodes) for the drain; see the policy for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Literal
+
+from gangline_bus.decision import InvariantViolated
+from gangline_scheduler.core import jobs
+from gangline_scheduler.core.allocate import next_demand
+from gangline_scheduler.core.holds import free_for
+from gangline_scheduler.core.model import Job, Node
+from gangline_scheduler.core.plan import Plan
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.elastic import (
+    Shrinking,
+    growth,
+    may_give,
+    shrinking,
+)
+from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.order import in_order
+from gangline_scheduler.core.policy.parts import parts
+from gangline_scheduler.core.policy.placement import Placement
+from gangline_scheduler.core.policy.potential import taken_from_guarantees
+from gangline_scheduler.core.policy.statement import Statement
+from gangline_schemas.events.checkpoints import CheckpointCommitted
+from gangline_schemas.events.scheduling import GpusHeld, NodeShare
+
+HELPED = 10
+"""So many jobs of the head of the queue are looked at for a shrink."""
+
+
+def leave(plan: Plan, policy: Policy) -> None:
+    """Gangs on draining nodes that have nothing to lose or have had their time go."""
+    for node in _draining(plan):
+        since = node.moving_since
+        late = since is not None and plan.now >= since + policy.drain_within
+        for job_id, _ in node.holds:
+            gang = plan.state.jobs[job_id].gang
+            if gang is not None and gang.stop is None and (late or gang.unseen):
+                _leave(plan, policy, job_id, anyway=late)
+
+
+def saved(plan: Plan, policy: Policy, event: CheckpointCommitted) -> None:
+    """The live attempt has just saved: if it stands on a draining node, it goes."""
+    job = plan.state.jobs.get(event.job_id)
+    if job is None or job.gang is None or job.gang.stop is not None:
+        return
+    if event.checkpoint.attempt != job.attempt or job.resume != event.checkpoint:
+        return
+    nodes = (plan.state.nodes[part.node_id] for part in job.gang.nodes)
+    if any(node.moving_since is not None for node in nodes):
+        _leave(plan, policy, event.job_id, anyway=False)
+
+
+def resize(plan: Plan, policy: Policy) -> None:
+    """Let elastic gangs make room for the first job that waits, or let one grow."""
+    state = plan.state
+    if not any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
+        return
+    if _make_room(plan, policy):
+        return
+    found = growth(free_for(state, policy), state, plan.now, policy)
+    if found is not None:
+        jobs.resize_gang(plan, found.job.job_id, found.placement.gpus)
+        _hold(
+            plan, policy, found.job.job_id, found.placement, "resize", [found.job],
+            cost=found.cost_gpu_s, value=found.value_gpu_s,
+        )  # fmt: skip
+
+
+def shrink_for(plan: Plan, policy: Policy, job: Job) -> bool:
+    """Let elastic gangs make room for this job; whether they do."""
+    found = shrinking_for(plan, policy, job)
+    if found is not None:
+        shrink(plan, policy, job, found)
+    return found is not None
+
+
+def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
+    """Which elastic gangs would make room for this job."""
+    state = plan.state
+    if not any(may_give(state.jobs[job_id], plan.now, policy) for job_id in state.live):
+        return None
+    snapshot = free_for(state, policy, job.job_id)
+    return shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)
+
+
+def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
+    """Stop the gangs that give GPUs to this job, and hold these for it."""
+    taken = taken_from_guarantees(plan.state, job, found.sizes, parts(plan.state))
+    if taken:
+        raise InvariantViolated("; ".join(taken))
+    for other, size in found.sizes:
+        jobs.resize_gang(plan, other.job_id, size)
+    asked = [other for other, _ in found.sizes]
+    _hold(
+        plan, policy, job.job_id, found.placement, "resize", asked,
+        victims=tuple(other.job_id for other in asked),
+        cost=found.cost_gpu_s, value=found.value_gpu_s,
+    )  # fmt: skip
+
+
+def _draining(plan: Plan) -> Iterator[Node]:
+    nodes = plan.state.nodes
+    names = sorted(name for name, node in nodes.items() if node.moving_since is not None)
+    return (nodes[name] for name in names)
+
+
+def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
+    job = plan.state.jobs[job_id]
+    snapshot = free_for(plan.state, policy, job_id)
+    demand = next_demand(job, plan.state)
+    statement = Statement(snapshot)
+    statement.evict(job)
+    found = statement.place(demand.at_most(job.held_gpus))
+    if found is None and not anyway:
+        return
+    jobs.drain_gang(plan, job_id)
+    if found is not None:
+        _hold(plan, policy, job_id, found, "drain", [job])
+
+
+def _make_room(plan: Plan, policy: Policy) -> bool:
+    state = plan.state
+    if not any(may_give(state.jobs[job_id], plan.now, policy) for job_id in state.live):
+        return False
+    walk = in_order(policy.order, lambda: state, plan.now)
+    waiting = (
+        job
+        for job in walk
+        if job.job_id not in state.held and holdable(state, next_demand(job, state))
+    )
+    for job in islice(waiting, 1 if policy.order.strict else HELPED):
+        if shrink_for(plan, policy, job):
+            return True
+    return False
+
+
+def _hold(
+    plan: Plan,
+    policy: Policy,
+    job_id: str,
+    placement: Placement,
+    reason: Literal["resize", "drain"],
+    stopped: Iterable[Job],
+    *,
+    victims: tuple[str, ...] = (),
+    cost: float = 0.0,
+    value: float = 0.0,
+) -> None:
+    deadlines = [plan.now]
+    for job in stopped:
+        gang = plan.state.jobs[job.job_id].gang
+        if gang is not None and gang.stop is not None:
+            deadlines.append(gang.stop.deadline)
+    shares = tuple(NodeShare(node_id=part.node_id, gpus=len(part.gpus)) for part in placement.parts)
+    event = GpusHeld(
+        job_id=job_id,
+        nodes=shares,
+        reason=reason,
+        victims=victims,
+        cost_gpu_seconds=cost,
+        value_gpu_seconds=value,
+        until=max(deadlines) + policy.preemption.hold_margin,
+    )
+    plan.add(job_id, event)

@@ -1,0 +1,101 @@
+"""The decisions of one input, each seen by the next, on a branch of the state.
+
+A plan lasts for one `decide`: meanwhile the state it was given stays as it is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from gangline_bus.decision import Decision
+from gangline_scheduler.core.evolve import fold
+from gangline_scheduler.core.model import Job
+from gangline_scheduler.core.state import State, branch
+from gangline_schemas.base import Event
+from gangline_schemas.events.scheduling import (
+    GangPreempting,
+    GangReleased,
+    JobStateChanged,
+    ReleaseReason,
+    StopReason,
+)
+from gangline_schemas.events.workers import SampleRange
+from gangline_schemas.job import JobState
+
+
+class Plan:
+    """What shall be written. `state` is what it will be after that; the given one never changes."""
+
+    def __init__(self, state: State, now: datetime) -> None:
+        self.state = state
+        self.now = now
+        self.decisions: list[Decision] = []
+
+    def add(self, subject: str, event: Event) -> None:
+        """Decide this event. The state is branched before the first one."""
+        if not self.decisions:
+            self.state = branch(self.state)
+        decision = Decision(subject, event)
+        self.decisions.append(decision)
+        fold(self.state, event, self.now)
+
+    def move(self, job_id: str, to: JobState, reason: str = "") -> None:
+        """Change a job's state; nothing when it is in it."""
+        job = self.state.jobs[job_id]
+        if job.state is to:
+            return
+        self.add(
+            job_id,
+            JobStateChanged(
+                job_id=job_id, attempt=job.attempt, previous=job.state, state=to, reason=reason
+            ),
+        )
+
+    def stop(self, job: Job, reason: StopReason, *, resize_to: int | None = None) -> None:
+        """Ask a live gang to checkpoint and exit. A stop under way keeps its deadline.
+
+        `resize_to`: the GPUs that its next attempt takes at most.
+        """
+        if job.gang is None:
+            return
+        earlier = job.gang.stop
+        grace = job.spec.stop_grace_seconds
+        deadline = self.now + timedelta(seconds=grace) if earlier is None else earlier.deadline
+        self.add(
+            job.job_id,
+            GangPreempting(
+                job_id=job.job_id,
+                attempt=job.gang.attempt,
+                reason=reason,
+                deadline=deadline,
+                resize_to=resize_to,
+            ),
+        )
+        self.move(job.job_id, JobState.CHECKPOINTING, reason.value)
+
+    def release(
+        self,
+        job: Job,
+        reason: ReleaseReason,
+        *,
+        avoid_nodes: tuple[str, ...] = (),
+        avoid_required: bool = False,
+        left_out: tuple[SampleRange, ...] = (),
+    ) -> None:
+        """Free the job's GPUs; nothing when it holds none."""
+        if job.gang is None:
+            return
+        held_s = max(0.0, (self.now - job.gang.allocated_at).total_seconds())
+        self.add(
+            job.job_id,
+            GangReleased(
+                job_id=job.job_id,
+                attempt=job.gang.attempt,
+                reason=reason,
+                allocated_at=job.gang.allocated_at,
+                gpu_seconds=job.gang.world_size * held_s,
+                avoid_nodes=avoid_nodes,
+                avoid_required=avoid_required,
+                left_out=left_out,
+            ),
+        )

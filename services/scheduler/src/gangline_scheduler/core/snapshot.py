@@ -1,0 +1,81 @@
+"""How the scheduler's state is kept in a snapshot, and its canonical form for golden logs.
+
+Facts are stored, and the orders in which jobs wait and gangs were started, since decisions follow
+them. What is free and used is derived from the nodes and jobs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gangline_bus.canonical import Fields, canonical_json
+from gangline_bus.state_json import DataclassCodec
+from gangline_scheduler.core import usage
+from gangline_scheduler.core.evolve import put_node
+from gangline_scheduler.core.state import State
+
+DERIVED = frozenset(
+    {
+        "queue",
+        "free",
+        "empty",
+        "used",
+        "used_models",
+        "restarting",
+        "failed",
+        "unreservable",
+    }
+)
+CONFIGURED = frozenset({"levels", "mix_from"})
+ORDERS = frozenset({"pending", "live"})
+
+VERSION = 1
+"""The format of the state: docs/guides/upgrades.md says when to count it up."""
+
+
+def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
+    """Implements `SnapshotCodec[State]`; `initial` is the decider's, with its levels and order."""
+    return DataclassCodec(
+        initial,
+        version=VERSION,
+        left_out=DERIVED | CONFIGURED,
+        rebuild=rebuild,
+        derived=_derived,
+    )
+
+
+def _derived(state: State) -> Iterable[str]:
+    """What is free, used and waited for, whatever the order in which it became so."""
+    yield from sorted(f"free {node!r}" for node in state.free.nodes())
+    yield from sorted(f"empty {node!r}" for node in state.empty.nodes())
+    yield from sorted(f"used {team} {gpus}" for team, gpus in state.used.items() if gpus)
+    yield from sorted(f"used {key} {gpus}" for key, gpus in state.used_models.items() if gpus)
+    yield from sorted(f"restarting {job_id}" for job_id in state.restarting)
+    yield from sorted(f"failed {node_id} {at}" for node_id, at in state.failed.items())
+
+
+def rebuild(state: State) -> None:
+    """Derive what is left out of a snapshot, in place. O(nodes + jobs)."""
+    for node in list(state.nodes.values()):
+        put_node(state, node)
+    failed = [
+        (node.down_at, node_id)
+        for node_id, node in state.nodes.items()
+        if node.down == "failed" and node.down_at is not None
+    ]
+    state.failed = {node_id: at for at, node_id in sorted(failed)}
+    for job_id in state.pending:
+        job = state.jobs[job_id]
+        state.queue.add(job)
+        if job.restarting:
+            state.restarting[job_id] = None
+    usage.recount(state)
+
+
+def canonical(state: State, known: Fields | None = None) -> bytes:
+    """The facts alone, as later versions with more fields write them too; see `canonical_json`."""
+    return canonical_json(state, left_out=DERIVED | CONFIGURED | ORDERS, known=known)
+
+
+fingerprint = codec(State).fingerprint
+"""sha256 in hex over the state: equal for a replay of the same log."""

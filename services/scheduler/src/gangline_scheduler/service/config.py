@@ -1,0 +1,125 @@
+"""Settings of the scheduler."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, ClassVar
+
+from pydantic import Field, field_validator
+
+from gangline_scheduler.core.decide import Limits
+from gangline_scheduler.core.free import LEVELS
+from gangline_scheduler.core.policy.config import Policy, Preemption, Switch, order_named
+from gangline_scheduler.core.policy.reservation import Mode
+from gangline_scheduler.service.door_config import DoorSettings
+from gangline_schemas.isolation import Isolation
+
+HOLD_MARGIN_S = 60.0
+"""GPUs are held for this long after the last gang that makes room must be gone."""
+
+
+class SchedulerSettings(DoorSettings):
+    """What the scheduler can be told."""
+
+    section: ClassVar[str] = "scheduler"
+
+    order: str = "fair"
+    """Which job comes first: fair, drf, short, fifo, sjf, srtf or tiresias."""
+    levels: tuple[str, ...] = LEVELS
+    """The topology levels between a node and the cluster, closest first."""
+    reservation: Mode = "easy"
+    """off; easy: the first job that waited too long gets a reservation; conservative: ten do."""
+    reserve_after_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """A job that waited longer than this gets a reservation: a start that nobody may delay."""
+    node_return_minutes: Annotated[float, Field(ge=0)] = 15.0
+    """A failed node is expected back for so long; what is left of its gangs' GPUs is kept."""
+    default_runtime_hours: Annotated[float, Field(gt=0)] = 24.0
+    """What a job is taken for that says nothing and whose team has no past jobs."""
+    resize_every_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """An elastic gang is stopped for another size at most so often."""
+    drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
+    """A gang leaves a draining node after its next checkpoint, or when this has passed."""
+    mix_teams_from: Isolation = Isolation.NONE
+    """Nodes of a weaker isolation hold one team's gangs at a time; none: all mix teams."""
+    foretell: bool = True
+    """Estimate the start of the first jobs that wait, so that explain knows its own error."""
+    stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
+    """How long after its deadline a stopping gang is still waited for."""
+    save_wait_s: Annotated[float, Field(ge=0)] = 600.0
+    """A gang that failed waits so long at most for what its nodes have saved to be stored."""
+    preempt: Switch = "on"
+    """Stop preemptible jobs for urgent ones that stand better, when that is worth its cost."""
+    reclaim: Switch = "on"
+    """Stop preemptible jobs of teams above their guarantee for a team below its own."""
+    defragment: Switch = "on"
+    """Move preemptible jobs so that a gang fits for which enough GPUs are free, but apart."""
+    preempt_below: Annotated[int, Field(ge=0, le=101)] = 20
+    """A job of a priority below this is urgent."""
+    preempt_checkpoint_s: Annotated[float, Field(ge=0)] = 30.0
+    """How long a stopping gang is taken to save."""
+    preempt_restart_s: Annotated[float, Field(ge=0)] = 60.0
+    """How long it is taken to start again."""
+    preempt_min_runtime_minutes: Annotated[float, Field(ge=0)] = 10.0
+    """A gang that started less long ago is not stopped for others."""
+    preempt_nearly_done_minutes: Annotated[float, Field(ge=0)] = 5.0
+    """Nor is one that is expected to end sooner than this."""
+    preempt_most: Annotated[int, Field(ge=0)] = 3
+    """Nor a job that was stopped so often, and once more for each 12 hours that it has run."""
+    preempt_horizon_hours: Annotated[float, Field(gt=0)] = 24.0
+    """Starting sooner counts for no more than this."""
+    reclaim_worth_hours: Annotated[float, Field(gt=0)] | None = None
+    """A guarantee is worth so much waiting; unset: whatever stopping the others costs."""
+    reclaim_whole_gangs: Switch = "on"
+    """If nobody else can be stopped for an owed job: a gang that its team borrowed only in part."""
+    defragment_moves_per_hour: Annotated[int, Field(ge=0)] = 20
+    """Gangs that are moved in any hour."""
+
+    @field_validator("order")
+    @classmethod
+    def _order_is_known(cls, name: str) -> str:
+        return order_named(name).name
+
+    def policy(self) -> Policy:
+        """As the decider takes it."""
+        return Policy(
+            order=order_named(self.order),
+            levels=self.levels,
+            mix_from=self.mix_teams_from if self.mix_teams_from.strength else None,
+            reservation=self.reservation,
+            reserve_after=timedelta(minutes=self.reserve_after_minutes),
+            node_return=timedelta(minutes=self.node_return_minutes),
+            default_runtime=timedelta(hours=self.default_runtime_hours),
+            resize_every=timedelta(minutes=self.resize_every_minutes),
+            drain_within=timedelta(minutes=self.drain_within_minutes),
+            preemption=self._preemption(),
+            foretell=self.foretell,
+        )
+
+    def _preemption(self) -> Preemption:
+        return Preemption(
+            preempt=self.preempt,
+            reclaim=self.reclaim,
+            defragment=self.defragment,
+            preempt_below=self.preempt_below,
+            checkpoint=timedelta(seconds=self.preempt_checkpoint_s),
+            restart=timedelta(seconds=self.preempt_restart_s),
+            min_runtime=timedelta(minutes=self.preempt_min_runtime_minutes),
+            nearly_done=timedelta(minutes=self.preempt_nearly_done_minutes),
+            max_preemptions=self.preempt_most,
+            horizon=timedelta(hours=self.preempt_horizon_hours),
+            reclaim_worth=(
+                None
+                if self.reclaim_worth_hours is None
+                else timedelta(hours=self.reclaim_worth_hours)
+            ),
+            whole_gangs=self.reclaim_whole_gangs,
+            max_moves_per_hour=self.defragment_moves_per_hour,
+            hold_margin=timedelta(seconds=self.stop_margin_s + HOLD_MARGIN_S),
+        )
+
+    def limits(self) -> Limits:
+        """As the decider takes them."""
+        return Limits(
+            stop_margin=timedelta(seconds=self.stop_margin_s),
+            save_wait=timedelta(seconds=self.save_wait_s),
+        )
