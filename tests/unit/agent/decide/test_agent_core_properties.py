@@ -207,7 +207,7 @@ def play(world: World, step: tuple) -> None:
                     job_id=job_id,
                     attempt=world.attempts[job_id],
                     cause=FailureCause.HANG,
-                    effect="restart",
+                    action="restart",
                     message="m",
                     restarts_used=1,
                     restarts_max=3,
