@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 
 import pytest
 from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
@@ -155,6 +156,11 @@ class World:
     names: TopicNames
     broker: Broker | None
 
+    @cached_property
+    def bus(self) -> Bus:
+        """The test's own connection."""
+        return self.connect(None)
+
     def process(
         self,
         crash_at: str | None = None,
@@ -172,7 +178,7 @@ class World:
         )
 
     def request(self, *teams: tuple[str, int]) -> None:
-        writer = self.connect(None).writer()
+        writer = self.bus.writer()
         for team, limit in teams:
             event = TeamConfigureRequested(config=TeamConfig(team=team, gpu_limit=limit))
             envelope = Envelope(derived_id(team, limit), "/test", START, team, event)
@@ -180,15 +186,14 @@ class World:
         assert writer.flush(10) == 0
 
     def send_raw(self, value: bytes, *headers: tuple[str, bytes]) -> None:
-        writer = self.connect(None).writer()
+        writer = self.bus.writer()
         writer.send(OutRecord(self.names.name(Topic.ADMIN), b"k", value, headers))
         assert writer.flush(10) == 0
 
     def settle(self) -> Bus:
-        """A connection, once the markers of the decider's last commit are written."""
-        bus = self.connect(None)
-        bus.transactional_writer(f"{self.names.prefix}gangline.teams.0").close()
-        return bus
+        """The test's connection, once the markers of the decider's last commit are written."""
+        self.bus.transactional_writer(f"{self.names.prefix}gangline.teams.0").close()
+        return self.bus
 
     def read(self, topic: str, partitions: int = 1) -> list[OutRecord]:
         bus = self.settle()
@@ -244,10 +249,16 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             return bus
 
     world = World(connect, names, broker)
-    create_topics(connect(None), names)
+    create_topics(world.bus, names)
     yield world
     for bus in opened:
         bus.close()  # type: ignore[attr-defined]
+
+
+KAFKA_NIGHTLY = pytest.mark.parametrize(
+    "world", ["memory", pytest.param("kafka", marks=pytest.mark.nightly)], indirect=True
+)
+"""On Kafka in `make soak` alone: a neighbour shows what the real broker can do otherwise."""
 
 
 def run_until(loop: DeciderLoop[Seen], done: Callable[[Seen], bool], rounds: int = 150) -> None:
@@ -260,12 +271,11 @@ def run_until(loop: DeciderLoop[Seen], done: Callable[[Seen], bool], rounds: int
 
 def run_to_the_end(world: World, loop: DeciderLoop[Seen]) -> None:
     """Cycle until the offsets behind all requests are committed."""
-    places = world.names.places(world.connect(None), Topic.ADMIN)
+    bus, places = world.bus, world.names.places(world.bus, Topic.ADMIN)
     group = f"{world.names.prefix}gangline.teams.0.inputs"
     for _ in range(150):
         loop.cycle(0.1)
-        saved = world.connect(None).committed(group, places)
-        ends = world.connect(None).end_offsets(places)
+        saved, ends = bus.committed(group, places), bus.end_offsets(places)
         if all((saved[at] or 0) == ends[at] for at in places):
             return
     raise AssertionError(f"offsets were not saved: {saved} of {ends}")
@@ -424,6 +434,10 @@ class Buggy(Teams):
         return super().decide(state, item, now)
 
 
+ONE_BY_ONE = 8
+"""Deaths until a deadly input of a batch of 7 is found, in whatever order they come."""
+
+
 def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:
     """A process that is at the end of its inputs, and how many ended before it."""
     for life in range(most):
@@ -437,18 +451,26 @@ def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:
     raise AssertionError(f"{most} processes ended")
 
 
+def test_an_input_that_kills_its_decider_is_passed_over(world: World) -> None:
+    assert_passed_over(world, "kills", 1, ONE_BY_ONE, "the process ended without an error")
+
+
+@KAFKA_NIGHTLY
 @pytest.mark.parametrize(
     ("team", "limit", "most", "trace"),
     [
         ("raises", 1, 2, "OverflowError at "),
-        # These are found by going one by one, for a batch of 7 and in whatever order they come.
-        ("unlucky", 13, 8, "InvariantViolated at "),
-        ("kills", 1, 8, "the process ended without an error"),
+        ("unlucky", 13, ONE_BY_ONE, "InvariantViolated at "),
     ],
 )
 def test_an_input_that_ends_its_decider_is_passed_over(
     world: World, team: str, limit: int, most: int, trace: str
 ) -> None:
+    assert_passed_over(world, team, limit, most, trace)
+
+
+def assert_passed_over(world: World, team: str, limit: int, most: int, trace: str) -> None:
+    """A team's request ends at most so many processes; all others are served."""
     world.request(*TEAMS[:9], (team, limit), *TEAMS[9:])
     loop, ended = lives(world, most=most + 1)
     loop.close()
@@ -512,6 +534,7 @@ def test_an_input_that_hangs_is_noted_from_the_watchdogs_thread(world: World) ->
     assert dict(record.headers)["gangline_dlq_trace"].startswith(b"hangs at ")
 
 
+@KAFKA_NIGHTLY
 def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
     world.request(*TEAMS[:20], ("raises", 1), ("raises", 2), ("unlucky", 13), *TEAMS[20:])
     loop, _ = lives(world, most=20)
@@ -549,8 +572,7 @@ def last_of_a_log(world: World) -> OutRecord:
 
 def test_a_gap_in_the_own_log_stops_the_service(world: World) -> None:
     again = last_of_a_log(world)
-    bus = world.connect(None)
-    bus.transactional_writer(f"{world.names.prefix}forger").commit([again], {}, "g")
+    world.bus.transactional_writer(f"{world.names.prefix}forger").commit([again], {}, "g")
     with pytest.raises(LogBroken, match="seq is 39, expected 40"):
         world.process().take_over()
 
@@ -626,6 +648,7 @@ def decode_out(record: OutRecord) -> Envelope:
     return decode(Record(record.topic, 0, 0, record.key, record.value, record.headers, 0))
 
 
+@KAFKA_NIGHTLY  # tests/e2e/test_bad_days.py stops a real one for 20 s
 def test_a_broker_that_is_away_for_20_s_costs_nothing(
     request: pytest.FixtureRequest, world: World
 ) -> None:

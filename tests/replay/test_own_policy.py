@@ -56,6 +56,7 @@ def test_with_known_durations_it_is_at_or_below_shortest_remaining_time_first(
     assert found.queue_p999_s <= SRTF_P999_S
 
 
+@pytest.mark.nightly
 def test_without_durations_it_is_at_or_below_tiresias(week: Workload) -> None:
     found = run("gangline-blind", week)
     assert found.jct_avg_s <= TIRESIAS_JCT_S

@@ -11,7 +11,7 @@ from gangsim.draw import draw
 from gangsim.world import simulate
 
 COVERED = 60
-SEEDS = 400
+SEEDS = 160
 CHUNK = 20
 
 
