@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from builders_deciding import Drive, every, spec, team
-from gangline_scheduler.core.decide import Limits, Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import CheckpointCommitted

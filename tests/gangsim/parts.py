@@ -13,8 +13,9 @@ from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.policy.timing import Timing
 from gangline_quota.core.decide import Quota
-from gangline_scheduler.core.decide import Limits, Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangsim.bus import SimBroker
 

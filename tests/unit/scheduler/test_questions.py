@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from builders_deciding import START, every, spec, team
 from builders_scheduler import Cluster, node
 from gangline_scheduler.core import forecast, questions
-from gangline_scheduler.core.decide import Limits, Scheduler
+from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured

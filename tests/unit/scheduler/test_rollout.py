@@ -88,7 +88,7 @@ def test_what_is_no_announcement_notes_nothing() -> None:
 def test_who_stops_is_forgotten_at_once() -> None:
     led = Led()
     led.announce("gateway", "1", None)
-    assert led.decided == []
+    assert "part.noted" not in led.decided
     led.announce("gateway", "1", "0.1.0")
     led.announce("gateway", "1", None)
     assert led.known == {}

@@ -1,6 +1,7 @@
 """The scheduler's decisions: the state of every job and the allocation of every GPU.
 
-For each input
+If the log's last `policy.configured` names other settings than these, they are decided first. Then,
+for each input
 1. What it means for its job or node (jobs.py, checkpoints.py, nodes.py).
 2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
    scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
@@ -19,8 +20,7 @@ All of it happens on a copy of the state's dicts (plan.py), made only if somethi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, Input, Tick
@@ -39,6 +39,7 @@ from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.model import Stop
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.configured import Limits, configured
 from gangline_scheduler.core.queue import PendingIndex
 from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
@@ -75,19 +76,6 @@ from gangline_schemas.features import FEATURES, Feature
 from gangline_schemas.job import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times that the scheduler keeps.
-
-    `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
-    need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
-    that its nodes have to reach the store; never for longer than redoing the work would take.
-    """
-
-    stop_margin: timedelta = timedelta(seconds=15)
-    save_wait: timedelta = timedelta(minutes=10)
-
-
 class Scheduler(BaseDecider[State]):
     """The decider of gangline.scheduling."""
 
@@ -107,6 +95,7 @@ class Scheduler(BaseDecider[State]):
         self._features = features
         self._limits = limits or Limits()
         self._policy = policy or Policy()
+        self._configured = configured(self._policy, self._limits)
 
     def initial(self) -> State:
         """No teams, no nodes, no jobs."""
@@ -118,6 +107,8 @@ class Scheduler(BaseDecider[State]):
     def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
         """See the module's docstring. A repeated or outdated input leads to nothing."""
         plan = Plan(state, now)
+        if isinstance(item, Tick | Received) and state.policy != self._configured:
+            plan.add("policy", self._configured)
         if isinstance(item, Tick):
             self._tick(plan)
             rollout.enable(plan, self._features)

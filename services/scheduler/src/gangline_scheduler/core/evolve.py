@@ -12,7 +12,7 @@ from itertools import takewhile
 from gangline_bus.decision import Fold
 from gangline_scheduler.core import usage
 from gangline_scheduler.core.ended_runs import EndedRun
-from gangline_scheduler.core.free import empty_of, left_on
+from gangline_scheduler.core.indexes import put_node, reindex
 from gangline_scheduler.core.model import (
     Avoid,
     Foretold,
@@ -33,6 +33,7 @@ from gangline_scheduler.core.model import (
 from gangline_scheduler.core.state import LEFT_NODES_KEPT, LOST_NODES_KEPT, State
 from gangline_scheduler.core.values import replace
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     CheckpointRef,
@@ -396,27 +397,6 @@ def _hold_no_more(state: State, job_id: str) -> Held | None:
     return held
 
 
-def put_node(state: State, node: Node) -> None:
-    """Keep a node as it is now, and what is derived from it."""
-    node_id = node.info.node_id
-    known = state.nodes.get(node_id)
-    state.nodes[node_id] = node
-    if known is None or known.standing != node.standing:
-        state.unreservable.forget()
-        state.failed.pop(node_id, None)
-        if node.down == "failed" and node.down_at is not None:
-            state.failed[node_id] = node.down_at
-    if node.schedulable:
-        empty = state.empty.get(node_id)
-        if empty is None or known is None or known.info is not node.info:
-            empty = empty_of(node, levels=state.levels, mix_from=state.mix_from)
-            state.empty.put(empty)
-        state.free.put(left_on(empty, node))
-    else:
-        state.free.pop(node_id)
-        state.empty.pop(node_id)
-
-
 def _put_job(state: State, job: Job) -> None:
     if job.job_id in state.pending:
         state.queue.replace(state.jobs[job.job_id], job)
@@ -500,3 +480,9 @@ def _(state: State, event: PartNoted, at: datetime) -> None:
 @fold.on(FeatureEnabled)
 def _(state: State, event: FeatureEnabled, at: datetime) -> None:
     state.features[event.feature] = at
+
+
+@fold.on(PolicyConfigured)
+def _(state: State, event: PolicyConfigured, _at: datetime) -> None:
+    state.policy = event
+    reindex(state)

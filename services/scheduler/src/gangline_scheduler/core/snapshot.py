@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from gangline_bus.canonical import Fields, canonical_json
 from gangline_bus.state_json import DataclassCodec
 from gangline_scheduler.core import usage
-from gangline_scheduler.core.evolve import put_node
+from gangline_scheduler.core.indexes import reindex
 from gangline_scheduler.core.state import State
 
 DERIVED = frozenset(
@@ -56,8 +56,7 @@ def _derived(state: State) -> Iterable[str]:
 
 def rebuild(state: State) -> None:
     """Derive what is left out of a snapshot, in place. O(nodes + jobs)."""
-    for node in list(state.nodes.values()):
-        put_node(state, node)
+    reindex(state)
     failed = [
         (node.down_at, node_id)
         for node_id, node in state.nodes.items()
@@ -65,9 +64,7 @@ def rebuild(state: State) -> None:
     ]
     state.failed = {node_id: at for at, node_id in sorted(failed)}
     for job_id in state.pending:
-        job = state.jobs[job_id]
-        state.queue.add(job)
-        if job.restarting:
+        if state.jobs[job_id].restarting:
             state.restarting[job_id] = None
     usage.recount(state)
 

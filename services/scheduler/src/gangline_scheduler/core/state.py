@@ -1,6 +1,6 @@
 """What the scheduler knows: the fold of gangline.scheduling and of nothing else.
 
-`teams` to `waits` are the facts. The rest is derived from them while folding, so that a decision
+`teams` to `policy` are the facts. The rest is derived from them while folding, so that a decision
 costs what it is about and not what the cluster holds.
 """
 
@@ -17,6 +17,7 @@ from gangline_scheduler.core.model import Held, Job, Node, Part, Runtime, Team, 
 from gangline_scheduler.core.overlay import Overlay
 from gangline_scheduler.core.queue import PendingIndex, Slot
 from gangline_scheduler.core.searches import Searches
+from gangline_schemas.events.policy import PolicyConfigured
 from gangline_schemas.isolation import Isolation
 
 LOST_NODES_KEPT = 10_000
@@ -33,13 +34,14 @@ class State:
     the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     `parts`: processes by (service, instance); `features` that all know, and since when.
+    `policy`: the settings that decisions follow, as the log says; None before it says any.
     `waits`: what was foretold to the last jobs that started, and how it came; newest last.
     Derived: `pending` in the order in which jobs began to wait, by id, and `queue`: the same in
     the policy's order; `live` jobs with a gang; `free` of each schedulable node, `empty`: as if
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
     by team and model; `restarting`: pending jobs that failed; `failed` nodes and since
     when, oldest first; `unreservable`: gangs that would not fit if all that runs had ended.
-    `levels` and `mix_from` (free.empty_of) are the configuration's.
+    `levels` and `mix_from` (free.empty_of) are those of `policy`, or of the configuration.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class State:
     waits: tuple[Wait, ...] = ()
     parts: dict[tuple[str, str], Part] = field(default_factory=dict)
     features: dict[str, datetime] = field(default_factory=dict)
+    policy: PolicyConfigured | None = None
     pending: dict[str, None] = field(default_factory=dict)
     queue: PendingIndex = field(default_factory=lambda: PendingIndex(_by_wait))
     live: dict[str, None] = field(default_factory=dict)
@@ -114,6 +117,7 @@ def _copied(
         waits=state.waits,
         parts=dict(state.parts),
         features=dict(state.features),
+        policy=state.policy,
         pending=copied(state.pending),
         queue=state.queue.copy(),
         live=copied(state.live),

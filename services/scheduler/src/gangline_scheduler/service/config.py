@@ -7,15 +7,19 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
-from gangline_scheduler.core.decide import Limits
 from gangline_scheduler.core.free import LEVELS
 from gangline_scheduler.core.policy.config import Policy, Preemption, Switch, order_named
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Mode
 from gangline_scheduler.service.door_config import DoorSettings
 from gangline_schemas.isolation import Isolation
+from gangline_schemas.limits import SECONDS_MAX, Few, Name
 
 HOLD_MARGIN_S = 60.0
 """GPUs are held for this long after the last gang that makes room must be gone."""
+Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX - HOLD_MARGIN_S)]
+Minutes = Annotated[float, Field(ge=0, le=SECONDS_MAX / 60)]
+Hours = Annotated[float, Field(gt=0, le=SECONDS_MAX / 3600)]
 
 
 class SchedulerSettings(DoorSettings):
@@ -25,27 +29,27 @@ class SchedulerSettings(DoorSettings):
 
     order: str = "fair"
     """Which job comes first: fair, drf, short, fifo, sjf, srtf or tiresias."""
-    levels: tuple[str, ...] = LEVELS
+    levels: Annotated[tuple[Name, ...], Field(max_length=16)] = LEVELS
     """The topology levels between a node and the cluster, closest first."""
     reservation: Mode = "easy"
     """off; easy: the first job that waited too long gets a reservation; conservative: ten do."""
-    reserve_after_minutes: Annotated[float, Field(ge=0)] = 30.0
+    reserve_after_minutes: Minutes = 30.0
     """A job that waited longer than this gets a reservation: a start that nobody may delay."""
-    node_return_minutes: Annotated[float, Field(ge=0)] = 15.0
+    node_return_minutes: Minutes = 15.0
     """A failed node is expected back for so long; what is left of its gangs' GPUs is kept."""
-    default_runtime_hours: Annotated[float, Field(gt=0)] = 24.0
+    default_runtime_hours: Hours = 24.0
     """What a job is taken for that says nothing and whose team has no past jobs."""
-    resize_every_minutes: Annotated[float, Field(ge=0)] = 30.0
+    resize_every_minutes: Minutes = 30.0
     """An elastic gang is stopped for another size at most so often."""
-    drain_within_minutes: Annotated[float, Field(ge=0)] = 30.0
+    drain_within_minutes: Minutes = 30.0
     """A gang leaves a draining node after its next checkpoint, or when this has passed."""
     mix_teams_from: Isolation = Isolation.NONE
     """Nodes of a weaker isolation hold one team's gangs at a time; none: all mix teams."""
     foretell: bool = True
     """Estimate the start of the first jobs that wait, so that explain knows its own error."""
-    stop_margin_s: Annotated[float, Field(ge=0)] = 15.0
+    stop_margin_s: Seconds = 15.0
     """How long after its deadline a stopping gang is still waited for."""
-    save_wait_s: Annotated[float, Field(ge=0)] = 600.0
+    save_wait_s: Seconds = 600.0
     """A gang that failed waits so long at most for what its nodes have saved to be stored."""
     preempt: Switch = "on"
     """Stop preemptible jobs for urgent ones that stand better, when that is worth its cost."""
@@ -55,23 +59,23 @@ class SchedulerSettings(DoorSettings):
     """Move preemptible jobs so that a gang fits for which enough GPUs are free, but apart."""
     preempt_below: Annotated[int, Field(ge=0, le=101)] = 20
     """A job of a priority below this is urgent."""
-    preempt_checkpoint_s: Annotated[float, Field(ge=0)] = 30.0
+    preempt_checkpoint_s: Seconds = 30.0
     """How long a stopping gang is taken to save."""
-    preempt_restart_s: Annotated[float, Field(ge=0)] = 60.0
+    preempt_restart_s: Seconds = 60.0
     """How long it is taken to start again."""
-    preempt_min_runtime_minutes: Annotated[float, Field(ge=0)] = 10.0
+    preempt_min_runtime_minutes: Minutes = 10.0
     """A gang that started less long ago is not stopped for others."""
-    preempt_nearly_done_minutes: Annotated[float, Field(ge=0)] = 5.0
+    preempt_nearly_done_minutes: Minutes = 5.0
     """Nor is one that is expected to end sooner than this."""
-    preempt_most: Annotated[int, Field(ge=0)] = 3
+    preempt_most: Few = 3
     """Nor a job that was stopped so often, and once more for each 12 hours that it has run."""
-    preempt_horizon_hours: Annotated[float, Field(gt=0)] = 24.0
+    preempt_horizon_hours: Hours = 24.0
     """Starting sooner counts for no more than this."""
-    reclaim_worth_hours: Annotated[float, Field(gt=0)] | None = None
+    reclaim_worth_hours: Hours | None = None
     """A guarantee is worth so much waiting; unset: whatever stopping the others costs."""
     reclaim_whole_gangs: Switch = "on"
     """If nobody else can be stopped for an owed job: a gang that its team borrowed only in part."""
-    defragment_moves_per_hour: Annotated[int, Field(ge=0)] = 20
+    defragment_moves_per_hour: Few = 20
     """Gangs that are moved in any hour."""
 
     @field_validator("order")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -84,7 +83,7 @@ def _unbounded(order: Order, pool: Pool) -> Policy:
         order=order,
         placer=EqualNodes(size=_largest(pool)),
         reservation="off",
-        preemption=Preemption(min_runtime=timedelta(0), max_preemptions=sys.maxsize),
+        preemption=Preemption(min_runtime=timedelta(0), max_preemptions=10**9),
     )
 
 

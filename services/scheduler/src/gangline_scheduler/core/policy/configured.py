@@ -1,0 +1,75 @@
+"""A policy as the log has it (`policy.configured`), and back.
+
+The names are those of `Policy`, `Preemption` and `Limits`; a time has `_s` behind its name and
+counts seconds. The placer is not said: a scheduler that writes a log has one only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
+from gangline_schemas.base import Model
+from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times that the scheduler keeps.
+
+    `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
+    need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
+    that its nodes have to reach the store; never for longer than redoing the work would take.
+    """
+
+    stop_margin: timedelta = timedelta(seconds=15)
+    save_wait: timedelta = timedelta(minutes=10)
+
+
+_LIMITS = frozenset({"stop_margin_s", "save_wait_s"})
+_OTHERS = {"order", "preemption"}
+
+
+def configured(policy: Policy, limits: Limits) -> PolicyConfigured:
+    """What the log says of them. Raises ValidationError for a number beyond its bounds."""
+    names = PolicyConfigured.model_fields.keys() - _LIMITS - _OTHERS
+    preemption = _plain(policy.preemption, PreemptionSettings.model_fields.keys())
+    return PolicyConfigured.model_validate(
+        {
+            "order": policy.order.name,
+            "preemption": PreemptionSettings.model_validate(preemption),
+            **_plain(policy, names),
+            **_plain(limits, _LIMITS),
+        }
+    )
+
+
+def policy_of(event: PolicyConfigured) -> Policy:
+    """The policy that it names. Raises ValueError for an order of a later version."""
+    said = _values(event, event.__class__.model_fields.keys() - _LIMITS - _OTHERS)
+    preemption = Preemption(**_values(event.preemption, PreemptionSettings.model_fields.keys()))
+    return Policy(order=order_named(event.order), preemption=preemption, **said)
+
+
+def limits_of(event: PolicyConfigured) -> Limits:
+    """The times that it names."""
+    return Limits(**_values(event, _LIMITS))
+
+
+def _plain(value: object, names: Any) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name in names:
+        held = getattr(value, name.removesuffix("_s"))
+        found[name] = held.total_seconds() if isinstance(held, timedelta) else held
+    return found
+
+
+def _values(event: Model, names: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        said = getattr(event, name)
+        is_time = name.endswith("_s") and said is not None
+        found[name.removesuffix("_s")] = timedelta(seconds=said) if is_time else said
+    return found

@@ -1,0 +1,119 @@
+"""The scheduler writes the settings that it decides by into its log, and the fold follows them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from builders_deciding import every
+from builders_scheduler import Cluster, node
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.config import ORDERS, Policy, Preemption
+from gangline_scheduler.core.policy.configured import Limits, configured, limits_of, policy_of
+from gangline_scheduler.core.policy.order import in_order
+from gangline_scheduler.core.snapshot import codec, fingerprint
+from gangline_scheduler.core.state import State
+from gangline_scheduler.service.config import SchedulerSettings
+from gangline_schemas.events.policy import PolicyConfigured
+from gangline_schemas.isolation import Isolation
+
+OTHER = Policy(
+    levels=("rack",),
+    mix_from=Isolation.USER,
+    reservation="off",
+    reserve_after=timedelta(seconds=0.25),
+    foretell=True,
+    preemption=Preemption(preempt="off", reclaim_worth=timedelta(hours=2), most_per_pass=1),
+)
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_the_log_names_a_whole_policy(order: str) -> None:
+    policy, limits = replace(OTHER, order=ORDERS[order]), Limits(save_wait=timedelta(seconds=7))
+    event = PolicyConfigured.decode(configured(policy, limits).encode())
+    assert policy_of(event) == policy
+    assert limits_of(event) == limits
+
+
+def test_it_is_written_once_and_again_when_settings_changed() -> None:
+    cluster = Cluster(node())
+    cluster.tick(60)
+    said = [item.event for item, _ in cluster.log if isinstance(item.event, PolicyConfigured)]
+    assert said == [configured(Policy(), Limits())]
+
+    cluster.decider = Scheduler(policy=OTHER)
+    assert every(cluster.tick(1), PolicyConfigured) == [configured(OTHER, Limits())]
+    assert every(cluster.tick(1), PolicyConfigured) == []
+
+
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_a_queue_goes_on_in_the_order_of_the_new_settings(order: str) -> None:
+    """A successor with another order folds the old one's log; nobody who waits is lost."""
+    cluster = Cluster(node(gpus=2))
+    cluster.submit("first", 2, expected_runtime_hours=30)
+    cluster.submit("long", 2, expected_runtime_hours=20, priority=40)
+    cluster.tick(60)
+    cluster.submit("short", 2, expected_runtime_hours=1, priority=60)
+    cluster.tick(60)
+
+    cluster.decider = Scheduler(policy=Policy(order=ORDERS[order]))
+    cluster.submit("last", 2, priority=99)
+
+    state = cluster.state
+    assert state.policy is not None
+    assert state.policy.order == order
+    waiting = [job.job_id for job in in_order(ORDERS[order], lambda: state, cluster.now)]
+    assert sorted(waiting) == ["last", "long", "short"]
+    assert fingerprint(cluster.replayed()) == fingerprint(state)
+
+
+def test_a_reader_without_settings_has_the_queue_and_levels_of_the_log() -> None:
+    """As the gateway and the command line fold the log: by what it says alone."""
+    policy = replace(OTHER, order=ORDERS["sjf"])
+    cluster = Cluster(node(gpus=1), policy=policy)
+    cluster.submit("runs")
+    cluster.submit("long", expected_runtime_hours=20)
+    cluster.submit("short", expected_runtime_hours=1)
+
+    reader = Scheduler()
+    state = reader.initial()
+    for decision, at in cluster.log:
+        state = reader.evolve(state, decision, at)
+    kept = codec(State)
+    restored = kept.load(kept.dump(kept.copy(state)))
+
+    for found in (state, restored):
+        assert found.levels == ("rack",)
+        assert found.mix_from is Isolation.USER
+        waiting = [job.job_id for job in in_order(policy.order, lambda s=found: s, cluster.now)]
+        assert waiting == ["short", "long"]
+        assert found.free == cluster.state.free
+        assert found.empty == cluster.state.empty
+
+
+def test_an_order_of_a_later_version_leaves_the_queue_as_it_is() -> None:
+    cluster = Cluster(node(gpus=1))
+    cluster.submit("runs")
+    cluster.submit("waits")
+    later = configured(Policy(), Limits()).model_copy(update={"order": "later"})
+    state = Scheduler.fold(cluster.state, later, cluster.now)
+    assert list(state.queue.ids()) == ["waits"]
+    with pytest.raises(ValueError, match="'later' is not one of"):
+        policy_of(later)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["reserve_after_minutes", "stop_margin_s", "preempt_horizon_hours", "preempt_most"],
+)
+def test_settings_that_no_log_could_name_are_refused(setting: str) -> None:
+    with pytest.raises(ValidationError, match=setting):
+        SchedulerSettings.model_validate({setting: 1e300})
+
+
+def test_the_widest_settings_can_be_written() -> None:
+    widest = SchedulerSettings(stop_margin_s=1e9 - 60, preempt_horizon_hours=1e9 / 3600)
+    configured(widest.policy(), widest.limits())
