@@ -24,8 +24,8 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import START, Scene
 
-from gangline_scheduler.simulator.cluster import one_pool
 from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_simulator.cluster import one_pool
 
 COHORTS, QUEUES = 5, 6
 NOMINAL, BORROW = 20, 100

@@ -14,7 +14,6 @@ from harness import Context, Result
 from scheduler_scene import START, Scene, settle, spec
 
 from gangline_scheduler.core.evolve import fold
-from gangline_scheduler.simulator.cluster import one_pool
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangMemberChanged,
@@ -24,6 +23,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_simulator.cluster import one_pool
 
 NODES, GPUS_PER_NODE = 1000, 8
 GANG = 100 * GPUS_PER_NODE

@@ -16,9 +16,9 @@ import time
 from harness import Context, Result
 from scheduler_scene import trace_file
 
-from gangline_scheduler.simulator.cluster import read_cluster
-from gangline_scheduler.simulator.run import Workload, simulate, workload
-from gangline_scheduler.simulator.trace import day, read_trace
+from gangline_simulator.cluster import read_cluster
+from gangline_simulator.run import Workload, simulate, workload
+from gangline_simulator.trace import day, read_trace
 
 POLICIES = ("fifo", "sjf", "srtf", "tiresias", "gangline")
 SINCE, UNTIL, FIRST_WEEK = "2017-10-01", "2017-11-30", "2017-10-07"

@@ -21,7 +21,6 @@ from gangline_bus.decision import Input, Tick
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.simulator.cluster import read_cluster
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import JobAdmitted
@@ -34,6 +33,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, WorkerStarted
 from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_simulator.cluster import read_cluster
 
 START = datetime(2026, 11, 2, 8, tzinfo=UTC)
 DATA = Path(__file__).parent / "data"

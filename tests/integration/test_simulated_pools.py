@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gangline_scheduler.simulator.cluster import one_pool
-from gangline_scheduler.simulator.driver import StuckError
-from gangline_scheduler.simulator.run import Workload, simulate
-from gangline_scheduler.simulator.trace import TraceJob
+from gangline_simulator.cluster import one_pool
+from gangline_simulator.driver import StuckError
+from gangline_simulator.run import Workload, simulate
+from gangline_simulator.trace import TraceJob
 
 POOL = one_pool(1).pools[0]
 

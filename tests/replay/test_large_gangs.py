@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from gangline_scheduler.simulator.cluster import one_pool
-from gangline_scheduler.simulator.measure import Measures, measure
-from gangline_scheduler.simulator.run import Workload, simulate
-from gangline_scheduler.simulator.trace import TraceJob
+from gangline_simulator.cluster import one_pool
+from gangline_simulator.measure import Measures, measure
+from gangline_simulator.run import Workload, simulate
+from gangline_simulator.trace import TraceJob
 
 JOBS, GPUS, LOAD = 400, 512, 0.85
 SEEDS = (1, pytest.param(2, marks=pytest.mark.nightly))

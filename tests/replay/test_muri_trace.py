@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gangline_scheduler.simulator.cluster import one_pool
-from gangline_scheduler.simulator.measure import Measures, measure
-from gangline_scheduler.simulator.run import simulate, workload
-from gangline_scheduler.simulator.trace import read_trace
+from gangline_simulator.cluster import one_pool
+from gangline_simulator.measure import Measures, measure
+from gangline_simulator.run import simulate, workload
+from gangline_simulator.trace import read_trace
 
 TRACE = Path(__file__).parent / "data" / "muri_trace3.csv.gz"
 JOBS = 992

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gangline_scheduler.simulator.cluster import read_cluster
-from gangline_scheduler.simulator.measure import Measures, measure
-from gangline_scheduler.simulator.run import Workload, simulate, workload
-from gangline_scheduler.simulator.trace import read_trace
+from gangline_simulator.cluster import read_cluster
+from gangline_simulator.measure import Measures, measure
+from gangline_simulator.run import Workload, simulate, workload
+from gangline_simulator.trace import read_trace
 
 DATA = Path(__file__).parent / "data"
 PUBLISHED = {

@@ -97,20 +97,6 @@ def test_in_a_strict_order_a_job_that_no_node_can_hold_holds_nobody_up(order: st
     assert "first" in [*cluster.state.live, *started_jobs(cluster.tick(1))]
 
 
-@pytest.mark.parametrize("order", ["srtf", "tiresias"])
-def test_in_a_preemptive_order_nobody_is_stopped_for_a_job_that_no_node_can_hold(
-    order: str,
-) -> None:
-    cluster = Cluster(node("n1", 8), node("n2", 8), policy=Policy(order=order_named(order)))
-    cluster.run("x", 8, preemptible=True, expected_runtime_hours=9)
-    wide = {"level": "node", "mode": "required"}
-    cluster.submit("never", 16, topology=wide, expected_runtime_hours=1)
-    cluster.submit("next", 8, expected_runtime_hours=2)
-    out = cluster.tick(3600)
-    assert "x" in cluster.state.live
-    assert "next" in [*cluster.state.live, *started_jobs(out)]
-
-
 def test_an_elastic_gang_grows_although_a_job_waits_that_its_team_may_not_have() -> None:
     cluster = Cluster(node("n1", 8), limit=8)
     cluster.run("e", resources={"gpus": 8, "min_gpus": 2}, expected_runtime_hours=50)

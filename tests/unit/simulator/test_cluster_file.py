@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline_scheduler.simulator.cluster import read_cluster
-from gangline_scheduler.simulator.errors import BadInputError
+from gangline_simulator.cluster import read_cluster
+from gangline_simulator.errors import BadInputError
 
 
 def write(folder: Path, text: str, name: str = "cluster.yaml") -> Path:

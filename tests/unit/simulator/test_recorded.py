@@ -16,17 +16,6 @@ from gangline_bus.decision import Decision
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.state import State
-from gangline_scheduler.simulator.cluster import one_pool
-from gangline_scheduler.simulator.compare import figures, figures_table, pool_result
-from gangline_scheduler.simulator.driver import Replay
-from gangline_scheduler.simulator.history import History, Logged, read_history
-from gangline_scheduler.simulator.live_policies import live_policy
-from gangline_scheduler.simulator.pace import Pace
-from gangline_scheduler.simulator.picture import curves
-from gangline_scheduler.simulator.recorded import Failure, Fate, Need, Recording, read_recording
-from gangline_scheduler.simulator.rerun import Rerun, tick_every_s
-from gangline_scheduler.simulator.trace import TraceJob
-from gangline_scheduler.simulator.versus import NoJobsError, versus
 from gangline_schemas.events.faults import FailureCause, NodeFailed
 from gangline_schemas.events.quota import (
     CancelAdmitted,
@@ -37,6 +26,17 @@ from gangline_schemas.events.quota import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason, StopReason
 from gangline_schemas.events.workers import ExitReason, NodeInfo, NodeJoined
+from gangline_simulator.cluster import one_pool
+from gangline_simulator.compare import figures, figures_table, pool_result
+from gangline_simulator.driver import Replay
+from gangline_simulator.history import History, Logged, read_history
+from gangline_simulator.live_policies import live_policy
+from gangline_simulator.pace import Pace
+from gangline_simulator.picture import curves
+from gangline_simulator.recorded import Failure, Fate, Need, Recording, read_recording
+from gangline_simulator.rerun import Rerun, tick_every_s
+from gangline_simulator.trace import TraceJob
+from gangline_simulator.versus import NoJobsError, versus
 from golden.scenario import Scenario
 
 TICK_S = 30.0

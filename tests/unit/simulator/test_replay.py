@@ -11,27 +11,27 @@ import pytest
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.policy.config import Policy, Preemption
-from gangline_scheduler.core.policy.reference import ShortestRemaining, Tiresias
-from gangline_scheduler.core.policy.reference_placement import (
+from gangline_simulator.cluster import one_pool
+from gangline_simulator.driver import Replay, StuckError
+from gangline_simulator.errors import BadInputError
+from gangline_simulator.ledger import Outcome, PoolResult
+from gangline_simulator.measure import jain, measure, percentile
+from gangline_simulator.pace import Pace
+from gangline_simulator.papers.orders import ShortestRemaining, Tiresias
+from gangline_simulator.papers.placement import (
     EqualNodes,
     Fit,
     best_fit,
     first_fit,
     in_workers,
 )
-from gangline_scheduler.simulator.cluster import one_pool
-from gangline_scheduler.simulator.driver import Replay, StuckError
-from gangline_scheduler.simulator.errors import BadInputError
-from gangline_scheduler.simulator.ledger import Outcome, PoolResult
-from gangline_scheduler.simulator.measure import jain, measure, percentile
-from gangline_scheduler.simulator.pace import Pace
-from gangline_scheduler.simulator.picture import curves, draw
-from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
-from gangline_scheduler.simulator.references import NAMED
-from gangline_scheduler.simulator.run import simulate, workload
-from gangline_scheduler.simulator.running import Costs
-from gangline_scheduler.simulator.table import table
-from gangline_scheduler.simulator.trace import Trace, TraceJob
+from gangline_simulator.papers.scheduler import ReferenceScheduler
+from gangline_simulator.picture import curves, draw
+from gangline_simulator.references import NAMED
+from gangline_simulator.run import simulate, workload
+from gangline_simulator.running import Costs
+from gangline_simulator.table import table
+from gangline_simulator.trace import Trace, TraceJob
 
 
 def job(name: str, submit_s: float, duration_s: float, gpus: int = 8, team: str = "a") -> TraceJob:
@@ -192,7 +192,7 @@ def test_a_node_counts_for_the_whole_workers_that_it_holds(fit: Fit) -> None:
 def test_the_names_of_orders_are_unique() -> None:
     orders = [ShortestRemaining(), ShortestRemaining(by_gpus=True), Tiresias()]
     assert [order.name for order in orders] == ["srtf", "srsf", "tiresias"]
-    assert all(order.preemptive and not order.strict for order in orders)
+    assert not any(order.strict for order in orders)
 
 
 def test_the_figures_say_what_they_count() -> None:

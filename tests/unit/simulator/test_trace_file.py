@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gangline_scheduler.simulator.errors import BadInputError
-from gangline_scheduler.simulator.trace import day, read_trace
+from gangline_simulator.errors import BadInputError
+from gangline_simulator.trace import day, read_trace
 
 
 def write(folder: Path, text: str, name: str = "trace.csv") -> Path:

@@ -16,8 +16,8 @@ from gangline.output import Output
 from gangline.session import Door, Json
 
 if TYPE_CHECKING:
-    from gangline_scheduler.simulator.ledger import PoolResult
-    from gangline_scheduler.simulator.run import Workload
+    from gangline_simulator.ledger import PoolResult
+    from gangline_simulator.run import Workload
 
 _TELL_EVERY_S = 5.0
 
@@ -53,7 +53,7 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
 
 
 def _names(policy: str) -> list[str]:
-    from gangline_scheduler.simulator.run import is_known, known_policies
+    from gangline_simulator.run import is_known, known_policies
 
     names = [name.strip() for name in policy.split(",") if name.strip()]
     unknown = [name for name in names if not is_known(name)]
@@ -66,7 +66,7 @@ def _names(policy: str) -> list[str]:
 
 def check_ending(picture: Path) -> None:
     """A picture's file is of a kind that can be drawn. Raises CliError."""
-    from gangline_scheduler.simulator.picture import ENDINGS
+    from gangline_simulator.picture import ENDINGS
 
     if picture.suffix not in ENDINGS:
         raise CliError(f"{picture}: name a {', '.join(ENDINGS)} file", code=ExitCode.USAGE)
@@ -82,10 +82,10 @@ def _read(
     *,
     halve: bool,
 ) -> Workload:
-    from gangline_scheduler.simulator.cluster import read_cluster
-    from gangline_scheduler.simulator.errors import BadInputError
-    from gangline_scheduler.simulator.run import workload
-    from gangline_scheduler.simulator.trace import day, read_trace
+    from gangline_simulator.cluster import read_cluster
+    from gangline_simulator.errors import BadInputError
+    from gangline_simulator.run import workload
+    from gangline_simulator.trace import day, read_trace
 
     chosen = {}
     for item in columns:
@@ -115,8 +115,8 @@ def _read(
 
 
 def _replay(out: Output, name: str, work: Workload) -> list[PoolResult]:
-    from gangline_scheduler.simulator.driver import StuckError
-    from gangline_scheduler.simulator.run import simulate as replay
+    from gangline_simulator.driver import StuckError
+    from gangline_simulator.run import simulate as replay
 
     started = told = time.monotonic()
 
@@ -135,9 +135,9 @@ def _replay(out: Output, name: str, work: Workload) -> list[PoolResult]:
 
 
 def _show(out: Output, results: dict[str, list[PoolResult]], picture: Path | None) -> None:
-    from gangline_scheduler.simulator.measure import measure
-    from gangline_scheduler.simulator.picture import draw
-    from gangline_scheduler.simulator.table import table
+    from gangline_simulator.measure import measure
+    from gangline_simulator.picture import draw
+    from gangline_simulator.table import table
 
     measures = [measure(name, pools) for name, pools in results.items()]
     if picture is not None:

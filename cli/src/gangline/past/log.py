@@ -11,9 +11,9 @@ from gangline_bus.ports import Bus, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.state import State
-from gangline_scheduler.simulator.history import Logged
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.scheduling import GangMemberChanged, JobWaiting
+from gangline_simulator.history import Logged
 
 
 def read_log(

@@ -10,11 +10,11 @@ from gangline import render
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.render import Column
-from gangline_scheduler.simulator.compare import SHOWN, figures_table, pool_result
-from gangline_scheduler.simulator.history import Logged
-from gangline_scheduler.simulator.live_policies import RECORDED, known, live_policy
-from gangline_scheduler.simulator.picture import draw
-from gangline_scheduler.simulator.versus import NoJobsError, Versus, versus
+from gangline_simulator.compare import SHOWN, figures_table, pool_result
+from gangline_simulator.history import Logged
+from gangline_simulator.live_policies import RECORDED, known, live_policy
+from gangline_simulator.picture import draw
+from gangline_simulator.versus import NoJobsError, Versus, versus
 
 _DIFFERENCES = (
     Column("JOB", whole=True),

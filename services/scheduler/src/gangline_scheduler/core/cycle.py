@@ -11,7 +11,6 @@ One pass
    behind it starts only if that does not delay it (policy/reservation.py).
    A claim that does not fit yet gets one too, if gangs may be stopped for it soon
    (policy/claims.py).
-   A preemptive order has a pass of its own (policy/rebalance.py).
 4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
 
 When: a full pass on a tick and when capacity, limits or the queue's obstacles change. A job that
@@ -34,7 +33,6 @@ from datetime import datetime
 from gangline_scheduler.core.allocate import allocate, next_demand
 from gangline_scheduler.core.holds import charged, end_holds, end_late_holds, free_for, start_held
 from gangline_scheduler.core.plan import Plan
-from gangline_scheduler.core.policy import rebalance
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.reservation import DEPTH, Reservation
 from gangline_scheduler.core.policy.share import Ceilings
@@ -61,9 +59,6 @@ def run_pass(
     any, stops were tried already, and claims have reservations only from a later time on.
     """
     end_holds(plan)
-    if policy.order.preemptive:
-        rebalance.run_pass(plan, policy)
-        return []
     if plan.state.pending and plan.state.free_gpus > 0:
         start_held(plan, policy)
     end_late_holds(plan)
@@ -118,7 +113,7 @@ def refused(plan: Plan, made: Sequence[Reservation]) -> frozenset[str]:
 
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
     """What is reserved for whom after a pass, so that nobody who waits could start."""
-    if policy.order.preemptive or not state.pending:
+    if not state.pending:
         return []
     queue = Pass(Plan(state, now), policy)
     queue.reserve_claims(from_now=False)

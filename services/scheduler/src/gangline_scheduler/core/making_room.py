@@ -47,7 +47,7 @@ MOST_TRIED = 4
 
 def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
     """See the module; `made` is what the pass reserved for whom."""
-    if policy.order.preemptive or not plan.state.pending or not _anybody(plan, policy):
+    if not plan.state.pending or not _anybody(plan, policy):
         return
     failed: set[str] = set()
     for _ in range(policy.preemption.most_per_pass):
@@ -61,7 +61,7 @@ def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
 def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
     """Try it for one job that just began to wait, if it is urgent or owed."""
     job = plan.state.jobs.get(job_id)
-    if job is None or job_id not in plan.state.pending or policy.order.preemptive:
+    if job is None or job_id not in plan.state.pending:
         return
     scene = Scene(plan.state, plan.now, policy)
     if not _has_a_claim(scene, job) or not _anybody(plan, policy):
@@ -75,7 +75,7 @@ def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
 def grow(plan: Plan, policy: Policy) -> None:
     """Let an elastic gang have what its team is owed (policy/growing.py)."""
     state = plan.state
-    if policy.order.preemptive or not _anybody(plan, policy):
+    if not _anybody(plan, policy):
         return
     if any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
         room = claim(Scene(state, plan.now, policy))

@@ -28,7 +28,7 @@ class SchedulerSettings(DoorSettings):
     section: ClassVar[str] = "scheduler"
 
     order: str = "fair"
-    """Which job comes first: fair, drf, short, fifo, sjf, srtf or tiresias."""
+    """Which job comes first: fair, drf, short, fifo or sjf."""
     levels: Annotated[tuple[Name, ...], Field(max_length=16)] = LEVELS
     """The topology levels between a node and the cluster, closest first."""
     reservation: Mode = "easy"

@@ -10,22 +10,13 @@ from gangline_scheduler.core.free import LEVELS
 from gangline_scheduler.core.policy.fair_tree import FairTree
 from gangline_scheduler.core.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.core.policy.placement import Placer, place
-from gangline_scheduler.core.policy.reference import ShortestRemaining, Tiresias
 from gangline_scheduler.core.policy.reservation import Mode
 from gangline_scheduler.core.policy.short_first import ShortFirst
 from gangline_schemas.isolation import Isolation
 
 Switch = Literal["on", "off"]
 
-_ORDERS: tuple[Order, ...] = (
-    FairShare(),
-    FairTree(),
-    ShortFirst(),
-    FIFO,
-    SJF,
-    ShortestRemaining(),
-    Tiresias(),
-)
+_ORDERS: tuple[Order, ...] = (FairShare(), FairTree(), ShortFirst(), FIFO, SJF)
 ORDERS: dict[str, Order] = {order.name: order for order in _ORDERS}
 
 

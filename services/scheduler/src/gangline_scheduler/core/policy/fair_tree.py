@@ -36,7 +36,6 @@ class FairTree:
 
     name = "drf"
     strict = False
-    preemptive = False
 
     def slot(self, job: Job) -> Slot:
         """Groups by team, priority and shape; within one, who waits longest."""

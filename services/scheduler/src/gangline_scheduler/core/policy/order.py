@@ -48,13 +48,11 @@ class Walk(Protocol):
 class Order(Protocol):
     """An order of the queue.
 
-    `strict`: the first job that does not fit holds up all behind it. `preemptive`: the running
-    jobs stand in the same order, and those that fall out of what fits are stopped.
+    `strict`: the first job that does not fit holds up all behind it.
     """
 
     name: str
     strict: bool
-    preemptive: bool
 
     def slot(self, job: Job) -> Slot:
         """The job's group and its place within it; the same for as long as the job's values."""
@@ -130,7 +128,6 @@ class FairShare:
 
     name = "fair"
     strict = False
-    preemptive = False
 
     def slot(self, job: Job) -> Slot:
         """Groups by team, priority and shape; within one, who waits longest."""
@@ -251,7 +248,6 @@ class Listed:
     def __init__(self, name: str, place: Callable[[Job], tuple[Any, ...]], *, strict: bool) -> None:
         self.name = name
         self.strict = strict
-        self.preemptive = False
         self._place = place
 
     def slot(self, job: Job) -> Slot:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gangline_scheduler.simulator.cluster import ClusterFile, Pool, teams_of
-from gangline_scheduler.simulator.errors import BadInputError
-from gangline_scheduler.simulator.ledger import PoolResult
-from gangline_scheduler.simulator.live_policies import known, live_policy
-from gangline_scheduler.simulator.references import NAMED, Named, live
-from gangline_scheduler.simulator.trace import Trace, TraceJob
+from gangline_simulator.cluster import ClusterFile, Pool, teams_of
+from gangline_simulator.errors import BadInputError
+from gangline_simulator.ledger import PoolResult
+from gangline_simulator.live_policies import known, live_policy
+from gangline_simulator.references import NAMED, Named, live
+from gangline_simulator.trace import Trace, TraceJob
 
 Progress = Callable[[str, int, int], None]
 """Told the policy, and how many of how many jobs have ended."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gangline_scheduler.simulator.errors import BadInputError
+from gangline_simulator.errors import BadInputError
 
 _MOST_NODES = 100_000
 _MOST_GPUS_PER_NODE = 1024

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 
-from gangline_scheduler.simulator.errors import BadInputError
-from gangline_scheduler.simulator.rows import Row, Table
+from gangline_simulator.errors import BadInputError
+from gangline_simulator.rows import Row, Table
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "submit": (

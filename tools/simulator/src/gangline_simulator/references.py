@@ -9,21 +9,21 @@ from datetime import timedelta
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.order import FIFO, SJF, Order
-from gangline_scheduler.core.policy.reference import (
+from gangline_scheduler.core.policy.short_first import ShortFirst
+from gangline_scheduler.core.state import State
+from gangline_simulator.cluster import Pool
+from gangline_simulator.driver import Replay
+from gangline_simulator.pace import Pace
+from gangline_simulator.papers.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
+from gangline_simulator.papers.orders import (
     ShortestRemaining,
     Tiresias,
     philly_restart_s,
 )
-from gangline_scheduler.core.policy.reference_placement import EqualNodes
-from gangline_scheduler.core.policy.short_first import ShortFirst
-from gangline_scheduler.core.state import State
-from gangline_scheduler.simulator.cluster import Pool
-from gangline_scheduler.simulator.driver import Replay
-from gangline_scheduler.simulator.muri import ITERATION_FACTOR, MuriScheduler, overhead_s
-from gangline_scheduler.simulator.pace import Pace
-from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
-from gangline_scheduler.simulator.running import Costs
-from gangline_scheduler.simulator.trace import TraceJob
+from gangline_simulator.papers.placement import EqualNodes
+from gangline_simulator.papers.scheduler import PreemptiveScheduler, ReferenceScheduler
+from gangline_simulator.running import Costs
+from gangline_simulator.trace import TraceJob
 
 TIRESIAS_EVERY_S = 60.0
 LIVE_EVERY_S = 60.0
@@ -72,7 +72,7 @@ def _shortest(*, by_gpus: bool) -> Prepare:
     def prepare(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
         order = ShortestRemaining(philly_restart_s, by_gpus=by_gpus)
         policy = _unbounded(order, pool)
-        return Replay(pool, jobs, ReferenceScheduler(policy), costs=PHILLY_COSTS)
+        return Replay(pool, jobs, PreemptiveScheduler(policy), costs=PHILLY_COSTS)
 
     return prepare
 
@@ -94,7 +94,7 @@ def _tiresias(pool: Pool, jobs: Sequence[TraceJob]) -> Replay[State]:
     return Replay(
         pool,
         jobs,
-        ReferenceScheduler(policy),
+        PreemptiveScheduler(policy),
         pace=pace,
         costs=PHILLY_COSTS,
         knows_durations=False,

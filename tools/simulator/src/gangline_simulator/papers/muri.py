@@ -19,17 +19,17 @@ from gangline_scheduler.core.model import Job, demand_of
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.order import Listed
-from gangline_scheduler.core.policy.rebalance import stop_all, stopping
-from gangline_scheduler.core.policy.reference_placement import (
+from gangline_scheduler.core.state import State
+from gangline_simulator.papers.placement import (
     EqualNodes,
     Share,
     first_fit,
     in_workers,
     placement_of,
 )
-from gangline_scheduler.core.state import State
-from gangline_scheduler.simulator.reference_scheduler import ReferenceScheduler
-from gangline_scheduler.simulator.trace import TraceJob
+from gangline_simulator.papers.rebalance import stop_all, stopping
+from gangline_simulator.papers.scheduler import ReferenceScheduler
+from gangline_simulator.trace import TraceJob
 
 ITERATION_FACTOR = 1.015
 """How much slower an iteration is with their system, which their simulator counts for all."""
@@ -59,7 +59,6 @@ class ByLeft(Listed):
 
     def __init__(self, *, by_gpus: bool = False) -> None:
         super().__init__("muri", lambda job: (job.submitted_at,), strict=False)
-        self.preemptive = True
         self.left_s: Callable[[str], float] = lambda job_id: 0.0  # noqa: ARG005
         self._by_gpus = by_gpus
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gangline_scheduler.simulator.ledger import Outcome, PoolResult
+from gangline_simulator.ledger import Outcome, PoolResult
 
 LARGE_GPUS = 32
 

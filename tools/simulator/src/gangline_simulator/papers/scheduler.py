@@ -1,8 +1,8 @@
-"""The scheduler with the passes of a reference simulator: once for each tick, and only then.
+"""The scheduler with the passes of a published simulator: one for each tick, and only then.
 
 The simulators look at the queue once a second, after all ends and arrivals of that second; the
-live scheduler looks after each input. So here inputs are taken as ever and lead to no pass; a tick
-runs the production pass (cycle.py), or the preemptive one (policy/rebalance.py).
+live scheduler looks after each input. So here inputs are taken as ever and lead to no pass. A tick
+runs the live scheduler's pass (`cycle.py`), or the one of a preemptive policy (`rebalance.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gangline_bus.decision import Decision, Input, Tick
 from gangline_scheduler.core import cycle, decide
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.plan import Plan
-from gangline_scheduler.core.policy import rebalance
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.state import State
+from gangline_simulator.papers import rebalance
 
 
 class ReferenceScheduler(Scheduler):
@@ -38,7 +38,12 @@ class ReferenceScheduler(Scheduler):
 
     def run_pass(self, plan: Plan) -> None:
         """One pass over the queue."""
-        if self.policy.order.preemptive:
-            rebalance.run_pass(plan, self.policy)
-        else:
-            cycle.run_pass(plan, self.policy)
+        cycle.run_pass(plan, self.policy)
+
+
+class PreemptiveScheduler(ReferenceScheduler):
+    """Running jobs stand in the queue's order too; those that fall out of what fits are stopped."""
+
+    def run_pass(self, plan: Plan) -> None:
+        """One pass over the queue and the running jobs."""
+        rebalance.run_pass(plan, self.policy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gangline_scheduler.simulator.measure import Measures
+from gangline_simulator.measure import Measures
 
 WIDTH = 80
 LABEL = 22

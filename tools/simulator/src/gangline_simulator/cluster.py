@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gangline_scheduler.simulator.cluster_yaml import Group, read_groups
-from gangline_scheduler.simulator.errors import BadInputError
-from gangline_scheduler.simulator.rows import Row, Table
-from gangline_scheduler.simulator.trace import team_name
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
+from gangline_simulator.cluster_yaml import Group, read_groups
+from gangline_simulator.errors import BadInputError
+from gangline_simulator.rows import Row, Table
+from gangline_simulator.trace import team_name
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "pool": ("vc", "pool", "virtual_cluster"),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gangline_scheduler.simulator.errors import BadInputError
+from gangline_simulator.errors import BadInputError
 
 
 class Table:

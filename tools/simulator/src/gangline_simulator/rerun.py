@@ -27,8 +27,6 @@ from typing import Literal
 from gangline_bus.codec import Received
 from gangline_bus.decision import Input, Tick
 from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.simulator.history import Logged
-from gangline_scheduler.simulator.recorded import REPLAY, Failure, Need, Recording
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
@@ -43,6 +41,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.job import RestartCause
+from gangline_simulator.history import Logged
+from gangline_simulator.recorded import REPLAY, Failure, Need, Recording
 
 Due = Literal["start", "save", "end", "stopped", "fail"]
 TICKS, MOST_TICK_S = 5000, 60.0

@@ -23,12 +23,6 @@ from typing import Generic, Literal, TypeVar
 
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decider, Input, Tick
-from gangline_scheduler.simulator.cluster import Pool
-from gangline_scheduler.simulator.ledger import Ledger, PoolResult
-from gangline_scheduler.simulator.pace import Pace
-from gangline_scheduler.simulator.running import Costs, Running
-from gangline_scheduler.simulator.spec import specs_of
-from gangline_scheduler.simulator.trace import TraceJob
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
@@ -42,6 +36,12 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.job import TeamConfig
+from gangline_simulator.cluster import Pool
+from gangline_simulator.ledger import Ledger, PoolResult
+from gangline_simulator.pace import Pace
+from gangline_simulator.running import Costs, Running
+from gangline_simulator.spec import specs_of
+from gangline_simulator.trace import TraceJob
 
 START = datetime(2017, 10, 1, tzinfo=UTC)
 StateT = TypeVar("StateT")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gangline_scheduler.simulator.cluster import Pool
-from gangline_scheduler.simulator.running import Running
-from gangline_scheduler.simulator.trace import TraceJob
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, ReleaseReason
+from gangline_simulator.cluster import Pool
+from gangline_simulator.running import Running
+from gangline_simulator.trace import TraceJob
 
 
 @dataclass(frozen=True, slots=True)

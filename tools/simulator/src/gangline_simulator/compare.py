@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from gangline_scheduler.simulator.history import History, JobHistory, progress_of
-from gangline_scheduler.simulator.ledger import PoolResult, Sample
-from gangline_scheduler.simulator.measure import percentile
-from gangline_scheduler.simulator.table import percent, seconds, side_by_side
 from gangline_schemas.events.scheduling import ReleaseReason
+from gangline_simulator.history import History, JobHistory, progress_of
+from gangline_simulator.ledger import PoolResult, Sample
+from gangline_simulator.measure import percentile
+from gangline_simulator.table import percent, seconds, side_by_side
 
 SIZES: tuple[tuple[int, int | None], ...] = ((1, 1), (2, 8), (9, 32), (33, 128), (129, None))
 TEAMS_SHOWN = 12

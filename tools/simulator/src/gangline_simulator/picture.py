@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gangline_scheduler.simulator.ledger import PoolResult
+from gangline_simulator.ledger import PoolResult
 
 ENDINGS = (".png", ".svg", ".pdf")
 _POINTS = 400

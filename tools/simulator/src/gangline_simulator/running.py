@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gangline_scheduler.simulator.trace import TraceJob
+from gangline_simulator.trace import TraceJob
 
 SecondsOf = Callable[[TraceJob], float]
 

@@ -8,11 +8,11 @@
 
 Tiresias is its 2D-LAS with two queues.
 
-FIFO and SJF are in policy/order.py. Running jobs stand in the same order, and those that fall out
-of what fits are stopped (policy/rebalance.py). The run time is what the user expects; a job of
-which nothing is said comes last. What restarts cost counts as remaining time.
+FIFO and SJF are in the scheduler's `policy/order.py`. Running jobs stand in the same order, and
+those that fall out of what fits are stopped (`rebalance.py`). The run time is the one that the user
+expects; a job without one comes last. The costs of restarts count as remaining time.
 
-Cost: a waiting job's place is kept (queue.py); running jobs are sorted anew in each pass.
+Cost: a waiting job's place is kept (the scheduler's `queue.py`). Each pass sorts the running jobs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class ShortestRemaining(Listed):
         self, restart_s: SecondsByGpus = no_restart_cost, *, by_gpus: bool = False
     ) -> None:
         super().__init__("srsf" if by_gpus else "srtf", self._waiting_place, strict=False)
-        self.preemptive = True
         self._restart_s = restart_s
         self._by_gpus = by_gpus
 
@@ -85,7 +84,6 @@ class Tiresias(Listed):
 
     def __init__(self, split_gpu_s: float = QUEUE_SPLIT_GPU_S) -> None:
         super().__init__("tiresias", self._waiting_place, strict=False)
-        self.preemptive = True
         self._split_gpu_s = split_gpu_s
 
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002

@@ -8,17 +8,17 @@ from datetime import datetime
 from typing import Any
 
 from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.simulator.compare import (
+from gangline_simulator.compare import (
     SHOWN,
     Difference,
     Figures,
     differences,
     figures,
 )
-from gangline_scheduler.simulator.history import History, Logged, read_history
-from gangline_scheduler.simulator.live_policies import RECORDED, live_policy
-from gangline_scheduler.simulator.recorded import read_recording
-from gangline_scheduler.simulator.rerun import Rerun, tick_every_s
+from gangline_simulator.history import History, Logged, read_history
+from gangline_simulator.live_policies import RECORDED, live_policy
+from gangline_simulator.recorded import read_recording
+from gangline_simulator.rerun import Rerun, tick_every_s
 
 Tell = Callable[[str, float], None]
 """Told the policy, and the share of its time that is done."""

@@ -23,17 +23,6 @@ from datetime import datetime
 from statistics import median
 from typing import Literal
 
-from gangline_scheduler.simulator.history import (
-    Attempt,
-    History,
-    JobHistory,
-    Logged,
-    Nodes,
-    Progress,
-    place_of,
-    progress_of,
-    read_history,
-)
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
@@ -58,6 +47,17 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving
 from gangline_schemas.job import JobSpec, JobState
+from gangline_simulator.history import (
+    Attempt,
+    History,
+    JobHistory,
+    Logged,
+    Nodes,
+    Progress,
+    place_of,
+    progress_of,
+    read_history,
+)
 
 Fate = Literal["succeeds", "fails", "cancelled"]
 REPLAY = "replay"

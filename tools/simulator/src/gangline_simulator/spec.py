@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gangline_scheduler.simulator.trace import TraceJob
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
+from gangline_simulator.trace import TraceJob
 
 _LITTLE = 0.001
 _LONGEST_H = 24.0 * 365
