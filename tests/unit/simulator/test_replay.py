@@ -25,7 +25,7 @@ from gangline_simulator.papers.placement import (
     first_fit,
     in_workers,
 )
-from gangline_simulator.papers.scheduler import ReferenceScheduler
+from gangline_simulator.papers.scheduler import PreemptiveScheduler
 from gangline_simulator.picture import curves, draw
 from gangline_simulator.references import NAMED
 from gangline_simulator.run import simulate, workload
@@ -91,7 +91,9 @@ def test_a_checkpoint_holds_the_gpus_and_its_time_is_lost() -> None:
     )
     costs = Costs(checkpoint_s=lambda _: 30.0)
     jobs = (job("a", 0, 100), job("b", 10, 20))
-    replay = Replay(one_pool(1).pools[0], jobs, ReferenceScheduler(policy), costs=costs, check=True)
+    replay = Replay(
+        one_pool(1).pools[0], jobs, PreemptiveScheduler(policy), costs=costs, check=True
+    )
     found = replay.run()
     assert ends(found) == {"b": 60.0, "a": 150.0}
     assert sum(outcome.lost_s for outcome in found.outcomes) == 30.0
@@ -101,7 +103,7 @@ def test_a_gang_that_ends_before_its_checkpoint_has_just_ended() -> None:
     policy = Policy(order=ShortestRemaining(), placer=EqualNodes(), reservation="off")
     costs = Costs(checkpoint_s=lambda _: 500.0)
     jobs = (job("a", 0, 100), job("b", 10, 20))
-    found = Replay(one_pool(1).pools[0], jobs, ReferenceScheduler(policy), costs=costs).run()
+    found = Replay(one_pool(1).pools[0], jobs, PreemptiveScheduler(policy), costs=costs).run()
     assert ends(found) == {"a": 100.0, "b": 120.0}
     assert [outcome.preemptions for outcome in found.outcomes] == [0, 0]
 
