@@ -11,7 +11,8 @@ from gangline_bus.decision import Decider, Decision, Input, Refused, Tick
 from gangline_schemas.base import Event, FieldError
 from gangline_schemas.catalog import event_types
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 StateT = TypeVar("StateT")
 EventT = TypeVar("EventT", bound=Event)

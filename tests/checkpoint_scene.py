@@ -19,6 +19,7 @@ from gangline_schemas.checkpoint import (
     manifest_name,
     shard_name,
 )
+from gangline_schemas.checkpoint_policy import CheckpointPolicy, Incremental, Retention
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -35,13 +36,7 @@ from gangline_schemas.events.workers import (
     NodeSaved,
     ObjectDigest,
 )
-from gangline_schemas.job import (
-    CheckpointPolicy,
-    Incremental,
-    JobSpec,
-    JobState,
-    Retention,
-)
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_storage import ObjectStore, digest_bytes
 

@@ -8,6 +8,7 @@ from gangline_faults.core.policy.timing import Timing
 from gangline_faults.core.snapshot import fingerprint
 from gangline_faults.core.state import FaultState
 from gangline_schemas.events.checkpoints import CheckpointCommitted
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -17,15 +18,9 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.events.workers import (
-    ExitReason,
-    GpuInfo,
-    NodeInfo,
-    NodeJoined,
-    WorkerExited,
-    WorkerHeartbeat,
-)
-from gangline_schemas.job import JobSpec, JobState, RestartPolicy
+from gangline_schemas.events.workers import ExitReason, GpuInfo, NodeInfo, NodeJoined, WorkerExited
+from gangline_schemas.failure_policy import RestartPolicy
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 
 

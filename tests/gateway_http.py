@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gateway_scene import GatewayScene, bearer, job, served
 
 ADMIN, NLP, VISION, SERVICE = (bearer(who) for who in ("admin", "nlp", "vision", "svc"))

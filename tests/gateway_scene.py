@@ -45,7 +45,7 @@ from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_service.asking import Asked
 from gangline_service.http_server import HttpServer
 from gangline_service.telemetry import start as start_telemetry

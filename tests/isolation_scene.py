@@ -13,14 +13,9 @@ from textwrap import dedent
 
 import pytest
 
+from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
-from gangline_schemas.events.workers import (
-    ExitReason,
-    NodeInfo,
-    WorkerExited,
-    WorkerLog,
-    WorkerStarted,
-)
+from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, WorkerStarted
 from gangline_schemas.isolation import Isolation
 from node_scene import NodeScene, alive
 

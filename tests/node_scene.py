@@ -23,6 +23,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -31,7 +32,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.events.workers import NodeInfo, NodeJoined, WorkerExited, WorkerLog
+from gangline_schemas.events.workers import NodeInfo, NodeJoined, WorkerExited
 from gangline_schemas.job import JobSpec
 
 DEADLINE_S = 150.0

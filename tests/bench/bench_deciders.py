@@ -30,7 +30,8 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 from log_watch import job_spec
 
 TEAMS = tuple(f"team-{index}" for index in range(5))

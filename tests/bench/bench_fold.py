@@ -38,7 +38,8 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerStarted,
 )
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 EVENTS = 1_000_000
 NODES, GPUS = 100, 8

@@ -28,6 +28,7 @@ from gangline_bus.ports import OutRecord
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.heartbeats import GangStatus, GpuStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -38,15 +39,9 @@ from gangline_schemas.events.scheduling import (
     NodeAssignment,
     Rendezvous,
 )
-from gangline_schemas.events.workers import (
-    GangStatus,
-    GpuInfo,
-    GpuStatus,
-    NodeInfo,
-    RankStatus,
-    WorkerHeartbeat,
-)
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.team_limits import TeamConfig
 from gateway_scene import GatewayScene, bearer, served
 
 JOBS, RUNNING, PENDING, NODES, GPUS, TEAMS = 12_000, 500, 1_500, 1_250, 8, 20

@@ -24,18 +24,17 @@ from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
-from gangline_schemas.events.workers import (
+from gangline_schemas.events.heartbeats import (
     GangStatus,
     GpuHealth,
     GpuStatus,
     NodeHealth,
-    NodeInfo,
-    NodeJoined,
     RankActivity,
     RankStatus,
     WorkerHeartbeat,
 )
+from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
+from gangline_schemas.events.workers import NodeInfo, NodeJoined
 from gangline_service.deciding import settle_collector
 from log_watch import job_spec
 

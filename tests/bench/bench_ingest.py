@@ -25,7 +25,7 @@ from gangline_bus.memory import Broker
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import StepBatch
 from gangline_tracker.engine import Engine, migrate
 from gangline_tracker.ingest import STEPS, Pipeline

@@ -24,7 +24,8 @@ from datetime import timedelta
 from harness import Context, Result
 from scheduler_scene import START, Scene
 
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 from gangline_simulator.cluster import one_pool
 
 COHORTS, QUEUES = 5, 6

@@ -22,7 +22,8 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.events.workers import ExitReason
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.team_limits import TeamConfig
 from gangline_simulator.cluster import one_pool
 
 NODES, GPUS_PER_NODE = 1000, 8

@@ -13,7 +13,8 @@ from scheduler_scene import Scene, busy_cluster, quantile, settle
 
 from gangline_scheduler.core.evolve import fold
 from gangline_schemas.events.scheduling import TeamNoted
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 FEW, MANY = 5, 420
 LARGEST_TO_END = 8

@@ -32,7 +32,8 @@ from gangline_schemas.events.scheduling import (
     TeamNoted,
 )
 from gangline_schemas.events.workers import ExitReason, NodeInfo, WorkerExited, WorkerStarted
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.team_limits import TeamConfig
 from gangline_simulator.cluster import read_cluster
 
 START = datetime(2026, 11, 2, 8, tzinfo=UTC)

@@ -48,6 +48,7 @@ from gangline_schemas.checkpoint import (
     manifest_name,
     shard_name,
 )
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
     AttemptEnded,
@@ -55,6 +56,7 @@ from gangline_schemas.events.checkpoints import (
     ResumeNoted,
 )
 from gangline_schemas.events.faults import GangUnwatched, GangWatched, NodeFailed, NodeWatched
+from gangline_schemas.events.heartbeats import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import (
     GangMetered,
     JobAdmitted,
@@ -74,15 +76,11 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
     ExitReason,
-    GangStatus,
     NodeSaved,
-    RankActivity,
-    RankStatus,
     WorkerExited,
-    WorkerHeartbeat,
     WorkerStarted,
 )
-from gangline_schemas.job import JobState, Retention
+from gangline_schemas.job import JobState
 
 PLACED_OF = 20
 """The scheduler places one of so many runs: what it remembers of places is the newest few."""

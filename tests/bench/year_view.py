@@ -37,6 +37,7 @@ from gangline_gateway.view_snapshot import View
 from gangline_gateway.view_snapshot import codec as view_codec
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointDeleted, CheckpointSaved
 from gangline_schemas.events.quota import TeamConfigured
@@ -46,7 +47,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeCordoned,
 )
-from gangline_schemas.job import JobState, Retention
+from gangline_schemas.job import JobState
 
 LATEST = Retention().latest
 

@@ -36,7 +36,8 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.team_limits import TeamConfig
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NODES, GPUS = 1_250, 8

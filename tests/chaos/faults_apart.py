@@ -12,7 +12,7 @@ from chaos.fault import Fault
 from chaos.faults import cut_stored, delete_stored, flip_stored
 from chaos.world import SAVE_EVERY, STEPS, Attack, Broken
 from gangline_schemas.checkpoint import manifest_name
-from gangline_schemas.events.workers import WorkerLog
+from gangline_schemas.events.logs import WorkerLog
 
 SLOWER = 10.0
 STUCK = 400.0

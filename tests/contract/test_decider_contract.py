@@ -35,7 +35,7 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 _clients = itertools.count()
 START = datetime(2026, 1, 1, tzinfo=UTC)

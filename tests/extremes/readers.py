@@ -31,7 +31,8 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.workers import WorkerHeartbeat, WorkerStep
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run

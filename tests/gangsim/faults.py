@@ -12,7 +12,7 @@ from gangline_schemas.events.requests import (
     JobPriorityRequested,
     JobRestoreRequested,
 )
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangsim.bus import SimCrash, SimPause
 from gangsim.parts import HEARTBEAT_S
 from gangsim.plan import Fault

@@ -11,7 +11,8 @@ from gangline_bus.decision import Tick
 from gangline_bus.ports import BusError, OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.workers import GpuInfo, NodeInfo, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_worker.agent.decide import model as agent
 from gangline_worker.agent.decide.model import Moment, RankKey
 from gangsim.effects import NodeEffects

@@ -13,7 +13,8 @@ from gangline_schemas.checkpoint import (
     manifest_name,
     shard_name,
 )
-from gangline_schemas.events.workers import ObjectDigest, RankActivity
+from gangline_schemas.events.heartbeats import RankActivity
+from gangline_schemas.events.workers import ObjectDigest
 from gangline_schemas.rank_protocol import (
     Control,
     Doing,

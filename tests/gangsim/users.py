@@ -13,7 +13,8 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.requests import JobPriorityRequested, JobSubmitted
 from gangline_schemas.events.workers import WorkerStacks
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 if TYPE_CHECKING:
     from gangsim.plan import JobPlan

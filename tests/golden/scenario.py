@@ -39,7 +39,8 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerStarted,
 )
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 NODES, GPUS = 12, 4

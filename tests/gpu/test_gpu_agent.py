@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gangline_schemas.events.workers import GpuHealth, GpuStatus, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GpuHealth, GpuStatus, WorkerHeartbeat
 from gangline_worker.agent.host.drivers import driver_variables
 from gpu_scene import TRAINS, needs_gpus, nvml_index
 from node_scene import NodeScene

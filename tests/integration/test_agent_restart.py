@@ -15,15 +15,10 @@ import psutil
 import pytest
 
 from gangline_schemas.base import Event
-from gangline_schemas.events.workers import (
-    ExitReason,
-    NodeJoined,
-    WorkerExited,
-    WorkerHeartbeat,
-    WorkerLog,
-    WorkerStarted,
-    WorkerStep,
-)
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.logs import WorkerLog
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.isolation import Isolation
 from node_scene import NodeScene, alive, until
 

@@ -18,7 +18,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import event_types
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
 from tracker_process import TrackerProcess, wait_until
 

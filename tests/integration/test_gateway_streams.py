@@ -10,13 +10,8 @@ import httpx
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
 from gangline_schemas.base import Event
-from gangline_schemas.events.workers import (
-    ExitReason,
-    LogLine,
-    WorkerExited,
-    WorkerLog,
-    WorkerStarted,
-)
+from gangline_schemas.events.logs import LogLine, WorkerLog
+from gangline_schemas.events.workers import ExitReason, WorkerExited, WorkerStarted
 from gateway_http import ADMIN, NLP, events, http_client, problem, scene, step, submit
 from gateway_scene import GatewayScene, served
 

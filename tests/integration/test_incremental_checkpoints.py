@@ -28,6 +28,7 @@ from gangline_schemas.checkpoint import (
     shard_name,
     step_folder,
 )
+from gangline_schemas.checkpoint_policy import Incremental, Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -35,7 +36,6 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason, WorkerExited
-from gangline_schemas.job import Incremental, Retention
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_storage import LocalStore
 from gangline_storage.digest import digest_bytes

@@ -26,12 +26,12 @@ import pytest
 
 from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, ReleaseReason
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
     ExitReason,
     WorkerExited,
     WorkerStacks,
-    WorkerStep,
 )
 from gangline_schemas.isolation import Isolation
 from gangline_storage.local import LocalStore

@@ -13,7 +13,7 @@ import pytest
 
 from gangline_bus.ports import OutRecord
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from tracker_process import TrackerProcess, wait_until
 
 

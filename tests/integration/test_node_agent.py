@@ -17,12 +17,15 @@ import pytest
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_schemas.checkpoint import CommitRecord, code_key, commit_key, job_prefix
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangPreempting,
     ReleaseReason,
     StopReason,
 )
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
     CheckpointShardWritten,
@@ -31,11 +34,8 @@ from gangline_schemas.events.workers import (
     NodeLeaving,
     NodeSaved,
     WorkerExited,
-    WorkerHeartbeat,
-    WorkerLog,
     WorkerStacks,
     WorkerStarted,
-    WorkerStep,
 )
 from gangline_storage.local import LocalStore
 from metadata_server import MetadataServer

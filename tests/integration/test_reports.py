@@ -21,6 +21,7 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import FailureCause, GangFailed
+from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import JobRejected, TeamConfigured
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -36,15 +37,11 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
     StopReason,
 )
-from gangline_schemas.events.workers import (
-    GpuInfo,
-    GpuStatus,
-    NodeInfo,
-    WorkerHeartbeat,
-    WorkerStep,
-)
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
+from gangline_schemas.team_limits import TeamConfig
 from tracker_process import TrackerProcess, wait_until
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)

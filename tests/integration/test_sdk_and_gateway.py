@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gangline import CliError, connect
-from gangline_schemas.job import GpuTypeLimit
+from gangline_schemas.team_limits import GpuTypeLimit
 from gateway_scene import TOKENS, GatewayScene, job, served
 
 

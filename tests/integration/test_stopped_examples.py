@@ -17,12 +17,8 @@ import pytest
 
 from checkpoint_scene import resumes
 from gangline_schemas.events.scheduling import GangPreempting, StopReason
-from gangline_schemas.events.workers import (
-    CheckpointShardWritten,
-    ExitReason,
-    WorkerExited,
-    WorkerStep,
-)
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason, WorkerExited
 from metadata_server import MetadataServer
 from node_scene import NodeScene
 

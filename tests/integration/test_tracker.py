@@ -32,6 +32,14 @@ from gangline_schemas.events.faults import (
     JobFlagged,
     WorkerStraggling,
 )
+from gangline_schemas.events.heartbeats import (
+    GangStatus,
+    GpuStatus,
+    RankStatus,
+    TroubleKind,
+    WorkerHeartbeat,
+)
+from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_schemas.events.quota import UsageCharged
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
@@ -40,17 +48,8 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     ReleaseReason,
 )
-from gangline_schemas.events.workers import (
-    GangStatus,
-    GpuStatus,
-    LogLine,
-    RankStatus,
-    TroubleKind,
-    WorkerHeartbeat,
-    WorkerLog,
-    WorkerStacks,
-    WorkerStep,
-)
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from tracker_process import TrackerProcess, wait_until

@@ -25,7 +25,7 @@ from gangline_schemas.events.scheduling import (
     JobQueued,
     ReleaseReason,
 )
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import StepBatch

@@ -21,7 +21,8 @@ from gang_fixture import (
     Gang,
 )
 from gangline_schemas.checkpoint import RankManifest
-from gangline_schemas.events.workers import RankActivity, SampleRange
+from gangline_schemas.events.heartbeats import RankActivity
+from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.rank_protocol import (
     Control,
     Doing,

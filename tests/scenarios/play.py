@@ -25,7 +25,8 @@ from gangline_schemas.events.quota import (
     TeamConfigured,
 )
 from gangline_schemas.events.workers import ExitReason, GpuInfo, NodeInfo, NodeJoined
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 from scenarios.checked import Checked
 from scenarios.expect import misses
 from scenarios.grammar import FailRow, JobRow, NodeRow, RunningRow, Scenario, TeamRow

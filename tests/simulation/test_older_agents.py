@@ -20,14 +20,9 @@ from gangline_bus.ports import TopicPartition
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
-from gangline_schemas.events.workers import (
-    ExitReason,
-    NodeJoined,
-    WorkerExited,
-    WorkerHeartbeat,
-    WorkerStarted,
-)
+from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from simulation import test_rolling_upgrade
 from simulation.test_rolling_upgrade import NEXT, ORDERS, PAUSE, World
 

@@ -37,7 +37,7 @@ from gangline_schemas.events.quota import (
     TeamConfigured,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from scenarios.checked import Checked
 from scenarios.grammar import JobRow, NodeRow
 from scenarios.play import job_spec, node_info

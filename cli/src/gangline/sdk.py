@@ -36,7 +36,8 @@ from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
 from gangline_schemas.api.runs import Comparison, Curve, Curves, Restored, Run, RunPage, StepMetrics
-from gangline_schemas.job import GpuTypeLimit, JobSpec
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import GpuTypeLimit
 
 LINES = 1000
 FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0

@@ -20,51 +20,21 @@ from pydantic import (
 )
 
 from gangline_schemas.base import Identifier, Model
-from gangline_schemas.limits import (
-    INT53_MAX,
-    INT64_MAX,
-    EnvName,
-    Gpus,
-    JsonObject,
-    Label,
-    MetricName,
-    Name,
-    ShortText,
-)
+from gangline_schemas.checkpoint_policy import CheckpointPolicy
+from gangline_schemas.environment import ENV_NAME, EnvValue, refuse_unsafe_env
+from gangline_schemas.failure_policy import RestartPolicy, TrainingPolicy
+from gangline_schemas.limits import INT64_MAX, EnvName, JsonObject, Label, Name, ShortText
 from gangline_schemas.parallel import Parallel
 from gangline_schemas.resources import Resources
-from gangline_schemas.secrets import holds_secret, is_secret_name
+from gangline_schemas.secrets import holds_secret
 
-ENV_LIMIT_BYTES = 64 * 1024
 HYPERPARAMETERS_LIMIT_BYTES = 64 * 1024
 COMMAND_LIMIT_BYTES = 64 * 1024
 DIFF_LIMIT_CHARS = 256 * 1024
 LEAST_HOURS = 1e-4
 """A third of a second: shorter times say nothing of a run."""
 NAMED_PRIORITIES = {"high": 25, "normal": 50, "low": 75}
-RESERVED_ENV = frozenset(
-    [
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",
-        "CUDA_VISIBLE_DEVICES",
-        "LD_PRELOAD",
-        "LD_LIBRARY_PATH",
-    ]
-)
-_PATH_PART = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,200}$")
 _LEVEL_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,31}$")
-_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
-
-_EnvValue = Annotated[str, Field(json_schema_extra={"maxLength": ENV_LIMIT_BYTES})]
-"""Of all together so much is taken, and the error says by how much they are too large."""
 
 
 class JobState(StrEnum):
@@ -90,15 +60,6 @@ WaitCode = Literal["capacity", "quota", "order", "shape", "topology", "gpu_type"
 """The dominant reason why a pending job does not start."""
 
 
-class RestartCause(StrEnum):
-    """Classes of failure after which a gang may start again; user errors are not among them."""
-
-    NODE = "node"
-    PREEMPTION = "preemption"
-    HANG = "hang"
-    INFRASTRUCTURE = "infrastructure"
-
-
 class Topology(Model):
     """How close the gang must be placed."""
 
@@ -117,144 +78,6 @@ class Topology(Model):
         return value
 
 
-class BestCheckpoint(Model):
-    """Keep the checkpoint that is best by a reported metric."""
-
-    metric: MetricName
-    mode: Literal["min", "max"] = "min"
-
-
-class Retention(Model):
-    """Which committed checkpoints are kept; the newest healthy one always is."""
-
-    latest: int = Field(default=3, ge=1, le=1000)
-    best: BestCheckpoint | None = None
-    every: int | None = Field(
-        default=None,
-        ge=1,
-        le=INT53_MAX,
-        description="Also the first one of each so many steps, for good.",
-    )
-
-
-class Incremental(Model):
-    """A save writes only the chunks that changed since an earlier one of its attempt."""
-
-    full_every: int = Field(
-        default=10, ge=2, le=1000, description="Each so many saves one is written whole."
-    )
-
-
-class CheckpointPolicy(Model):
-    """How often checkpoints are saved, which are kept, and where a new attempt starts."""
-
-    path: str | None = Field(
-        default=None, max_length=512, description="Folder below the team's prefix in the store."
-    )
-    interval_minutes: float = Field(default=10.0, ge=1e-4, le=24 * 60)
-    adapt_interval: bool = Field(
-        default=False, description="Save as often as is advised from costs and failures."
-    )
-    incremental: Incremental | None = Field(
-        default=None, description="Unchanged bytes are not written again; without: whole saves."
-    )
-    keep: Retention = Retention()
-    promote: Literal["off", "final"] | Annotated[int, Field(ge=1, le=INT53_MAX)] = Field(
-        default="off",
-        description="Which a run of its own validates: the last, or each N-th and the last.",
-    )
-    resume: str = Field(default="auto", max_length=16, description="auto, never or a step.")
-
-    @property
-    def full_every(self) -> int:
-        """Each so many saves one is written whole."""
-        return 1 if self.incremental is None else self.incremental.full_every
-
-    @field_validator("path")
-    @classmethod
-    def _path_stays_below(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = re.sub(r"^s3://", "", value).split("/")
-        if not all(_PATH_PART.match(part) for part in parts):
-            raise ValueError(
-                "must be a relative path of letters, digits, '.', '_' and '-' without '..'; "
-                "it lies below the team's prefix"
-            )
-        return value
-
-    @field_validator("resume", mode="before")
-    @classmethod
-    def _step_is_a_number(cls, value: object) -> object:
-        return str(value) if type(value) is int else value
-
-    @field_validator("resume")
-    @classmethod
-    def _resume_is_known(cls, value: str) -> str:
-        if value in {"auto", "never"} or re.fullmatch(r"[0-9]{1,16}", value):
-            return value
-        raise ValueError("must be auto, never or the step of a checkpoint of this job")
-
-
-class RestartPolicy(Model):
-    """How many times, and after what, a gang is started again."""
-
-    max: int = Field(default=3, ge=0, le=1000)
-    on: tuple[RestartCause, ...] = Field(default=tuple(RestartCause), max_length=16)
-
-
-class OnNan(Model):
-    """The reaction to a step whose loss or gradient is not finite."""
-
-    skip: int = Field(
-        default=3,
-        ge=0,
-        le=1_000_000,
-        description="Such steps in a row whose update is left out; one more fails the attempt.",
-    )
-
-
-class OnSpike(Model):
-    """When a loss is out of line with those before it, and what follows."""
-
-    window: int = Field(default=128, ge=16, le=4096, description="Losses that it is compared to.")
-    deviations: float = Field(
-        default=10.0,
-        ge=0.01,
-        le=1e9,
-        description="Above their median, in median absolute deviations.",
-    )
-    steps: int = Field(default=10, ge=1, le=1000, description="In a row that are so high.")
-    then: Literal["flag", "restart"] = Field(
-        default="flag", description="restart: from the last checkpoint before the spike."
-    )
-
-
-class LeaveOut(Model):
-    """The samples that a run leaves out, once such a step has sent it back to a checkpoint."""
-
-    before: int = Field(
-        default=0,
-        ge=0,
-        le=100_000,
-        description="Steps before the first such step whose samples are left out too.",
-    )
-    samples_max: int = Field(
-        default=1_000_000,
-        ge=0,
-        le=10**12,
-        description="Of the job in all; more samples stay in. 0: nothing is left out.",
-    )
-
-
-class TrainingPolicy(Model):
-    """The reactions when training goes wrong while every rank is well."""
-
-    on_nan: OnNan = OnNan()
-    on_spike: OnSpike = OnSpike()
-    leave_out: LeaveOut = LeaveOut()
-
-
 class Notification(Model):
     """A webhook, and the states that it is called for."""
 
@@ -268,27 +91,6 @@ def _sha256(text: str) -> str:
 
 def _priority(value: Any) -> Any:
     return NAMED_PRIORITIES.get(value, value) if isinstance(value, str) else value
-
-
-def refuse_unsafe_env(env: dict[str, str]) -> dict[str, str]:
-    """The variables, if a job or an operator may give them to ranks.
-
-    Raises ValueError for a bad name, one that Gangline sets, one that looks like a secret, and for
-    more than `ENV_LIMIT_BYTES`.
-    """
-    for name in env:
-        if not _ENV_NAME.match(name):
-            raise ValueError("names must be letters, digits and '_', not starting with a digit")
-        if name.upper() in RESERVED_ENV or name.upper().startswith("GANGLINE_"):
-            raise ValueError(f"{name} is set by Gangline and cannot be given here")
-        if is_secret_name(name):
-            raise ValueError(f"{name} looks like a secret; list its name under 'secrets'")
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in env.items())
-    if size > ENV_LIMIT_BYTES:
-        raise ValueError(
-            f"holds {size:,} bytes; at most {ENV_LIMIT_BYTES:,} (put data into the workdir)"
-        )
-    return env
 
 
 def _misfit(parallel: Parallel, resources: Resources) -> str | None:
@@ -340,7 +142,7 @@ class JobSpec(Model):
     )
     hyperparameters: JsonObject = Field(default_factory=dict)
     seed: int | None = Field(default=None, ge=0, le=INT64_MAX)
-    env: dict[EnvName, _EnvValue] = Field(default_factory=dict, max_length=10_000)
+    env: dict[EnvName, EnvValue] = Field(default_factory=dict, max_length=10_000)
     secrets: tuple[EnvName, ...] = Field(default=(), max_length=64)
     checkpoint: CheckpointPolicy = Field(
         default=CheckpointPolicy(),
@@ -390,7 +192,7 @@ class JobSpec(Model):
     @field_validator("secrets")
     @classmethod
     def _secrets_are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(_ENV_NAME.match(name) and not holds_secret(name) for name in names):
+        if not all(ENV_NAME.match(name) and not holds_secret(name) for name in names):
             raise ValueError("lists the names of secrets (like HF_TOKEN), never their values")
         return names
 
@@ -473,97 +275,3 @@ class JobSpec(Model):
                     "name it under 'secrets' and read it from the environment"
                 )
         return self
-
-
-def _as_type_limits(value: Any) -> Any:
-    """`[h100, a100]` and `{h100: 32, a100: null}` as people write them in a file."""
-    if isinstance(value, dict):
-        return [{"gpu_type": name, "gpu_limit": limit} for name, limit in value.items()]
-    if isinstance(value, list | tuple):
-        return [{"gpu_type": item} if isinstance(item, str) else item for item in value]
-    return value
-
-
-class GpuTypeLimit(Model):
-    """A GPU model that a team may use, and how many of it at once (None: as its other limits)."""
-
-    gpu_type: Annotated[ShortText, StringConstraints(to_lower=True)]
-    gpu_limit: Gpus | None = None
-
-
-Surplus = Literal["keep", "reclaim_by_weight"]
-"""The rule for GPUs that a team has above its part.
-
-`keep`: it keeps them until its jobs end. `reclaim_by_weight`: teams below their own part may take
-them back.
-"""
-LEAST_WEIGHT = 1e-6
-
-
-class TeamLimits(Model):
-    """The limits of a team, without its name."""
-
-    gpu_limit: Gpus = Field(description="GPUs that the team may have at once.")
-    gpu_guarantee: Gpus = Field(default=0, description="GPUs it is owed; the fair share's base.")
-    borrow_limit: Gpus = Field(default=0, description="GPUs above the limit while others idle.")
-    parent: Identifier | None = Field(
-        default=None, description="The team above it, whose limits hold too; none: a root."
-    )
-    weight: float = Field(
-        default=1.0, ge=0, le=1e6, description="Its part of the surplus; 0: it has no claim to it."
-    )
-    surplus: Surplus | None = Field(
-        default=None, description="The rule for GPUs above its part; none: as its parent's."
-    )
-    gpu_types: Annotated[tuple[GpuTypeLimit, ...], BeforeValidator(_as_type_limits)] = Field(
-        default=(), max_length=64, description="GPU models that it may use; empty: its parent's."
-    )
-    gpu_hours_per_month: float | None = Field(
-        default=None, ge=1e-6, le=1e9, description="Budget of each UTC month; none: no budget."
-    )
-    job_limit: int = Field(
-        default=10_000, ge=1, le=1_000_000, description="Jobs that have not ended, at once."
-    )
-
-    @field_validator("gpu_guarantee")
-    @classmethod
-    def _guarantee_is_within(cls, guarantee: int, info: ValidationInfo) -> int:
-        limit = info.data.get("gpu_limit", guarantee)
-        if guarantee > limit:
-            raise ValueError(f"gpu_guarantee ({guarantee}) is above gpu_limit ({limit})")
-        return guarantee
-
-    @field_validator("weight")
-    @classmethod
-    def _weight_is_none_or_some(cls, weight: float) -> float:
-        if 0 < weight < LEAST_WEIGHT:
-            raise ValueError(f"{weight} is too small; accepted: 0, or from {LEAST_WEIGHT} up")
-        return weight
-
-    @field_validator("gpu_types")
-    @classmethod
-    def _types_are_named_once(cls, types: tuple[GpuTypeLimit, ...]) -> tuple[GpuTypeLimit, ...]:
-        names = [item.gpu_type for item in types]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"names {', '.join(twice)} twice; keep one entry of each model")
-        return types
-
-
-class _Named(Model):
-    team: Identifier
-
-
-class TeamConfig(TeamLimits, _Named):
-    """The limits of a team. Its GPUs never pass `gpu_limit + borrow_limit`.
-
-    Teams form a tree by `parent`; a team's GPUs count for each team above it, and a job must fit at
-    every level. The rules between teams are checked by `gangline_schemas.teams`.
-    """
-
-    # The name is a base of its own: so it stays the first field.
-
-    @property
-    def ceiling(self) -> int:
-        """The most GPUs the team can ever hold at once."""
-        return self.gpu_limit + self.borrow_limit

@@ -16,15 +16,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, TypeAdapter, model_validator
 
 from gangline_schemas.base import Model
+from gangline_schemas.events.heartbeats import RankActivity, Trouble
+from gangline_schemas.events.steps import STEPS_PER_MESSAGE, Columns
 from gangline_schemas.events.workers import (
     LEFT_OUT_RANGES,
     REFERRED_STEPS,
-    STEPS_PER_MESSAGE,
-    Columns,
     ObjectDigest,
-    RankActivity,
     SampleRange,
-    Trouble,
 )
 from gangline_schemas.limits import (
     INT64_MAX,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
-from gangline_schemas.job import Retention
+from gangline_schemas.checkpoint_policy import Retention
 
 Why = Literal["latest", "best", "every", "promoted", "pinned"]
 Place = tuple[int, int]

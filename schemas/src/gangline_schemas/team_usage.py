@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gangline_schemas.gpu_time import budget_us
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import Teams, rolled_up, walk
 
 

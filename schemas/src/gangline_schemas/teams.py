@@ -15,7 +15,7 @@ from math import inf
 from typing import Protocol, TypeVar
 
 from gangline_schemas.gpus import covered
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 Teams = Mapping[str, TeamConfig]
 

@@ -14,7 +14,8 @@ from textwrap import dedent
 
 from pydantic import TypeAdapter
 
-from gangline_schemas.events.workers import GpuInfo, LogLine, NodeInfo
+from gangline_schemas.events.logs import LogLine
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.rank_protocol import Control, Hello, Report
 from gangline_worker.agent.decide import announce
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits

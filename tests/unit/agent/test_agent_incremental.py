@@ -11,10 +11,10 @@ from agent_fixture import AgentEnd, until
 from checkpoint_scene import JOB, allocated, restored, resumes
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
+from gangline_schemas.checkpoint_policy import Incremental
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.scheduling import ResumePointChanged
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
-from gangline_schemas.job import Incremental
 from gangline_schemas.rank_protocol import Control, Hello
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import (

@@ -24,6 +24,7 @@ from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import checkpoint_prefix
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointDeleted,
     CheckpointPinChanged,
@@ -34,7 +35,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
-from gangline_schemas.job import JobSpec, JobState, Retention
+from gangline_schemas.job import JobSpec, JobState
 
 RUN = "validate-it"
 LATEST = Retention(latest=1)

@@ -28,8 +28,8 @@ from gangline_checkpoints.core.model import (
     Verified,
 )
 from gangline_schemas.base import Event
+from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.scheduling import ReleaseReason
-from gangline_schemas.job import BestCheckpoint, Retention
 
 JOBS = st.sampled_from(["job-1", "job-2"])
 ATTEMPTS = st.integers(1, 3)

@@ -31,6 +31,7 @@ from gangline_checkpoints.core.model import (
 )
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
+from gangline_schemas.checkpoint_policy import Incremental, Retention
 from gangline_schemas.events.checkpoints import (
     AttemptNoted,
     CheckpointAbandoned,
@@ -39,7 +40,6 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
-from gangline_schemas.job import Incremental, Retention
 
 Run = DeciderRun[CheckpointState]
 ONE = Retention(latest=1)

@@ -21,6 +21,7 @@ from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import Kept, Removed, StepId
 from gangline_checkpoints.core.policy.retention import surplus
 from gangline_checkpoints.core.state import CheckpointState
+from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointDeleted,
@@ -28,7 +29,6 @@ from gangline_schemas.events.checkpoints import (
     ResumeNoted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
-from gangline_schemas.job import BestCheckpoint, Retention
 
 
 def running(keep: Retention, resume: CheckpointRef | None = None) -> DeciderRun[CheckpointState]:

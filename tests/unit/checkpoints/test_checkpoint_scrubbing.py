@@ -12,6 +12,7 @@ from gangline_checkpoints.core.policy.scrubbing import AWAY_S, Scrubbing
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointCorrupted,
     CheckpointScrubbed,
@@ -20,7 +21,6 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
-from gangline_schemas.job import Retention
 from gangline_storage.pace import Pace
 
 DAY_S = 24 * 3600.0

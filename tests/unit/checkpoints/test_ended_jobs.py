@@ -24,6 +24,7 @@ from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
+from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.checkpoints import (
     CheckpointAbandoned,
     CheckpointDeleted,
@@ -34,7 +35,6 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
-from gangline_schemas.job import BestCheckpoint, Retention
 from gangline_schemas.memory import REMEMBERED
 
 DAY_S = 24 * 3600.0

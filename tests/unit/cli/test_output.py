@@ -8,7 +8,7 @@ import pytest
 
 from gangline.output import Output
 from gangline_schemas.api.questions import StartsOn, WhatIf
-from gangline_schemas.job import GpuTypeLimit
+from gangline_schemas.team_limits import GpuTypeLimit
 
 NODES = [{"node_id": "node-1", "gpus": 2, "indexes": [0, 1]}]
 ANSWER = WhatIf(

@@ -15,7 +15,7 @@ from gangline_faults.core.state import FaultState
 from gangline_faults.service.config import FaultSettings
 from gangline_schemas.events.faults import GangFailed, JobProgressed
 from gangline_schemas.events.workers import SampleRange
-from gangline_schemas.job import RestartPolicy
+from gangline_schemas.failure_policy import RestartPolicy
 
 MANY = RestartPolicy(max=100)
 

@@ -28,7 +28,7 @@ from gangline_schemas.events.faults import (
     IncidentClosed,
 )
 from gangline_schemas.events.workers import ExitReason, WorkerExited
-from gangline_schemas.job import RestartCause, RestartPolicy
+from gangline_schemas.failure_policy import RestartCause, RestartPolicy
 from gangline_schemas.memory import REMEMBERED
 
 

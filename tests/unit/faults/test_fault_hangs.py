@@ -9,8 +9,8 @@ from fault_scene import allocated, beat, running
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed, IncidentClosed
-from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
-from gangline_schemas.job import RestartCause, RestartPolicy
+from gangline_schemas.events.heartbeats import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
+from gangline_schemas.failure_policy import RestartCause, RestartPolicy
 
 TRAINING, EVALUATING = RankActivity.TRAINING, RankActivity.EVALUATING
 

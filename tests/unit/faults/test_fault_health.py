@@ -16,8 +16,8 @@ from gangline_faults.core.snapshot import fingerprint
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth, WorkerHeartbeat
 from gangline_schemas.events.scheduling import NodeCordoned
-from gangline_schemas.events.workers import GpuHealth, NodeHealth, WorkerHeartbeat
 
 
 class Cluster:

@@ -18,7 +18,7 @@ from gangline_schemas.events.faults import (
     IncidentClosed,
     JobProgressed,
 )
-from gangline_schemas.events.workers import GangStatus, RankStatus, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GangStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.job import JobState
 
 

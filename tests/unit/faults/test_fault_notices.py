@@ -21,7 +21,7 @@ from gangline_faults.core.state import FaultState
 from gangline_faults.service.config import FaultSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangTroubled, NodeDistrusted, WorkerStraggling
-from gangline_schemas.events.workers import (
+from gangline_schemas.events.heartbeats import (
     GangStatus,
     RankActivity,
     RankStatus,

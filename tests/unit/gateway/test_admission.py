@@ -29,7 +29,8 @@ from gangline_schemas.events.quota import (
 )
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 DATA = "corpus@xxh3-" + "0" * 32

@@ -9,6 +9,7 @@ from gangline_gateway import present
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveFacts
 from gangline_schemas.base import Event
+from gangline_schemas.checkpoint_policy import BestCheckpoint, CheckpointPolicy, Retention
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
@@ -30,7 +31,7 @@ from gangline_schemas.events.scheduling import (
     NodeAssignment,
     Rendezvous,
 )
-from gangline_schemas.job import BestCheckpoint, CheckpointPolicy, JobSpec, Retention
+from gangline_schemas.job import JobSpec
 from gangline_schemas.resources import Resources
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)

@@ -26,6 +26,13 @@ from gangline_schemas.events.faults import (
     NodeRecovered,
     WorkerStraggling,
 )
+from gangline_schemas.events.heartbeats import (
+    GangStatus,
+    GpuStatus,
+    RankActivity,
+    RankStatus,
+    WorkerHeartbeat,
+)
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     JobAdmitted,
@@ -49,18 +56,10 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.events.workers import (
-    GangStatus,
-    GpuInfo,
-    GpuStatus,
-    NodeInfo,
-    NodeUnfit,
-    RankActivity,
-    RankStatus,
-    WorkerHeartbeat,
-    WorkerStep,
-)
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeUnfit
+from gangline_schemas.job import JobSpec, JobState
+from gangline_schemas.team_limits import TeamConfig
 
 NOW = datetime(2026, 11, 21, 8, tzinfo=UTC)
 SPEC = JobSpec.model_validate(

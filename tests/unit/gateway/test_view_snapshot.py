@@ -22,7 +22,7 @@ from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from golden.scenario import Logged, Scenario
 
 NAMES = TopicNames("t.")

@@ -13,7 +13,7 @@ from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import GangMetered, JobAdmitted, JobRejected
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 TEAMS = [
     {

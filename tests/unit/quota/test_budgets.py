@@ -21,7 +21,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 LAB = TeamConfig(team="lab", gpu_limit=64, gpu_hours_per_month=10)
 NLP = TeamConfig(team="nlp", gpu_limit=64, parent="lab")

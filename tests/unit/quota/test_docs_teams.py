@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gangline_quota.service.teams_file import TeamsFileError, read_teams
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 PAGE = (Path(__file__).parents[3] / "docs" / "guides" / "teams.md").read_text(encoding="utf-8")
 REFUSED = re.findall(r"```yaml\n([^`]*)```\n```\n([^`]*)```", PAGE)

@@ -25,8 +25,9 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.job import JobState, TeamConfig
+from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import line, rolled_up
 
 

@@ -8,7 +8,7 @@ from gangline_bus.decision import Decision
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.invariants import ledger_broken
 from gangline_schemas.catalog import event_types
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 LOG = [
     (

@@ -15,7 +15,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 NAMES = TopicNames()
 

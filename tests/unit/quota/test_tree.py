@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
 from gangline_schemas.gpus import covered
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import (
     line,
     lowest,

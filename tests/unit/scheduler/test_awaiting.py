@@ -7,6 +7,7 @@ import pytest
 from builders_deciding import every, only
 from builders_scheduler import Cluster, node, states, stopped_for
 from gangline_schemas.base import Event
+from gangline_schemas.checkpoint_policy import CheckpointPolicy
 from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointSaved
 from gangline_schemas.events.faults import FailureCause, NodeFailed
 from gangline_schemas.events.scheduling import (
@@ -19,7 +20,6 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, SampleRange
-from gangline_schemas.job import CheckpointPolicy
 
 
 def saved(cluster: Cluster, step: int, *, after_s: float = 0.0, attempt: int = 1) -> list[Event]:

@@ -8,7 +8,7 @@ from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.policy.config import Policy, order_named
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted, TeamBudgetChanged, TeamConfigured
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 
 def lenders(*nodes: object, **ghost: object) -> Cluster:

@@ -12,7 +12,7 @@ from builders_scheduler import Cluster, node, stopped_for
 from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import ExitReason
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 4}
 HOUR = 3600.0

@@ -12,7 +12,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GpusHeld, StopReason
 from gangline_schemas.events.workers import ExitReason
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 HOUR = 3600.0
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 20}

@@ -6,6 +6,7 @@ import pytest
 
 from builders_deciding import only
 from builders_scheduler import Cluster, node, point, states
+from gangline_schemas.checkpoint_policy import CheckpointPolicy, Retention
 from gangline_schemas.events.checkpoints import CheckpointCorrupted, CheckpointDeleted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -16,7 +17,6 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason
-from gangline_schemas.job import CheckpointPolicy, Retention
 
 
 @pytest.fixture

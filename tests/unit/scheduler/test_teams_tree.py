@@ -13,7 +13,7 @@ from gangline_scheduler.core.usage import HALF_LIFE_S, average
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import TeamBudgetChanged, TeamConfigured
 from gangline_schemas.events.scheduling import JobWaiting, TeamBudgetNoted
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 
 def configure(cluster: Cluster, name: str, limit: int = 64, **fields: object) -> None:

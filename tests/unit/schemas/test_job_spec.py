@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gangline_schemas.base import FieldError, field_errors
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
 from gangline_schemas.secrets import holds_secret, is_secret_name, redact
+from gangline_schemas.team_limits import TeamConfig
 
 MINIMAL: dict[str, Any] = {
     "name": "a",

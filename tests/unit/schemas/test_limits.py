@@ -12,7 +12,8 @@ from gangline_schemas.base import FieldError, field_errors
 from gangline_schemas.checkpoint import RankManifest
 from gangline_schemas.events.quota import RequestRefused
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.workers import CheckpointShardWritten, NodeJoined, WorkerStep
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import CheckpointShardWritten, NodeJoined
 from gangline_schemas.generate import ROOT
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import JSON_DEPTH, MESSAGE_CHARS

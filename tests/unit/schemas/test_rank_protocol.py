@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.limits import INT53_MAX, LATEST
 from gangline_schemas.rank_protocol import FROM_RANK, LeaveOutSamples, Report
 

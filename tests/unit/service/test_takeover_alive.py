@@ -25,7 +25,7 @@ from gangline_quota.core.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_service import deciding
 from gangline_service.health import Health
 from gangline_service.health_server import HealthServer

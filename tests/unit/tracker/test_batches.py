@@ -10,6 +10,8 @@ import pytest
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.heartbeats import GpuStatus, WorkerHeartbeat
+from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.scheduling import (
     GangReleased,
@@ -18,13 +20,7 @@ from gangline_schemas.events.scheduling import (
     JobWaiting,
     ReleaseReason,
 )
-from gangline_schemas.events.workers import (
-    GpuStatus,
-    LogLine,
-    WorkerHeartbeat,
-    WorkerLog,
-    WorkerStep,
-)
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch

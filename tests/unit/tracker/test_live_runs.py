@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.views.model import LiveRuns
 
 

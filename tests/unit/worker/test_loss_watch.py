@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent_fixture import AgentEnd
-from gangline_schemas.events.workers import Trouble, TroubleKind
-from gangline_schemas.job import OnNan, OnSpike, TrainingPolicy
+from gangline_schemas.events.heartbeats import Trouble, TroubleKind
+from gangline_schemas.failure_policy import OnNan, OnSpike, TrainingPolicy
 from gangline_schemas.rank_protocol import FromRank, Troubled
 from gangline_worker.agent_line import Reporter
 from gangline_worker.loss_watch import FiniteWatch, NotFiniteError, Spike, SpikeWatch

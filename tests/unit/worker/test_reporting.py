@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent_fixture import AgentEnd, until
-from gangline_schemas.events.workers import ObjectDigest, RankActivity, SampleRange
+from gangline_schemas.events.heartbeats import RankActivity
+from gangline_schemas.events.workers import ObjectDigest, SampleRange
 from gangline_schemas.rank_protocol import (
     Control,
     CopyDamaged,

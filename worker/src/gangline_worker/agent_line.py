@@ -20,8 +20,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gangline_schemas.events.workers import RankActivity, SampleRange, Trouble, TroubleKind
-from gangline_schemas.job import TrainingPolicy
+from gangline_schemas.events.heartbeats import RankActivity, Trouble, TroubleKind
+from gangline_schemas.events.workers import SampleRange
+from gangline_schemas.failure_policy import TrainingPolicy
 from gangline_schemas.rank_protocol import (
     FROM_AGENT,
     CopyDamaged,

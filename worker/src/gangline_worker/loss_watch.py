@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from statistics import median
 
-from gangline_schemas.job import OnSpike
+from gangline_schemas.failure_policy import OnSpike
 
 
 class LostTrainingError(ArithmeticError):

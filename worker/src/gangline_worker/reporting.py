@@ -23,8 +23,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import Final
 
-from gangline_schemas.events.workers import RankActivity
-from gangline_schemas.job import TrainingPolicy
+from gangline_schemas.events.heartbeats import RankActivity
+from gangline_schemas.failure_policy import TrainingPolicy
 from gangline_worker.agent_line import Reporter
 from gangline_worker.save_interval import named_interval_s
 

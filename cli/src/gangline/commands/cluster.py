@@ -13,7 +13,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.render import NONE, Column
 from gangline.session import Session
 from gangline_schemas.api.cluster import Node, Team
-from gangline_schemas.job import GpuTypeLimit, TeamConfig
+from gangline_schemas.team_limits import GpuTypeLimit, TeamConfig
 from gangline_schemas.teams import walk
 
 _CLEARED = "-"

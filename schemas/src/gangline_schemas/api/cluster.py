@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from gangline_schemas.api.base import OPEN_WORD, Answer, Body
 from gangline_schemas.api.jobs import Waiting
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.job import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
+from gangline_schemas.team_limits import GpuTypeLimit, Surplus, TeamConfig, TeamLimits
 
 
 class Team(Answer):

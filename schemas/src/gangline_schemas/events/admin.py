@@ -8,8 +8,8 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier
 from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.job import TeamConfig
 from gangline_schemas.limits import ShortText, User
+from gangline_schemas.team_limits import TeamConfig
 
 
 class TeamConfigureRequested(Event):

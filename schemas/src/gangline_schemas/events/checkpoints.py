@@ -7,9 +7,10 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import REFERRED_STEPS
-from gangline_schemas.job import JobSpec, Retention
+from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import (
     MAX_GANG_GPUS,
     Amount,

@@ -8,14 +8,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, NodeIds, Team, Timestamp
-from gangline_schemas.events.workers import (
-    LEFT_OUT_RANGES,
-    Incarnation,
-    SampleRange,
-    TroubleKind,
-    WorkerExited,
-)
-from gangline_schemas.job import RestartPolicy
+from gangline_schemas.events.heartbeats import TroubleKind
+from gangline_schemas.events.workers import LEFT_OUT_RANGES, Incarnation, SampleRange, WorkerExited
+from gangline_schemas.failure_policy import RestartPolicy
 from gangline_schemas.limits import (
     MAX_NODES,
     Amount,

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gangline_schemas.base import ERRORS_SHOWN, Event, FieldError, Identifier, Timestamp
 from gangline_schemas.data_use import SnapshotName
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.limits import (
     Amount,
     Attempt,
@@ -22,6 +22,7 @@ from gangline_schemas.limits import (
     User,
     WorldSize,
 )
+from gangline_schemas.team_limits import TeamConfig
 
 
 class JobAdmitted(Event):

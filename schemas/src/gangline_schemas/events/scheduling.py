@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Model, NodeIds, Timestamp
 from gangline_schemas.events.workers import LEFT_OUT_RANGES, Incarnation, NodeInfo, SampleRange
-from gangline_schemas.job import JobSpec, JobState, TeamConfig, WaitCode
+from gangline_schemas.job import JobSpec, JobState, WaitCode
 from gangline_schemas.limits import (
     ATTEMPT_MAX,
     GPUS_PER_NODE,
@@ -31,6 +31,7 @@ from gangline_schemas.limits import (
     User,
     WorldSize,
 )
+from gangline_schemas.team_limits import TeamConfig
 
 
 class CheckpointRef(Model):

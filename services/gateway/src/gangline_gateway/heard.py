@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import LiveJob, LiveNode
 from gangline_schemas.api.jobs import Rank, Ranks
-from gangline_schemas.events.workers import GangStatus, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import GangStatus, WorkerHeartbeat
 
 
 class GangHeard(NamedTuple):

@@ -86,7 +86,8 @@ from gangline_schemas.events.scheduling import (
     NodeCordoned,
     NodeUncordoned,
 )
-from gangline_schemas.events.workers import NodeUnfit, WorkerStep
+from gangline_schemas.events.steps import WorkerStep
+from gangline_schemas.events.workers import NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
 
 Answer = (

@@ -13,7 +13,8 @@ from gangline_schemas.base import FieldError
 from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import NodeInfo
-from gangline_schemas.job import JobSpec, TeamConfig
+from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 
 
 @dataclass(frozen=True, slots=True)

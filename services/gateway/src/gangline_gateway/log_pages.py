@@ -9,7 +9,7 @@ from typing import Any
 
 from gangline_gateway.sql_parts import Where, cursor_of, ms, number, read_cursor
 from gangline_schemas.api.logs import LogLine, LogPage
-from gangline_schemas.events.workers import WorkerLog
+from gangline_schemas.events.logs import WorkerLog
 
 Rows = Callable[[str, dict[str, Any]], list[dict[str, Any]]]
 _Place = tuple[int, int, int, int]

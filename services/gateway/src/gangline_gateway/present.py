@@ -23,8 +23,9 @@ from gangline_schemas.api.cluster import Node, NodeGpu, Queue, QueueEntry, Team
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
 from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
 from gangline_schemas.api.runs import Run
-from gangline_schemas.events.workers import GpuStatus
-from gangline_schemas.job import JobSpec, Retention
+from gangline_schemas.checkpoint_policy import Retention
+from gangline_schemas.events.heartbeats import GpuStatus
+from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import INT53_MAX
 from gangline_schemas.retention import reasons
 from gangline_schemas.teams import rolled_up

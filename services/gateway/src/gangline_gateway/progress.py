@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangline_gateway.live_model import Progress
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 
 METRICS_OF_A_RUN = 64
 _SMOOTHING = 0.3

@@ -14,7 +14,7 @@ from gangline_quota.core.snapshot import codec
 from gangline_quota.service.app import publish_teams, wait_for_teams
 from gangline_quota.service.config import QuotaSettings
 from gangline_quota.service.teams_file import TeamsFileError, read_teams
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_service.deciding import connect, run_decider
 from gangline_service.lifecycle import Context
 from gangline_service.settings import EXIT_USAGE, ServiceSettings

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gangline_bus.codec import Received
-from gangline_schemas.events.workers import WorkerHeartbeat, WorkerLog, WorkerStep
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.logs import WorkerLog
+from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.arrow import dictionary, ingested, millis, times
 
 

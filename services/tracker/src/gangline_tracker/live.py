@@ -10,7 +10,7 @@ from gangline_bus.codec import UndecodableError, receive
 from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context, run
 from gangline_service.loopback import LOOPBACK

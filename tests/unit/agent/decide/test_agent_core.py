@@ -21,21 +21,18 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import CheckpointRequested
+from gangline_schemas.events.heartbeats import RankActivity, RankStatus, Trouble, TroubleKind
 from gangline_schemas.events.scheduling import CheckpointIntervalChanged, ReleaseReason
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
     CheckpointShardWritten,
     DataBlockDamaged,
     ExitReason,
     NodeJoined,
-    RankActivity,
-    RankStatus,
     SampleRange,
-    Trouble,
-    TroubleKind,
     WorkerExited,
     WorkerStarted,
-    WorkerStep,
 )
 from gangline_schemas.rank_protocol import (
     Control,

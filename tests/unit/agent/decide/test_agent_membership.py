@@ -14,7 +14,8 @@ from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import NodeFailed
-from gangline_schemas.events.workers import GpuHealth, NodeHealth, NodeJoined, NodeUnfit
+from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
+from gangline_schemas.events.workers import NodeJoined, NodeUnfit
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.decide.core import AgentCore
 from gangline_worker.agent.decide.membership import AgentLimits

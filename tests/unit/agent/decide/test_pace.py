@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.limits import SECONDS_MAX
 from gangline_worker.agent.decide.pace import BUSY_WINDOW, ENOUGH, WINDOW, Pace
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from gangline_schemas.events.workers import GpuHealth, NodeHealth
+from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.health.gpus import GpuWatch
 from gangline_worker.agent.health.source import HealthWatch, HostHealth, ScriptedHealth

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_schemas.events.workers import LINE_CHARS, LogLine, Trouble, TroubleKind
+from gangline_schemas.events.heartbeats import Trouble, TroubleKind
+from gangline_schemas.events.logs import LINE_CHARS, LogLine
 from gangline_schemas.rank_protocol import Report, Troubled
 from gangline_worker.agent.runtime.log_lines import (
     LineSplitter,

@@ -18,7 +18,9 @@ from gangline_bus.codec import receive
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import LogLine, NodeHealth, NodeLeaving, WorkerHeartbeat
+from gangline_schemas.events.heartbeats import NodeHealth, WorkerHeartbeat
+from gangline_schemas.events.logs import LogLine
+from gangline_schemas.events.workers import NodeLeaving
 from gangline_worker.agent.decide.model import GangKey, Publish, RankKey
 from gangline_worker.agent.spool import outgoing as outgoing_module
 from gangline_worker.agent.spool.outgoing import Outgoing

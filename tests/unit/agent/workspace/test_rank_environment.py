@@ -9,7 +9,7 @@ import pytest
 
 from checkpoint_scene import allocated, ref
 from gangline_schemas.events.workers import SampleRange
-from gangline_schemas.job import OnNan, TrainingPolicy
+from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_worker.agent.workspace.environment import Places, network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV

@@ -35,7 +35,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_simulator.cluster import Pool
 from gangline_simulator.ledger import Ledger, PoolResult
 from gangline_simulator.pace import Pace

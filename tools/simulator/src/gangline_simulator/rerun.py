@@ -40,7 +40,7 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
-from gangline_schemas.job import RestartCause
+from gangline_schemas.failure_policy import RestartCause
 from gangline_simulator.history import Logged
 from gangline_simulator.recorded import REPLAY, Failure, Need, Recording
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from pydantic import JsonValue
 from torch.distributed.tensor import DTensor
 
-from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.limits import METRICS_PER_STEP
 from gangline_schemas.rank_protocol import ShardReady
 from gangline_worker.checkpoint.commit import commit_local, keep_latest

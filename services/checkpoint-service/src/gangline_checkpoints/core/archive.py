@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gangline_checkpoints.core.model import Job, Kept, StepId
-from gangline_schemas.job import Retention
+from gangline_schemas.checkpoint_policy import Retention
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 """When jobs ended that are read back: no part of them is waited for."""

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from gangline_checkpoints.core.policy.interval import Failures, Save
 from gangline_checkpoints.core.policy.ranks import Runs, holds
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_schemas.events.workers import CheckpointShardWritten
-from gangline_schemas.job import JobSpec, Retention
+from gangline_schemas.job import JobSpec
 
 
 class StepId(NamedTuple):

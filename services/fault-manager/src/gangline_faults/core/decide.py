@@ -47,6 +47,7 @@ from gangline_schemas.events.faults import (
     NodeSuspected,
     NodeWatched,
 )
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -54,13 +55,7 @@ from gangline_schemas.events.scheduling import (
     NodeAdmitted,
     NodeCordoned,
 )
-from gangline_schemas.events.workers import (
-    DataBlockDamaged,
-    NodeJoined,
-    NodeLeaving,
-    WorkerExited,
-    WorkerHeartbeat,
-)
+from gangline_schemas.events.workers import DataBlockDamaged, NodeJoined, NodeLeaving, WorkerExited
 
 EARLY_EXIT_S = 600.0
 """An exit of an unknown attempt is forgotten after this long."""

@@ -18,8 +18,8 @@ from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.trends import Sign, TrendLimits, note_reading
 from gangline_faults.core.state import FaultState
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import NodeCordoned
-from gangline_schemas.events.workers import WorkerHeartbeat
 
 FRESH_S = 10.0
 """Older signs lead to nothing: they were acted on, or the limits were against it."""

@@ -9,8 +9,9 @@ from typing import Literal
 
 from gangline_faults.core.policy.trends import HealthReadings
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
-from gangline_schemas.events.workers import RankStatus, WorkerExited
-from gangline_schemas.job import RestartPolicy
+from gangline_schemas.events.heartbeats import RankStatus
+from gangline_schemas.events.workers import WorkerExited
+from gangline_schemas.failure_policy import RestartPolicy
 
 
 class Health(StrEnum):

@@ -24,7 +24,7 @@ from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.routes.streams import has_subject, live_part, resumed, start_of_history
 from gangline_schemas.api.logs import BusEvent, EventPage, LogLine, LogPage
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import WorkerLog
+from gangline_schemas.events.logs import WorkerLog
 
 logs = router("Logs and events")
 

@@ -46,7 +46,7 @@ from gangline_schemas.api.runs import (
 )
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobRestoreRequested
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_service.tokens import Principal
 
 runs = router("Runs")

@@ -14,7 +14,7 @@ from gangline_bus.decision import Decision
 from gangline_quota.core.state import TEAMS_FILE_USER, RequestRef, State
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import problems, walk
 
 _MAX_PROBLEMS = 5

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from gangline_schemas.data_use import DataUse
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 REJECTED_KEPT = 10_000
 REQUESTS_KEPT = 10_000

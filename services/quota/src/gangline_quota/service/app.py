@@ -14,7 +14,7 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, derived_id
 from gangline_schemas.events.admin import TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 PUBLISH_TIMEOUT_S = 30.0
 

@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from gangline_schemas.base import field_errors
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import problems as tree_problems
 
 

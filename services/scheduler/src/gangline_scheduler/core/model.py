@@ -16,8 +16,9 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeInfo, SampleRange
 from gangline_schemas.gpus import covered_by, exact_name
-from gangline_schemas.job import JobSpec, JobState, TeamConfig
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
+from gangline_schemas.team_limits import TeamConfig
 
 NODE = "node"
 CLUSTER = "cluster"

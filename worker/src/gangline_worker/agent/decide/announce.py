@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
     DataBlockDamaged,
@@ -14,10 +16,8 @@ from gangline_schemas.events.workers import (
     NodeSaved,
     NodeUnfit,
     WorkerExited,
-    WorkerHeartbeat,
     WorkerStacks,
     WorkerStarted,
-    WorkerStep,
 )
 from gangline_schemas.rank_protocol import DataDamaged, Report
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
+from gangline_schemas.events.heartbeats import GangStatus, RankStatus, Trouble, WorkerHeartbeat
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     GangAllocated,
@@ -21,12 +22,8 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import (
     CheckpointShardWritten,
     ExitReason,
-    GangStatus,
-    RankStatus,
     SampleRange,
-    Trouble,
     WorkerExited,
-    WorkerHeartbeat,
 )
 from gangline_schemas.rank_protocol import Control, FromRank, ShardReady
 

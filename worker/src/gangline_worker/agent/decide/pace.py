@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.limits import SECONDS_MAX
 
 WINDOW = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gangline_schemas.events.workers import NodeHealth
+from gangline_schemas.events.heartbeats import NodeHealth
 
 OFF_THE_BUS = 79
 """The Xid of a GPU that does not answer any more; NVML says that it is lost."""

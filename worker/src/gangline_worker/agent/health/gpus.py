@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-from gangline_schemas.events.workers import GpuHealth
+from gangline_schemas.events.heartbeats import GpuHealth
 
 from .fitness import OFF_THE_BUS
 

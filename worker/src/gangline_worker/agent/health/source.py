@@ -27,7 +27,7 @@ import psutil
 import structlog
 from pydantic import ValidationError
 
-from gangline_schemas.events.workers import GpuStatus, NodeHealth
+from gangline_schemas.events.heartbeats import GpuStatus, NodeHealth
 from gangline_worker.agent.host.inventory import gpu_statuses
 
 from .gpus import GpuWatch

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import psutil
 import structlog
 
-from gangline_schemas.events.workers import GpuInfo, GpuStatus, NodeInfo
+from gangline_schemas.events.heartbeats import GpuStatus
+from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.features import RELEASE
 from gangline_schemas.gpus import is_display_card, offered_name
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from pydantic import Base64Bytes
 
-from gangline_schemas.events.workers import LINE_CHARS, LogLine
+from gangline_schemas.events.logs import LINE_CHARS, LogLine
 from gangline_schemas.rank_protocol import (
     CopyDamaged,
     DataDamaged,

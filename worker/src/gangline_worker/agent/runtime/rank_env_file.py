@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gangline_schemas.job import ENV_LIMIT_BYTES, refuse_unsafe_env
+from gangline_schemas.environment import ENV_LIMIT_BYTES, refuse_unsafe_env
 
 _LIMIT_BYTES = 2 * ENV_LIMIT_BYTES
 

@@ -18,13 +18,8 @@ from gangline_bus.topics import TopicNames
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, derived_id
-from gangline_schemas.events.workers import (
-    GpuStatus,
-    LogLine,
-    NodeHealth,
-    WorkerHeartbeat,
-    WorkerLog,
-)
+from gangline_schemas.events.heartbeats import GpuStatus, NodeHealth, WorkerHeartbeat
+from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_worker.agent.decide.model import GangKey, HeartbeatAcked, Publish, RankKey
 
 from .sender import Sender

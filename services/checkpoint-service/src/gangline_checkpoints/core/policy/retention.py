@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gangline_checkpoints.core.model import Kept, StepId
-from gangline_schemas.job import Retention
+from gangline_schemas.checkpoint_policy import Retention
 from gangline_schemas.retention import reasons
 
 

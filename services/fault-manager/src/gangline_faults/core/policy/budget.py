@@ -16,7 +16,7 @@ from typing import Literal
 from gangline_faults.core.model import Failure, JobHistory
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_schemas.events.faults import FailureCause, FailureClass
-from gangline_schemas.job import RestartCause, RestartPolicy
+from gangline_schemas.failure_policy import RestartCause, RestartPolicy
 
 RESTART_CLASS: dict[FailureCause, RestartCause | None] = {
     FailureCause.USER_ERROR: None,  # the same program fails again

@@ -21,7 +21,7 @@ from datetime import datetime
 
 from gangline_faults.core.model import Gang, GangReports, Liveness
 from gangline_faults.core.policy.timing import Timing
-from gangline_schemas.events.workers import GangStatus, RankActivity, RankStatus
+from gangline_schemas.events.heartbeats import GangStatus, RankActivity, RankStatus
 
 
 @dataclass(frozen=True, slots=True)

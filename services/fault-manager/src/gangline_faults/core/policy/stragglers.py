@@ -20,7 +20,7 @@ from statistics import median, median_low
 
 from gangline_faults.core.model import TINY_S, Against, GangReports, Score, Straggler, relative
 from gangline_faults.core.policy.timing import Timing
-from gangline_schemas.events.workers import RankActivity
+from gangline_schemas.events.heartbeats import RankActivity
 
 LEAST_S = 0.005
 """A rank that loses less in a step than this delays no other."""

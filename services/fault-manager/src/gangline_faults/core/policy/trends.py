@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gangline_faults.core.policy.classify import CONTAINED_XIDS, PROGRAM_XIDS
-from gangline_schemas.events.workers import GpuHealth, NodeHealth
+from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 
 LOST_XIDS = frozenset({48, 64, 79, 95})
 """A double-bit ECC error, a row that cannot be remapped, off the bus, an uncontained ECC error."""

@@ -18,7 +18,7 @@ from gangline_scheduler.core.policy.eligible import holdable
 from gangline_scheduler.core.policy.victims import Guarantees
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 
 RECLAIM = "reclaim_by_weight"
 _EPSILON = 1e-6

@@ -19,7 +19,7 @@ from gangline_scheduler.core.model import Demand, Job
 from gangline_scheduler.core.policy.eligible import holdable
 from gangline_scheduler.core.policy.order import examples
 from gangline_scheduler.core.state import State
-from gangline_schemas.job import TeamConfig
+from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import TypeLimit, line, type_limits
 
 STUCK = frozenset({"shape", "gpu_type"})
