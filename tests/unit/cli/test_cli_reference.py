@@ -53,5 +53,5 @@ def test_examples_fit() -> None:
 
 def test_every_method_is_listed() -> None:
     listed = set(re.findall(r"(?m)^\| `(\w+)\(", (REFERENCE / "sdk.md").read_text()))
-    methods = {name for name, value in vars(Gangline).items() if callable(value)}
+    methods = {name for name in dir(Gangline) if callable(getattr(Gangline, name))}
     assert listed == {name for name in methods if not name.startswith("_")}

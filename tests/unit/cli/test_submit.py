@@ -144,7 +144,7 @@ def test_a_workdir_is_uploaded_for_the_team(gangline: Runner, stub: Stub, file: 
 def test_wait_ends_with_the_jobs_code_and_one_document(
     gangline: Runner, stub: Stub, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gangline.sdk.FIRST_POLL_S", 0.0)
+    monkeypatch.setattr("gangline.sdk.jobs.FIRST_POLL_S", 0.0)
     stub.on("GET", f"{JOBS}/{JOB}", job("running"), job("failed", failure=FAILURE))
     shown = gangline("submit", str(file), "--wait", "--json")
     assert shown.code == 100

@@ -1,0 +1,164 @@
+"""The cluster: teams, uses of data, nodes, the queue, events, reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from gangline.sdk.answers import pages, parse, path_id, topic_name
+from gangline.sdk.calls import Calls
+from gangline.transport import HTML
+from gangline_schemas.api.cluster import (
+    Drained,
+    Node,
+    NodeList,
+    Queue,
+    Team,
+    TeamList,
+    Version,
+    Whoami,
+)
+from gangline_schemas.api.data import Approval, ApprovalList, DataUseStatus
+from gangline_schemas.api.logs import BusEvent, EventPage
+from gangline_schemas.api.reports import UtilizationReport, WeeklyReport
+from gangline_schemas.team_limits import GpuTypeLimit
+
+
+class Cluster(Calls):
+    """The cluster: teams, uses of data, nodes, the queue, events, reports."""
+
+    def teams(self) -> Sequence[Team]:
+        """Teams that the token sees."""
+        return self._read(TeamList, "GET", "/v1/teams").teams
+
+    def configure_team(
+        self,
+        team: str,
+        *,
+        gpu_limit: int,
+        gpu_guarantee: int = 0,
+        borrow_limit: int = 0,
+        parent: str | None = None,
+        weight: float = 1.0,
+        surplus: str | None = None,
+        gpu_types: Sequence[GpuTypeLimit] = (),
+        gpu_hours_per_month: float | None = None,
+        job_limit: int = 10_000,
+    ) -> Team:
+        """Create a team, or change all its limits: what is not given is set to its default."""
+        body = {
+            "gpu_limit": gpu_limit,
+            "gpu_guarantee": gpu_guarantee,
+            "borrow_limit": borrow_limit,
+            "parent": parent,
+            "weight": weight,
+            "surplus": surplus,
+            "gpu_types": [item.model_dump() for item in gpu_types],
+            "gpu_hours_per_month": gpu_hours_per_month,
+            "job_limit": job_limit,
+        }
+        return self._read(Team, "PUT", f"/v1/teams/{path_id(team)}", body=body)
+
+    def approve_data(
+        self, snapshot: str, project: str, purpose: str, *, approve: bool = True
+    ) -> DataUseStatus:
+        """Let a project's jobs use a snapshot for a purpose, or no longer; needs an admin."""
+        body = {"snapshot": snapshot, "project": project, "purpose": purpose, "approve": approve}
+        return self._read(DataUseStatus, "POST", "/v1/data-approvals", body=body, repeatable=True)
+
+    def data_approvals(self, snapshot: str | None = None) -> Sequence[Approval]:
+        """Uses of data that hold, of one snapshot or of all; needs an admin."""
+        return self._read(
+            ApprovalList, "GET", "/v1/data-approvals", params={"snapshot": snapshot}
+        ).approvals
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes, by id, read page by page."""
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Node], str | None]:
+            page = self._read(NodeList, "GET", "/v1/nodes", params=place)
+            return page.nodes, page.cursor
+
+        return [*pages(ask, None)]
+
+    def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
+        """Keep gangs off a node, or let them there again.
+
+        Gangs there save and resume on other nodes; without `move_jobs` they keep running.
+        """
+        path = f"/v1/nodes/{path_id(node_id)}/drain"
+        body = {"drain": drain} if move_jobs else {"drain": drain, "move_jobs": False}
+        return self._read(Drained, "POST", path, body=body, repeatable=True)
+
+    def queue(self) -> Queue:
+        """Pending jobs in the order in which they start."""
+        found = page = self._read(Queue, "GET", "/v1/queue")
+        entries = [*page.queue]
+        while page.cursor is not None and page.queue:
+            params = {"cursor": page.cursor}
+            page = self._read(Queue, "GET", "/v1/queue", params=params)
+            entries += page.queue
+        return found.model_copy(update={"queue": entries, "cursor": None})
+
+    def events(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        follow: bool = False,
+        from_start: bool = False,
+        limit: int = 100,
+    ) -> Iterator[BusEvent]:
+        """The newest `limit` events of topics (none named: all but heartbeats); needs an admin.
+
+        `follow` gives those that come instead, for ever; with `from_start` after all old ones.
+        """
+        params: dict[str, Any] = {"topic": [topic_name(name) for name in topics] or None}
+        if follow:
+            params |= {"follow": "true", "from": "start" if from_start else "end"}
+            for event in self._transport.events("/v1/events", params):
+                yield parse(BusEvent, event.data)
+            return
+        params["limit"] = limit
+        yield from self._read(EventPage, "GET", "/v1/events", params=params).events
+
+    def report_utilization(
+        self, since: datetime | None = None, until: datetime | None = None
+    ) -> UtilizationReport:
+        """Each team's use of the GPUs and its waits; by default of the last 24 hours."""
+        return self._read(
+            UtilizationReport, "GET", "/v1/reports/utilization", params=_span(since, until)
+        )
+
+    def report_weekly(self, week: str | None = None) -> WeeklyReport:
+        """How a week (2026-W47; else the last 7 days) went, and the one before."""
+        return self._read(WeeklyReport, "GET", "/v1/reports/weekly", params={"week": week})
+
+    def report_page(
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        week: str | None = None,
+    ) -> str:
+        """The same reports, by name (utilization, weekly), as a page of HTML."""
+        params = {**_span(since, until), "week": week}
+        path = f"/v1/reports/{path_id(name)}"
+        page: str = self._transport.call("GET", path, params=params, headers={"Accept": HTML})
+        return page
+
+    def whoami(self) -> Whoami:
+        """Whose token this is."""
+        return self._read(Whoami, "GET", "/v1/whoami")
+
+    def version(self) -> Version:
+        """The versions of the gateway and of its API."""
+        return self._read(Version, "GET", "/v1/version")
+
+
+def _span(since: datetime | None, until: datetime | None) -> dict[str, str | None]:
+    return {
+        "from": since.isoformat() if since else None,
+        "to": until.isoformat() if until else None,
+    }

@@ -1,0 +1,153 @@
+"""Submitting jobs, watching them and ending them."""
+
+from __future__ import annotations
+
+import copy
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gangline.errors import CliError, ExitCode
+from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
+from gangline.sdk.answers import pages, path_id
+from gangline.sdk.calls import Calls
+from gangline_schemas.api.jobs import BundleStored, DryRun, Job, JobPage, JobSummary
+from gangline_schemas.api.questions import Explanation, WhatIf
+from gangline_schemas.job import JobSpec
+
+FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0
+
+Submission = JobFile | JobSpec | Mapping[str, Any] | Path | str
+
+
+class Jobs(Calls):
+    """Submitting jobs, watching them and ending them."""
+
+    def submit(
+        self,
+        job: Submission,
+        idempotency_key: str | None = None,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Job:
+        """Submit a spec, a mapping of its fields or a job file; uploads its workdir first.
+
+        The same key again gives the same job. Without one, each call is a new job.
+        """
+        file = read_submission(job, overrides)
+        if file.bundle is not None:
+            self.upload(file.bundle, file.spec.team)
+        headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        return self._read(
+            Job,
+            "POST",
+            "/v1/training-jobs",
+            body=file.spec.data(),
+            headers=headers,
+            repeatable=True,
+        )
+
+    def dry_run(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> DryRun:
+        """Check a job as `submit` does; nothing is uploaded or started."""
+        file = read_submission(job, overrides)
+        return self._read(
+            DryRun,
+            "POST",
+            "/v1/training-jobs",
+            params={"dry_run": "true"},
+            body=file.spec.data(),
+            repeatable=True,
+        )
+
+    def upload(self, bundle: Bundle, team: str) -> BundleStored:
+        """Store a packed workdir; one that is there already is not changed."""
+        return self._read(
+            BundleStored,
+            "POST",
+            "/v1/code-bundles",
+            params={"team": team},
+            content=bundle.data,
+            headers={"Content-Type": "application/gzip"},
+            repeatable=True,
+        )
+
+    def get(self, job_id: str) -> Job:
+        """One job."""
+        return self._read(Job, "GET", f"/v1/training-jobs/{path_id(job_id)}")
+
+    def list(
+        self,
+        *,
+        states: Sequence[str] = (),
+        team: str | None = None,
+        user: str | None = None,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[JobSummary]:
+        """Jobs, newest first, read page by page; at most `limit`."""
+        wanted = {"state": [*states] or None, "team": team, "user": user, "name": name}
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[JobSummary], str | None]:
+            page = self._read(JobPage, "GET", "/v1/training-jobs", params=wanted | place)
+            return page.jobs, page.cursor
+
+        return pages(ask, limit)
+
+    def explain(self, job_id: str) -> Explanation:
+        """Why the job is where it is."""
+        return self._read(Explanation, "GET", f"/v1/training-jobs/{path_id(job_id)}/explain")
+
+    def what_if(self, job: Submission, *, overrides: Mapping[str, Any] | None = None) -> WhatIf:
+        """When and where the job would start now, whom it would preempt; nothing changes."""
+        file = read_submission(job, overrides)
+        return self._read(WhatIf, "POST", "/v1/what-if", body=file.spec.data())
+
+    def cancel(self, job_id: str) -> Job:
+        """End a job; its gang saves first if it can."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/cancel"
+        return self._read(Job, "POST", path, repeatable=True)
+
+    def set_priority(self, job_id: str, priority: int) -> Job:
+        """Change a job's priority: 0 (highest) to 100."""
+        path = f"/v1/training-jobs/{path_id(job_id)}/priority"
+        body = {"priority": priority}
+        return self._read(Job, "POST", path, body=body, repeatable=True)
+
+    def wait(
+        self,
+        job_id: str,
+        timeout_s: float | None = None,
+        *,
+        on_change: Callable[[Job], None] = lambda _: None,
+    ) -> Job:
+        """Wait for a job's end. Raises CliError with code NOT_FINISHED after `timeout_s`."""
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        delay_s, seen = FIRST_POLL_S, ""
+        while True:
+            job = self.get(job_id)
+            if job.state != seen:
+                seen, delay_s = job.state, FIRST_POLL_S
+                on_change(job)
+            if job.ended:
+                return job
+            if ends is not None and time.monotonic() >= ends:
+                raise CliError(
+                    f"{job_id} is {job.state} after {timeout_s:g} s; it continues",
+                    f"wait again with: gangline watch {job_id}",
+                    ExitCode.NOT_FINISHED,
+                )
+            time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
+            delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
+
+
+def read_submission(job: Submission, overrides: Mapping[str, Any] | None = None) -> JobFile:
+    """Any form of a submission as a checked spec and its bundle. Raises CliError."""
+    if isinstance(job, JobFile):
+        return job
+    if isinstance(job, (str, Path)):
+        return read_job_file(Path(job), overrides)
+    content = job.data() if isinstance(job, JobSpec) else copy.deepcopy(dict(job))
+    apply_overrides(content, overrides or {})
+    return JobFile(check_spec(content, "the spec"), None)

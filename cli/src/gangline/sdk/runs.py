@@ -1,0 +1,101 @@
+"""Runs of history: metrics, curves, comparisons, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from gangline.sdk.answers import pages, parse, path_id, steps_of
+from gangline.sdk.calls import Calls
+from gangline.transport import Params
+from gangline_schemas.api.incidents import Incident, IncidentDetail, IncidentPage
+from gangline_schemas.api.runs import Comparison, Curve, Curves, Run, RunPage, StepMetrics
+
+
+class Runs(Calls):
+    """Runs of history: metrics, curves, comparisons, failures."""
+
+    def runs(
+        self, *, team: str | None = None, name: str | None = None, limit: int | None = None
+    ) -> Iterator[Run]:
+        """Runs of history, newest first, read page by page; at most `limit`."""
+        wanted = {"team": team, "name": name}
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Run], str | None]:
+            page = self._read(RunPage, "GET", "/v1/runs", params=wanted | place)
+            return page.runs, page.cursor
+
+        return pages(ask, limit)
+
+    def metrics(
+        self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
+    ) -> Iterator[StepMetrics]:
+        """A run's steps so far, thinned to about 1,000; with `follow` also each new one.
+
+        A step may come twice; the later one counts.
+        """
+        path = f"/training-runs/{path_id(run_id)}/metrics"
+        params: Params = {"name": [*names] or None}
+        if not follow:
+            curves = self._read(Curves, "GET", path, params=params).curves
+            yield from steps_of(curves)
+            return
+        for event in self._transport.events(path, params):
+            if event.event == "history":
+                yield from steps_of(parse(Curves, event.data).curves)
+            elif event.event == "step":
+                yield parse(StepMetrics, event.data)
+
+    def curves(self, run_id: str, names: Sequence[str] = (), points: int = 500) -> Sequence[Curve]:
+        """Curves of a run's metrics (all: none named), thinned to about `points` points."""
+        path = f"/v1/runs/{path_id(run_id)}/curves"
+        params: Params = {"name": [*names] or None, "points": max(2, points)}
+        return self._read(Curves, "GET", path, params=params).curves
+
+    def compare(
+        self, run_ids: Sequence[str], names: Sequence[str] = (), points: int = 200
+    ) -> Comparison:
+        """Configurations' differences, final metrics and curves of up to 20 runs side by side."""
+        params: Params = {
+            "run": [path_id(run_id) for run_id in run_ids],
+            "name": [*names] or None,
+            "points": max(2, points),
+        }
+        return self._read(Comparison, "GET", "/v1/runs/compare", params=params)
+
+    def incidents(
+        self,
+        job_id: str | None = None,
+        *,
+        team: str | None = None,
+        node: str | None = None,
+        since: datetime | None = None,
+        limit: int | None = None,
+    ) -> IncidentPage:
+        """The newest `limit` failures (None: all), of one job or of all, and the totals of all.
+
+        `notices` are the newest observations of gangs that kept running.
+        """
+        wanted = {
+            "job": None if job_id is None else path_id(job_id),
+            "team": team,
+            "node": None if node is None else path_id(node),
+            "since": since.isoformat() if since else None,
+        }
+        read_pages: list[IncidentPage] = []
+
+        def ask(place: dict[str, Any]) -> tuple[Sequence[Incident], str | None]:
+            page = self._read(IncidentPage, "GET", "/v1/incidents", params=wanted | place)
+            read_pages.append(page)
+            return page.incidents, page.cursor
+
+        found = [*pages(ask, limit)]
+        if not read_pages:  # none are wanted: the totals alone
+            ask({"limit": 1, "cursor": None})
+        return read_pages[0].model_copy(update={"incidents": found, "cursor": None})
+
+    def incident(self, job_id: str, attempt: int) -> IncidentDetail:
+        """The failure of one attempt, and what its ranks were doing if it hung."""
+        path = f"/v1/incidents/{path_id(job_id)}/{attempt}"
+        return self._read(IncidentDetail, "GET", path)
