@@ -12,8 +12,8 @@ from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     NodeAssignment,
     ReleaseReason,
     Rendezvous,
@@ -140,11 +140,11 @@ def released(
     )
 
 
-def preempting(
+def stopping(
     node: Node, after_s: float, attempt: int = 1, reason: StopReason = StopReason.PREEMPTED
-) -> GangPreempting:
+) -> GangStopping:
     deadline = node.at.utc + timedelta(seconds=after_s)
-    return GangPreempting(job_id="job", attempt=attempt, reason=reason, deadline=deadline)
+    return GangStopping(job_id="job", attempt=attempt, reason=reason, deadline=deadline)
 
 
 def published(effects: list[Effect], kind: type[Event]) -> list:

@@ -24,7 +24,7 @@ from gangline_schemas.events.quota import (
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangPreempting,
+    GangStopping,
     JobStateChanged,
     StopReason,
 )
@@ -223,5 +223,5 @@ TERMINAL = frozenset(state for state in JobState if state.terminal)
 
 def stopped_for(events: Sequence[Event], *reasons: StopReason) -> list[str]:
     """The jobs that were asked to stop, for one of these reasons or for any."""
-    stops = every(events, GangPreempting)
+    stops = every(events, GangStopping)
     return [event.job_id for event in stops if not reasons or event.reason in reasons]

@@ -163,7 +163,7 @@ def job(state: str = "running", **fields: Any) -> dict[str, Any]:
     return {
         "job_id": "llama-sft-0123456789", "name": "llama-sft", "team": "nlp", "project": None,
         "user": "ada", "state": state, "reason": "", "waiting": None, "priority": 50, "gpus": 2,
-        "gpus_held": 2, "attempt": 1, "restarts": 0, "submitted_at": NOW, "started_at": NOW,
+        "gpus_allocated": 2, "attempt": 1, "restarts": 0, "submitted_at": NOW, "started_at": NOW,
         "ended_at": None,
         "elapsed_s": 75.0, "estimated_remaining_s": 30.0, "step": 18, "total_steps": 30,
         "loss": 2.5712345, "lr": 0.004, "mfu": 0.312, "last_checkpoint": None, "failure": None,

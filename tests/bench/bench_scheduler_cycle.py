@@ -46,7 +46,7 @@ def run(context: Context) -> list[Result]:
     """P50 and P99 of the cycles about the queue, and of each kind of input."""
     scene = settle(lambda: busy_cluster(1, running=500, pending=10_000))
     state = scene.state
-    held = sum(state.jobs[job_id].held_gpus for job_id in state.live)
+    held = sum(state.jobs[job_id].allocated_gpus for job_id in state.live)
     context.say(f"{len(state.live)} gangs on {held} GPUs, {len(state.pending)} jobs wait")
     note = f"{len(state.live)} gangs on {held} GPUs, {len(state.pending)} jobs wait"
     cycles = rounds(scene, context.repeats(100, 25))

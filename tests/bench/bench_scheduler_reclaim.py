@@ -2,7 +2,7 @@
 
 One team borrowed the whole cluster with 8,000 preemptible one-GPU jobs, each an hour old. A team
 with a guarantee of 800 submits one gang of 800. Measured: the submission and the tick after it,
-until `gpus.held` and 800 `gang.preempting` are decided; folding them and checking the invariants
+until `gpus.reserved` and 800 `gang.stopping` are decided; folding them and checking the invariants
 is in it. Then the victims' ranks exit, and the gang must start on what was held for it.
 """
 

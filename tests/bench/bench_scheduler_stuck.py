@@ -46,7 +46,7 @@ def ends(scene: Scene, count: int) -> list[float]:
     small = [
         job_id
         for job_id in scene.state.live
-        if scene.state.jobs[job_id].held_gpus <= LARGEST_TO_END
+        if scene.state.jobs[job_id].allocated_gpus <= LARGEST_TO_END
     ]
     for job_id in small[:count]:
         scene.finish(job_id)

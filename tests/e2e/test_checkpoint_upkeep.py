@@ -42,7 +42,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     client, data_dir = started
     keep = {"latest": 2, "every": 5}
     job = watch.submit(
-        "kept",
+        "retained",
         command=PACED,
         hyperparameters={"steps": 1_000_000},
         checkpoint={"interval_minutes": 0.05, "adapt_interval": True, "keep": keep},
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     assert health[first.data.attempt, first.data.step]["scrubbed_at"] is not None
     standing = [item for item in listed if item["status"] == "committed"]
     assert standing
-    assert all(item["kept"] for item in standing)
+    assert all(item["retained"] for item in standing)
     watch.assert_sound()
 
 
@@ -120,7 +120,7 @@ def test_the_last_checkpoint_is_validated_by_a_run_of_its_own_and_pinned(
     gangline = runner(capsys)
     [row] = gangline("checkpoints", job, "--pin", "8", "--json").json["checkpoints"]
     assert (row["promotion"], row["promotion_run"], row["pinned"]) == ("promoted", told.run, True)
-    assert set(row["kept"]) == {"latest", "promoted", "pinned"}
+    assert set(row["retained"]) == {"latest", "promoted", "pinned"}
     assert row["metrics"]["eval_loss"] > 0
     [row] = gangline("checkpoints", job, "--unpin", "8", "--json").json["checkpoints"]
     assert not row["pinned"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONCERNS = (
     b"gang.allocated",
-    b"gang.preempting",
+    b"gang.stopping",
     b"gang.released",
     b"job.resume.changed",
     b"checkpoint.requested",

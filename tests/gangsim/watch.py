@@ -11,7 +11,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import GangFailed
-from gangline_schemas.events.scheduling import GangPreempting
+from gangline_schemas.events.scheduling import GangStopping
 from gangsim.engine import Violation
 from gangsim.watch_jobs import JobsWatch
 from gangsim.watch_rest import CheckpointsWatch, FaultsWatch
@@ -79,8 +79,8 @@ class Watch:
             self._check_position(topic, envelope)
             self.events += 1
             self._world.engine.count(event.type)
-            if isinstance(event, GangPreempting):
-                self._world.engine.count(f"gang.preempting: {event.reason}")
+            if isinstance(event, GangStopping):
+                self._world.engine.count(f"gang.stopping: {event.reason}")
             if isinstance(event, GangFailed):
                 self._world.engine.count(f"gang.failed: {event.cause}")
             self._world.engine.note(topic[9:], envelope.subject, event.type, envelope.id)

@@ -20,6 +20,7 @@ from gangline_schemas.events.faults import (
     IncidentClosed,
     JobProgressed,
     NodeFailed,
+    NodeLeft,
     NodeRecovered,
     NodeWatched,
 )
@@ -64,6 +65,8 @@ class FaultsWatch:
                 if event.reason == "silent":
                     self._silent(event.node_id, event.incarnation)
                 self.live.pop(event.node_id, None)
+            case NodeLeft(node_id=node_id):
+                self.live.pop(node_id, None)
             case _:
                 pass
 

@@ -113,7 +113,7 @@ def test_the_log_holds_every_kind_of_decision(release: Path) -> None:
         "team.configured",
         "usage.charged",
         "gang.allocated",
-        "gang.preempting",
+        "gang.stopping",
         "gang.released",
         "job.resume.changed",
         "job.waiting",

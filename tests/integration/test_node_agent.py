@@ -21,7 +21,7 @@ from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
-    GangPreempting,
+    GangStopping,
     ReleaseReason,
     StopReason,
 )
@@ -174,7 +174,7 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
 
     scene.publish(
         gang.job_id,
-        GangPreempting(
+        GangStopping(
             job_id=gang.job_id,
             attempt=1,
             reason=StopReason.PREEMPTED,
@@ -212,7 +212,7 @@ def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone
     scene.wait(lambda: scene.lines(0) == ["asks"])
     scene.publish(
         gang.job_id,
-        GangPreempting(
+        GangStopping(
             job_id=gang.job_id,
             attempt=1,
             reason=StopReason.PREEMPTED,

@@ -26,8 +26,8 @@ from gangline_schemas.events.quota import JobRejected, TeamConfigured
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
@@ -169,9 +169,7 @@ def tell(story: Story) -> None:
     ref = CheckpointRef(job_id="yields", attempt=1, step=10, world_size=2, commit_key="k")
     story.say(4, CheckpointCommitted(job_id="yields", checkpoint=ref, size_bytes=5, objects=3),
               "yields")  # fmt: skip
-    asked = GangPreempting(
-        job_id="yields", attempt=1, reason=StopReason.PREEMPTED, deadline=at(5.5)
-    )
+    asked = GangStopping(job_id="yields", attempt=1, reason=StopReason.PREEMPTED, deadline=at(5.5))
     story.say(5, asked, "yields")
     story.released(5.25, "yields", 1, since=2)
     story.allocated(7, "yields", 2, (4, 5))

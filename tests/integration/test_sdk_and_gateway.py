@@ -25,7 +25,7 @@ def test_answers_are_read_as_the_values_that_were_built(tmp_path: Path) -> None:
         submitted = sdk.submit(spec, "key")
         scene.wait(lambda: sdk.get(submitted.job_id).nodes)
         found = sdk.get(submitted.job_id)
-        assert (found.total_steps, found.gpus_held, found.ended) == (5, 2, False)
+        assert (found.total_steps, found.gpus_allocated, found.ended) == (5, 2, False)
         assert found.spec == planned.spec
         waits = sdk.submit(job(gpus=4), "other")
         scene.wait(lambda: sdk.get(waits.job_id).waiting)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_scene import resumes
-from gangline_schemas.events.scheduling import GangPreempting, StopReason
+from gangline_schemas.events.scheduling import GangStopping, StopReason
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason, WorkerExited
 from metadata_server import MetadataServer
@@ -101,7 +101,7 @@ def stop_by(reason: StopReason) -> Callable[[NodeScene, MetadataServer], None]:
     def stop(scene: NodeScene, _: MetadataServer) -> None:
         deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
         for example in (*SAVING, NOT_SAVING):
-            event = GangPreempting(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
+            event = GangStopping(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
             scene.publish(example.name, event)
 
     return stop

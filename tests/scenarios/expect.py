@@ -9,7 +9,7 @@ from gangline_scheduler.core import cycle
 from gangline_scheduler.core.policy.fair_tree import due, total_of
 from gangline_scheduler.core.policy.order import in_order
 from gangline_schemas.base import Event
-from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, JobStateChanged
+from gangline_schemas.events.scheduling import GangAllocated, GangStopping, JobStateChanged
 from scenarios.checked import Checked
 from scenarios.grammar import StartRow, StopRow, Then, WaitRow
 
@@ -18,7 +18,7 @@ def misses(then: Then, table: Checked, decided: Sequence[Event]) -> list[str]:
     """All that is not as expected."""
     return [
         *_starts(then, table, every(decided, GangAllocated)),
-        *_stops(then, every(decided, GangPreempting)),
+        *_stops(then, every(decided, GangStopping)),
         *_ends(then, every(decided, JobStateChanged)),
         *_waits(then, table),
         *_holds(then, table),
@@ -64,7 +64,7 @@ def _start(row: StartRow, event: GangAllocated, table: Checked) -> Iterator[str]
         yield from _differs(f"{event.job_id} starts: {name}", wanted, getattr(found, name))
 
 
-def _stops(then: Then, stopped: list[GangPreempting]) -> Iterator[str]:
+def _stops(then: Then, stopped: list[GangStopping]) -> Iterator[str]:
     if then.stops is None:
         return
     found = {event.job_id: event for event in stopped}
@@ -100,7 +100,9 @@ def _holds(then: Then, table: Checked) -> Iterator[str]:
     state = table.state
     for job_id, gpus in then.runs.items():
         job = state.jobs.get(job_id)
-        yield from _differs(f"GPUs of {job_id}", gpus, job.held_gpus if job is not None else None)
+        yield from _differs(
+            f"GPUs of {job_id}", gpus, job.allocated_gpus if job is not None else None
+        )
     for node_id, gpus in then.free.items():
         node = state.free.get(node_id)
         yield from _differs(f"free on {node_id}", gpus, node.size if node is not None else None)

@@ -20,14 +20,14 @@ class TeamUsage:
 
     config: TeamConfig
     depth: int
-    held_gpus: int
+    allocated_gpus: int
     month_us: int
     total_us: int
 
     @property
     def borrowed_gpus(self) -> int:
         """GPUs that it holds above its limit."""
-        return max(0, self.held_gpus - self.config.gpu_limit)
+        return max(0, self.allocated_gpus - self.config.gpu_limit)
 
     @property
     def out_of_budget(self) -> bool:
@@ -38,7 +38,7 @@ class TeamUsage:
 
 def team_usage(
     teams: Teams,
-    held_gpus: Mapping[str, int],
+    allocated_gpus: Mapping[str, int],
     month_us: Mapping[str, int],
     total_us: Mapping[str, int],
 ) -> list[TeamUsage]:
@@ -46,7 +46,7 @@ def team_usage(
 
     The mappings give each team's own, without those below; unknown teams are left out.
     """
-    held, month, total = (rolled_up(teams, own) for own in (held_gpus, month_us, total_us))
+    held, month, total = (rolled_up(teams, own) for own in (allocated_gpus, month_us, total_us))
     return [
         TeamUsage(teams[name], depth, held[name], month[name], total[name])
         for name, depth in walk({name: config.parent for name, config in teams.items()})

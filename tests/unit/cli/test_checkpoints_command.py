@@ -26,7 +26,7 @@ def checkpoint(step: int, **fields: Any) -> dict[str, Any]:
     return {
         "attempt": 1, "step": step, "status": "committed", "committed_at": ago(hours=3, minutes=5),
         "world_size": 1024, "size_bytes": 1_610_612_736, "write_s": 30.2, "blocked_s": 0.012,
-        "verify_s": 9.84, "reason": "", "kept": ["latest"], "tiers": ["store"],
+        "verify_s": 9.84, "reason": "", "retained": ["latest"], "tiers": ["store"],
         "metrics": {"eval_loss": 2.1},
     } | fields  # fmt: skip
 
@@ -37,11 +37,11 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
     stub.on("GET", PATH, {
         "checkpoints": [
             checkpoint(120_000, attempt=12, scrubbed_at=ago(days=2, hours=3)),
-            checkpoint(110, kept=["latest", "best"]),
-            checkpoint(100, status="corrupted", kept=[], reason="teams/nlp/x/rank-00000.bin: "
+            checkpoint(110, retained=["latest", "best"]),
+            checkpoint(100, status="corrupted", retained=[], reason="teams/nlp/x/rank-00000.bin: "
                        "holds other bytes than were written (xxh3-128 differs)"),
-            checkpoint(90, status="deleted", kept=[], reason="newer checkpoints replace it"),
-            checkpoint(80, kept=["in use"]),
+            checkpoint(90, status="deleted", retained=[], reason="newer checkpoints replace it"),
+            checkpoint(80, retained=["in use"]),
         ],
         "interval_s": 600.0, "advice": ADVICE,
     })  # fmt: skip
@@ -66,7 +66,7 @@ def test_each_one_has_a_line_with_health_cost_and_reason_to_stay(
 
 def test_why_one_is_not_in_the_store_yet_is_said(gangline: Runner, stub: Stub) -> None:
     reason = "get k: S3 refused access to bucket 'b' (403); check the credentials"
-    waits = checkpoint(50, status="saved", tiers=["nodes"], kept=[], reason=reason)
+    waits = checkpoint(50, status="saved", tiers=["nodes"], retained=[], reason=reason)
     stub.on("GET", PATH, {"checkpoints": [checkpoint(60, status="saved"), waits, checkpoint(40)]})
     shown = " ".join(gangline("checkpoints", JOB).out.split())
     assert f"step 50 of attempt 1 waits for the store: {reason}" in shown
@@ -83,9 +83,9 @@ def test_what_an_incremental_one_wrote_is_said_beside_what_it_holds(
 
 
 def test_where_each_lies_is_shown(gangline: Runner, stub: Stub) -> None:
-    saved = checkpoint(30, status="saved", tiers=["nodes"], kept=[], size_bytes=0)
+    saved = checkpoint(30, status="saved", tiers=["nodes"], retained=[], size_bytes=0)
     both = checkpoint(20, tiers=["nodes", "store"])
-    gone = checkpoint(10, status="deleted", tiers=[], kept=[])
+    gone = checkpoint(10, status="deleted", tiers=[], retained=[])
     stub.on("GET", PATH, {"checkpoints": [saved, both, gone]})
     lines = gangline("checkpoints", JOB).out.splitlines()
     rows = [line.split() for line in lines[1:4]]
@@ -124,10 +124,10 @@ def test_what_was_promoted_or_refused_is_shown_with_the_reason(
     stub.on("GET", PATH, {"checkpoints": [
         checkpoint(40, promotion="asked"),
         checkpoint(30, **refused),
-        checkpoint(20, promotion="promoted", kept=["promoted"]),
-        checkpoint(15, promotion="promoted", kept=["latest", "promoted"]),
-        checkpoint(12, promotion="promoted", kept=["latest", "pinned", "promoted"]),
-        checkpoint(10, kept=["pinned"], pinned=True),
+        checkpoint(20, promotion="promoted", retained=["promoted"]),
+        checkpoint(15, promotion="promoted", retained=["latest", "promoted"]),
+        checkpoint(12, promotion="promoted", retained=["latest", "pinned", "promoted"]),
+        checkpoint(10, retained=["pinned"], pinned=True),
     ]})  # fmt: skip
     lines = gangline("checkpoints", JOB).out.splitlines()
     assert max(len(line) for line in lines) <= 80

@@ -20,7 +20,7 @@ WAITS: dict[str, Any] = {
               {"job_id": None, "team": None, "gpus": 2}],
     "ahead_gpus": 6,
     "order": {"priority": 50, "share_penalty": 25.0, "waiting_bonus": 0.3, "score": 74.7},
-    "quota": {"held": 2, "ceiling": 8, "limit": 8, "borrow_limit": 4},
+    "quota": {"allocated": 2, "ceiling": 8, "limit": 8, "borrow_limit": 4},
     "gpus": {"wanted": 4, "fewest": 2, "free": 2, "total": 8},
     "freed": {"reason": "preempt", "nodes": ["node-0"], "victims": 1, "until": LATER},
     "outlook": {

@@ -133,7 +133,7 @@ def test_the_watch_panel_fits() -> None:
 
 @pytest.mark.parametrize(("held", "shown"), [(4, "4 GPUs"), (2, "2 of 4 GPUs"), (0, "4 GPUs")])
 def test_a_gang_that_has_fewer_gpus_than_it_asks_for_says_so(held: int, shown: str) -> None:
-    found = read(Job, job(gpus=4, gpus_held=held))
+    found = read(Job, job(gpus=4, gpus_allocated=held))
     assert f"   {shown}   " in panel(found, LossHistory(), NOW)
     assert gpus(found) == shown.removesuffix(" GPUs")
 

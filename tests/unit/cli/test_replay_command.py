@@ -184,7 +184,7 @@ def test_the_figures_as_json(two_jobs: datetime, gangline: Runner) -> None:
     assert starts["shorter"]["waited_s"] == 600 + 300
     assert starts["shorter"]["would_wait_s"] == 600
     assert starts["longer"]["would_wait_s"] == 600 + 360
-    assert {job["job_id"]: job["held_gpus"] for job in found["not_ended"]} == {
+    assert {job["job_id"]: job["allocated_gpus"] for job in found["not_ended"]} == {
         "shorter": 8, "last": 0,
     }  # fmt: skip
 

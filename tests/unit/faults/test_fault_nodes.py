@@ -13,6 +13,7 @@ from gangline_schemas.events.faults import (
     GangFailed,
     GangWatched,
     NodeFailed,
+    NodeLeft,
     NodeRecovered,
     NodeSuspected,
     NodeWatched,
@@ -135,6 +136,7 @@ def test_a_takeover_starts_every_clock_anew() -> None:
     assert [type(event) for event in live_through(run, 60, "n2", "n3")] == [
         NodeSuspected,
         NodeFailed,
+        NodeLeft,
     ]
 
 
@@ -192,7 +194,7 @@ def test_a_leaving_node_is_not_missed_and_its_gangs_have_not_failed() -> None:
     run = cluster("n1", "n2")
     run.feed(allocated())
     leaving = NodeLeaving(node_id="n1", incarnation="a", reason="maintenance")
-    assert run.feed(leaving) == [NodeFailed(node_id="n1", incarnation="a", reason="left")]
+    assert run.feed(leaving) == [NodeLeft(node_id="n1", incarnation="a")]
     assert run.feed(leaving) == []
     run.signal(beat("n1"))
     assert live_through(run, 100, "n2") == []

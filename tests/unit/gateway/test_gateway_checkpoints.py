@@ -82,7 +82,7 @@ def test_what_others_need_says_so_and_what_was_written_is_told_beside_the_whole(
         *(committed(step, 1.0).model_copy(update=more) for step in (210, 220)),
     )
     answers = present.checkpoints(details(live))
-    assert [(item.step, [*item.kept]) for item in answers] == [
+    assert [(item.step, [*item.retained]) for item in answers] == [
         (220, ["latest", "best"]),
         (210, ["latest", "every"]),
         (180, ["in use"]),
@@ -104,7 +104,7 @@ def test_each_one_says_why_it_is_kept() -> None:
         CheckpointDeleted(job_id="a", attempt=1, step=220, reason="newer checkpoints replace it"),
     )
     answers = present.checkpoints(details(live))
-    assert [(item.step, [*item.kept]) for item in answers] == [
+    assert [(item.step, [*item.retained]) for item in answers] == [
         (230, ["latest"]),
         (220, []),
         (210, ["latest", "every"]),
@@ -127,8 +127,8 @@ def test_what_was_read_again_and_what_was_found_wrong() -> None:
         CheckpointDeleted(job_id="a", attempt=1, step=20, reason="it is corrupted"),
     )
     bad, good = present.checkpoints(details(live))
-    assert (bad.status, bad.reason, bad.kept) == ("corrupted", "x/y.bin: is missing", ())
-    assert (good.status, good.scrubbed_at, good.kept) == (
+    assert (bad.status, bad.reason, bad.retained) == ("corrupted", "x/y.bin: is missing", ())
+    assert (good.status, good.scrubbed_at, good.retained) == (
         "committed", NOW + timedelta(seconds=3), ("latest", "best"),
     )  # fmt: skip
     assert bad.scrubbed_at is None
@@ -189,7 +189,7 @@ def test_what_is_pinned_and_what_was_validated_is_said_with_its_run() -> None:
         PromotionRefused(job_id="a", attempt=1, step=7, run="v4", reason="of what is not known"),
     )
     found = {item.step: item for item in present.checkpoints(details(live))}
-    assert {step: [*item.kept] for step, item in found.items()} == {
+    assert {step: [*item.retained] for step, item in found.items()} == {
         230: ["latest", "best"],
         220: ["latest"],
         210: ["every"],

@@ -134,7 +134,7 @@ def test_a_job_has_the_same_state_in_whatever_order_its_topics_are_read() -> Non
         live = fold([event for topic in order for event in topic])
         found = details(live)
         assert (found.job.state, found.job.admitted) == ("running", True)
-        assert (found.job.attempt, found.job.held_gpus) == (1, 2)
+        assert (found.job.attempt, found.job.allocated_gpus) == (1, 2)
         assert found.progress is not None
         assert found.progress.step == 5
         assert [row.step for row in found.checkpoints] == [5]
@@ -181,7 +181,7 @@ def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:
     answer = present.summary(details(live), NOW + timedelta(seconds=62))
     assert (answer.step, answer.loss, answer.mfu) == (20, 20.0, 20.0)
     assert answer.total_steps == 100
-    assert (answer.gpus, answer.gpus_held) == (2, 2)
+    assert (answer.gpus, answer.gpus_allocated) == (2, 2)
     assert answer.estimated_remaining_s == pytest.approx(80 * 0.1)
     assert answer.elapsed_s == pytest.approx(60)
 
@@ -190,9 +190,9 @@ def test_an_elastic_gang_is_shown_with_what_it_has() -> None:
     one = allocated().nodes[0].model_copy(update={"gpus": (0,)})
     less = allocated(2).model_copy(update={"world_size": 1, "nodes": (one,)})
     answer = present.summary(details(fold([queued(), less])), NOW)
-    assert (answer.gpus, answer.gpus_held) == (2, 1)
+    assert (answer.gpus, answer.gpus_allocated) == (2, 1)
     waiting = present.summary(details(fold([queued()])), NOW)
-    assert (waiting.gpus, waiting.gpus_held) == (2, 0)
+    assert (waiting.gpus, waiting.gpus_allocated) == (2, 0)
 
 
 def test_reports_of_older_attempts_and_other_ranks_change_nothing() -> None:

@@ -78,7 +78,7 @@ def test_gpus_of_nodes_are_integrated_over_the_time_that_they_are_up() -> None:
 def test_gpus_held_are_integrated_from_allocation_to_release() -> None:
     jobs = [job(gang(1, -2, 3), gang(2, 4, None, gpus=8)), job()]
     assert sums.gpu_hours_held(jobs, DAY) == 2 * 3 + 8 * 20
-    assert sums.gpus_held(jobs) == 8
+    assert sums.gpus_allocated(jobs) == 8
 
 
 def test_a_job_waits_before_and_between_its_gangs_and_after_the_last() -> None:

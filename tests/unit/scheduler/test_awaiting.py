@@ -12,9 +12,9 @@ from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointS
 from gangline_schemas.events.faults import FailureCause, NodeFailed
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
     GangSaved,
+    GangStopping,
     JobStateChanged,
     ReleaseReason,
     StopReason,
@@ -44,7 +44,7 @@ def resumed(events: list[Event]) -> int | None:
 
 def test_it_keeps_its_gpus_until_the_checkpoint_is_in_the_store(cluster: Cluster) -> None:
     failed = cluster.fail("a", avoid=("n1",), left_out=(SampleRange(first=0, count=2),))
-    waiting = only(failed, GangPreempting)
+    waiting = only(failed, GangStopping)
 
     assert (waiting.reason, every(failed, GangReleased)) == (StopReason.FAILED, [])
     assert (waiting.deadline - cluster.now).total_seconds() == 60
@@ -83,7 +83,7 @@ def test_a_first_save_is_waited_for_as_long_as_the_gang_worked_or_as_is_set(
     cluster = Cluster(node("n1", 2))
     cluster.run("a", 2)
     saved(cluster, 20, after_s=worked_s)
-    deadline = only(cluster.fail("a"), GangPreempting).deadline
+    deadline = only(cluster.fail("a"), GangStopping).deadline
     assert (deadline - cluster.now).total_seconds() == wait_s
     assert resumed(cluster.tick(wait_s + 1)) is None
 

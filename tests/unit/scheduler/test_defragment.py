@@ -11,7 +11,7 @@ from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GpusHeld,
+    GpusReserved,
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined
@@ -51,7 +51,7 @@ def test_a_small_gang_moves_and_the_large_one_has_its_node() -> None:
     ended = cluster.exit("a", ExitReason.STOPPED)
 
     assert moved(asked) == ["a"]
-    held = {event.job_id: event for event in every(asked, GpusHeld)}
+    held = {event.job_id: event for event in every(asked, GpusReserved)}
     assert (held["large"].reason, held["large"].victims) == ("defragment", ("a",))
     assert [(share.node_id, share.gpus) for share in held["large"].nodes] == [("n1", 4)]
     assert [(share.node_id, share.gpus) for share in held["a"].nodes] == [("n2", 1)]

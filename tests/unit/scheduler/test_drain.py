@@ -15,9 +15,9 @@ from gangline_schemas.events.faults import NodeDistrusted, NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
-    GpusHeld,
+    GangStopping,
+    GpusReserved,
     NodeCordoned,
     StopReason,
 )
@@ -59,8 +59,8 @@ def test_a_gang_leaves_right_after_its_next_committed_checkpoint() -> None:
     assert stops(cluster.tick(seconds=5 * MINUTE)) == []
     asked = cluster.commit("a", 20)
 
-    assert only(asked, GangPreempting).reason is StopReason.DRAIN
-    held = only(asked, GpusHeld)
+    assert only(asked, GangStopping).reason is StopReason.DRAIN
+    held = only(asked, GpusReserved)
     assert (held.job_id, held.reason, held.nodes[0].node_id) == ("a", "drain", "n2")
     assert started_jobs(cluster.submit("b", priority=0)) == [], "its place is kept"
     ended = cluster.exit("a", ExitReason.STOPPED)
@@ -205,7 +205,7 @@ def test_an_elastic_gang_leaves_with_the_gpus_that_there_are() -> None:
     cluster.exit("a", ExitReason.STOPPED)
 
     assert place(cluster, "a") == ["n2"]
-    assert cluster.job("a").held_gpus == 2
+    assert cluster.job("a").allocated_gpus == 2
 
 
 def test_two_gangs_do_not_wait_for_the_same_place() -> None:
@@ -226,7 +226,7 @@ def test_a_place_that_fails_in_between_leaves_the_gang_to_the_queue() -> None:
     cluster = running(2, 2, 2)
     drain(cluster)
     asked = cluster.commit("a", 1)
-    taken = only(asked, GpusHeld).nodes[0].node_id
+    taken = only(asked, GpusReserved).nodes[0].node_id
     cluster.give(NodeFailed(node_id=taken, incarnation="i1", reason="silent"))
     cluster.exit("a", ExitReason.STOPPED)
     cluster.tick(seconds=1)

@@ -15,10 +15,10 @@ from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
-    GpusHeld,
-    GpusUnheld,
+    GangStopping,
+    GpusReserved,
+    GpusUnreserved,
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason
@@ -35,12 +35,12 @@ def elastic(least: int | list[int], **fields: object) -> dict[str, object]:
 
 
 def stops(events: list[Event]) -> list[tuple[str, str, int | None]]:
-    found = every(events, GangPreempting)
+    found = every(events, GangStopping)
     return [(event.job_id, event.reason.value, event.resize_to) for event in found]
 
 
 def sizes(cluster: Cluster) -> dict[str, int]:
-    return {name: cluster.job(name).held_gpus for name in cluster.state.live}
+    return {name: cluster.job(name).allocated_gpus for name in cluster.state.live}
 
 
 def gone(cluster: Cluster, job_id: str) -> list[Event]:
@@ -133,7 +133,7 @@ def test_it_grows_into_idle_gpus_right_after_a_checkpoint() -> None:
 
     asked = cluster.tick(seconds=1)
     assert stops(asked) == [("a", "resize", 8)]
-    held = only(asked, GpusHeld)
+    held = only(asked, GpusReserved)
     assert (held.job_id, held.reason, held.nodes[0].gpus) == ("a", "resize", 8)
     assert held.value_gpu_seconds > held.cost_gpu_seconds > 0
     assert started_jobs(cluster.submit("c", 2)) == [], "the GPUs are held for it"
@@ -145,7 +145,7 @@ def test_it_grows_into_idle_gpus_right_after_a_checkpoint() -> None:
     assert (gang.job_id, gang.attempt, gang.world_size) == ("a", 2, 8)
     assert gang.resume is not None
     assert gang.resume.step == 100
-    assert only(ended, GpusUnheld).job_id == "a"
+    assert only(ended, GpusUnreserved).job_id == "a"
     assert cluster.job("a").preemptions == 0
     assert fingerprint(cluster.replayed()) == fingerprint(cluster.state)
 
@@ -253,7 +253,7 @@ def test_elastic_gangs_shrink_for_a_job_that_waits_and_stay_small_until_it_has_t
 
     asked = cluster.tick(seconds=MINUTE)
     assert stops(asked) == [("a", "resize", 4)]
-    held = only(asked, GpusHeld)
+    held = only(asked, GpusReserved)
     assert (held.job_id, held.reason, held.victims) == ("b", "resize", ("a",))
     assert stops(cluster.tick(seconds=1)) == []
 
@@ -337,7 +337,7 @@ def test_for_a_job_that_waits(case: Shrink) -> None:
     asked = cluster.tick(seconds=1)
 
     assert sorted((name, to) for name, _, to in stops(asked)) == case.stopped
-    assert len(every(asked, GpusHeld)) == bool(case.stopped)
+    assert len(every(asked, GpusReserved)) == bool(case.stopped)
 
 
 def test_a_gang_shrinks_for_a_job_of_its_team_that_waits_for_quota() -> None:

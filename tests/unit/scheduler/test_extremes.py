@@ -10,7 +10,7 @@ from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.policy.estimate import LONGEST_S, MOST_RATIO, Estimates
 from gangline_scheduler.core.policy.placement import ranks_in
-from gangline_schemas.events.scheduling import GangPreempting
+from gangline_schemas.events.scheduling import GangStopping
 from gangline_schemas.job import LEAST_HOURS
 from gangline_schemas.resources import LEAST_SHARE
 
@@ -51,4 +51,4 @@ def test_a_node_without_gpus_is_no_place_to_clear() -> None:
     cluster.now += timedelta(hours=1)
     cluster.commit("v", 1)
     asked = cluster.submit("u", 8, priority=1, resources=h100)
-    assert [event.job_id for event in asked if isinstance(event, GangPreempting)] == ["v"]
+    assert [event.job_id for event in asked if isinstance(event, GangStopping)] == ["v"]

@@ -101,4 +101,4 @@ def test_an_elastic_gang_grows_although_a_job_waits_that_its_team_may_not_have()
     cluster = Cluster(node("n1", 8), limit=8)
     cluster.run("e", resources={"gpus": 8, "min_gpus": 2}, expected_runtime_hours=50)
     cluster.submit("never", 9, of_team="cv")
-    assert cluster.job("e").held_gpus == 8
+    assert cluster.job("e").allocated_gpus == 8

@@ -8,8 +8,8 @@ from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs, states
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobQueued,
     JobStateChanged,
     ReleaseReason,
@@ -159,7 +159,7 @@ def test_cancelling_a_running_job_lets_its_ranks_save_first() -> None:
     half = cluster.exit("a", ExitReason.STOPPED, ranks=[0])
     ended = cluster.exit("a", ExitReason.FINISHED, ranks=[1])
 
-    stop = only(asked, GangPreempting)
+    stop = only(asked, GangStopping)
     assert stop.reason is StopReason.CANCELLED
     assert (stop.deadline - cluster.now).total_seconds() == 60
     assert states(asked) == ["checkpointing"]
@@ -199,7 +199,7 @@ def test_a_job_that_ran_too_long_is_stopped_and_fails() -> None:
     asked = cluster.tick(seconds=200)
     ended = cluster.exit("a", ExitReason.STOPPED)
 
-    assert only(asked, GangPreempting).reason is StopReason.MAX_RUNTIME
+    assert only(asked, GangStopping).reason is StopReason.MAX_RUNTIME
     assert only(ended, JobStateChanged).reason == "max_runtime_hours reached (1 h)"
 
 
@@ -212,7 +212,7 @@ def test_a_leaving_node_lets_its_gangs_save_and_wait_again(*, finished: bool) ->
     reason = ExitReason.FINISHED if finished else ExitReason.STOPPED
     ended = cluster.exit("a", reason)
 
-    assert only(asked, GangPreempting).reason is StopReason.DRAIN
+    assert only(asked, GangStopping).reason is StopReason.DRAIN
     wanted = ["succeeded"] if finished else ["preempted", "pending"]
     assert states(ended) == wanted
 

@@ -9,7 +9,7 @@ import pytest
 from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.snapshot import fingerprint
-from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeLeft, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -141,8 +141,7 @@ def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.Monkey
         cluster.give(NodeJoined(node=node(f"spot-{number}")))
     for number in (3, 0, 1, 4):
         cluster.leave(f"spot-{number}")
-        left = NodeFailed(node_id=f"spot-{number}", incarnation="i1", reason="left")
-        cluster.give(left)
+        cluster.give(NodeLeft(node_id=f"spot-{number}", incarnation="i1"))
 
     assert set(cluster.state.nodes) == {"stays", "spot-2", "spot-1", "spot-4"}
     cluster.give(NodeJoined(node=node("spot-3", incarnation="i2")))
@@ -172,7 +171,7 @@ def test_a_node_that_went_is_forgotten_after_the_time_of_all_services(how: str) 
         cluster.give(FAILED)
     else:
         cluster.leave("n1")
-        cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="left"))
+        cluster.give(NodeLeft(node_id="n1", incarnation="i1"))
     cluster.now += REMEMBERED
     cluster.give(NodeJoined(node=node("n3")))
     assert set(cluster.state.nodes) == {"n1", "n2", "n3"}

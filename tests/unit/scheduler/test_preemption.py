@@ -26,9 +26,9 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
-    GpusHeld,
-    GpusUnheld,
+    GangStopping,
+    GpusReserved,
+    GpusUnreserved,
     JobWaiting,
     NodeAssignment,
     StopReason,
@@ -54,8 +54,8 @@ def stopped(events: Sequence[Event]) -> list[str]:
     return sorted(stopped_for(events, StopReason.PREEMPTED))
 
 
-def held(events: Sequence[Event]) -> GpusHeld:
-    return only(events, GpusHeld)
+def held(events: Sequence[Event]) -> GpusReserved:
+    return only(events, GpusReserved)
 
 
 # --- the flow ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_an_urgent_job_has_others_stopped_and_gets_their_gpus() -> None:
     assert event.value_gpu_seconds == pytest.approx(2 * (19 * HOUR - 30))
     assert started_jobs(first) == [], "half of what is held is not enough"
     assert started_jobs(second) == ["u"]
-    assert only(second, GpusUnheld).job_id == "u"
+    assert only(second, GpusUnreserved).job_id == "u"
     assert all(cluster.job(name).preemptions == 1 for name in event.victims)
 
 
@@ -88,7 +88,7 @@ def test_the_victims_are_asked_to_save_first_and_have_their_own_grace() -> None:
 
     asked = cluster.submit("u", 4, **URGENT)
 
-    stop = only(asked, GangPreempting)
+    stop = only(asked, GangStopping)
     assert stop.deadline == cluster.now + timedelta(seconds=300)
     assert held(asked).until > stop.deadline
     assert cluster.job("a").state is JobState.CHECKPOINTING
@@ -145,7 +145,7 @@ def test_the_hold_ends_with_the_job_and_the_victims_go_on() -> None:
     cluster = running("a", gpus=4)
     cluster.submit("u", 4, **URGENT)
 
-    assert only(cluster.cancel("u"), GpusUnheld).job_id == "u"
+    assert only(cluster.cancel("u"), GpusUnreserved).job_id == "u"
     assert started_jobs(cluster.exit("a", ExitReason.STOPPED)) == ["a"]
 
 
@@ -154,7 +154,7 @@ def test_the_hold_ends_when_its_node_takes_no_gangs_any_more() -> None:
     cluster.submit("u", 4, **URGENT)
     cluster.leave("n1")
 
-    assert only(cluster.tick(seconds=1), GpusUnheld).job_id == "u"
+    assert only(cluster.tick(seconds=1), GpusUnreserved).job_id == "u"
 
 
 def test_the_waiting_job_is_told_that_others_make_room() -> None:
@@ -453,10 +453,10 @@ def test_the_invariants_count_what_a_gang_that_moves_has_already() -> None:
     cluster.exit("t")
     until = cluster.now + timedelta(minutes=1)
 
-    def taken_beside(held_gpus: int) -> list[str]:
-        cluster.state.held["a"] = Held((("n1", held_gpus),), until, "resize")
+    def taken_beside(allocated_gpus: int) -> list[str]:
+        cluster.state.held["a"] = Held((("n1", allocated_gpus),), until, "resize")
         return held_for_waiting(cluster.state, allocated)
 
     assert cluster.state.free_gpus == 2
-    assert taken_beside(held_gpus=2) == [], "one of them it has, one is free, one is left"
-    assert taken_beside(held_gpus=3) == ["t took GPUs of n1 that are held"]
+    assert taken_beside(allocated_gpus=2) == [], "one of them it has, one is free, one is left"
+    assert taken_beside(allocated_gpus=3) == ["t took GPUs of n1 that are held"]

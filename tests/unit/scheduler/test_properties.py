@@ -133,7 +133,7 @@ class Story:
             return None
         job = self.cluster.job(job_id)
         live = {"job_id": job_id, "attempt": max(1, job.attempt)}
-        rank = {"rank": b % max(1, job.held_gpus), "node_id": "n0", "incarnation": "i1"}
+        rank = {"rank": b % max(1, job.allocated_gpus), "node_id": "n0", "incarnation": "i1"}
         verdict = {"message": "m", "restarts_used": 0, "restarts_max": 3} | live
         match kind:
             case "start":

@@ -17,7 +17,7 @@ from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
-from gangline_schemas.events.scheduling import GangAllocated, GpusHeld, JobWaiting
+from gangline_schemas.events.scheduling import GangAllocated, GpusReserved, JobWaiting
 from gangline_schemas.job import JobSpec
 
 POLICY = Policy()
@@ -205,7 +205,7 @@ def test_what_if_names_whom_it_would_preempt_and_at_what_cost() -> None:
     ]
     assert answer.value_gpu_seconds > answer.cost_gpu_seconds > 0
     admitted = JobAdmitted(job_id="it", spec=wanted, user="ada", submitted_at=cluster.now)
-    (held,) = every([*cluster.give(admitted), *cluster.tick()], GpusHeld)
+    (held,) = every([*cluster.give(admitted), *cluster.tick()], GpusReserved)
     assert [(part.node_id, part.gpus) for part in answer.nodes] == [
         (part.node_id, part.gpus) for part in held.nodes
     ]

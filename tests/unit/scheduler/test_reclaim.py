@@ -10,7 +10,7 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.quota import TeamConfigured
-from gangline_schemas.events.scheduling import GpusHeld, StopReason
+from gangline_schemas.events.scheduling import GpusReserved, StopReason
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.team_limits import TeamConfig
 
@@ -43,7 +43,7 @@ def test_a_team_below_its_guarantee_gets_back_what_others_borrowed() -> None:
     asked = cluster.submit("mine", 4, priority=90)
     ended = [event for name in stopped(asked) for event in cluster.exit(name, ExitReason.STOPPED)]
 
-    held = only(asked, GpusHeld)
+    held = only(asked, GpusReserved)
     assert (held.reason, held.cost_gpu_seconds) == ("reclaim", 4 * (30 + HOUR + 60 + 90))
     assert len({share.node_id for share in held.nodes}) == 1, "one node is cleared, not two halves"
     assert started_jobs(ended) == ["mine"]

@@ -10,8 +10,8 @@ from gangline_schemas.checkpoint_policy import CheckpointPolicy, Retention
 from gangline_schemas.events.checkpoints import CheckpointCorrupted, CheckpointDeleted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobStateChanged,
     ReleaseReason,
     StopReason,
@@ -110,7 +110,7 @@ def test_a_restore_stops_the_gang_and_starts_from_that_step(cluster: Cluster) ->
     late = cluster.commit("a", 30)
     ended = cluster.exit("a", ExitReason.STOPPED)
 
-    assert only(asked, GangPreempting).reason is StopReason.RESTORE
+    assert only(asked, GangStopping).reason is StopReason.RESTORE
     assert late == []
     assert only(ended, GangReleased).reason is ReleaseReason.RESTARTING
     resume = only(ended, GangAllocated).resume
@@ -124,7 +124,7 @@ def test_a_restore_reaches_what_is_kept_for_good() -> None:
     for step in range(10, 1000, 10):
         cluster.commit("a", step)
 
-    assert only(cluster.restore("a", 10), GangPreempting).reason is StopReason.RESTORE
+    assert only(cluster.restore("a", 10), GangStopping).reason is StopReason.RESTORE
 
 
 def test_a_restore_to_an_unknown_step_changes_nothing(cluster: Cluster) -> None:

@@ -338,7 +338,7 @@ def test_jobs_of_which_the_log_does_not_hold_the_need() -> None:
         ("given-up", recording.start + timedelta(seconds=60))
     ]
     found = versus(written(cluster), ["fair"])
-    assert [(job.job_id, job.held_gpus) for job in found.unended] == [
+    assert [(job.job_id, job.allocated_gpus) for job in found.unended] == [
         ("says-nothing", 1),
         ("says", 0),
     ]

@@ -43,7 +43,7 @@ def checkpoints(
         int | None, typer.Option(min=0, metavar="STEP", help="Have a run validate this one.")
     ] = None,
 ) -> None:
-    """A job's checkpoints, newest first: health, cost, why kept, and the advised interval."""
+    """A job's checkpoints, newest first: health, cost, why retained, and the advised interval."""
     if pin is not None:
         session.client.pin(job_id, pin)
     if unpin is not None:
@@ -82,7 +82,7 @@ def _row(item: Checkpoint, now: datetime, *, gate: bool) -> list[str]:
 def _kept(item: Checkpoint) -> list[str]:
     """Rules that keep it: the user's own first, and no word twice, since the column is short."""
     # The column GATE shows `promoted` too.
-    rules = [rule for rule in item.kept if rule != "promoted"] or item.kept
+    rules = [rule for rule in item.retained if rule != "promoted"] or item.retained
     return sorted(rules, key=lambda rule: rule != "pinned")
 
 

@@ -60,7 +60,11 @@ def _row(job: JobSummary, now: datetime) -> list[str]:
 
 def gpus(job: JobSummary) -> str:
     """4, or 2 of 4 where an elastic gang has not all that it asks for."""
-    return f"{job.gpus_held} of {job.gpus}" if 0 < job.gpus_held < job.gpus else str(job.gpus)
+    return (
+        f"{job.gpus_allocated} of {job.gpus}"
+        if 0 < job.gpus_allocated < job.gpus
+        else str(job.gpus)
+    )
 
 
 def steps(job: JobSummary) -> str:

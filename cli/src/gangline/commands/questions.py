@@ -96,7 +96,7 @@ def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
     if quota is not None:
         more = f", with {quota.borrow_limit} to borrow" if quota.borrow_limit else ""
         text = (
-            f"holds {quota.held} of the {quota.ceiling} GPUs that it may hold now "
+            f"holds {quota.allocated} of the {quota.ceiling} GPUs that it may hold now "
             f"(limit {quota.limit}{more})"
         )
         rows.append(("team", text))
@@ -104,7 +104,7 @@ def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
     if freed is not None:
         text = (
             f"GPUs on {', '.join(freed.nodes)} ({freed.reason}), {count(freed.victims, 'job')} "
-            f"must save first; kept until {_time(freed.until, now)}"
+            f"must save first; reserved until {_time(freed.until, now)}"
         )
         rows.append(("freed", text))
     return [*rows, *_errors(waits.outlook)]

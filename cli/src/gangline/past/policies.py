@@ -106,7 +106,13 @@ def show_versus(out: Output, found: Versus, picture: Path | None = None) -> None
             render.table(
                 _UNENDED,
                 [
-                    [job.job_id, job.team, str(job.gpus), str(job.held_gpus), str(job.attempts)]
+                    [
+                        job.job_id,
+                        job.team,
+                        str(job.gpus),
+                        str(job.allocated_gpus),
+                        str(job.attempts),
+                    ]
                     for job in found.unended[:SHOWN]
                 ],
             )

@@ -57,7 +57,7 @@ class Checkpoint:
         Field(description="When all its bytes were last read again and found right."),
     ] = None
     metrics: dict[str, float] = field(default_factory=dict)
-    kept: Annotated[
+    retained: Annotated[
         tuple[str, ...],
         Field(
             description="Why it is not deleted: latest, best, every, promoted, pinned, needed, "
@@ -70,7 +70,7 @@ class Checkpoint:
     ] = ""
     promotion_run: Annotated[str, Field(description="The run that validates it.")] = ""
     promotion_reason: Annotated[str, Field(description="Why it was refused.")] = ""
-    pinned: Annotated[bool, Field(description="A user wants it kept.")] = False
+    pinned: Annotated[bool, Field(description="A user wants it retained.")] = False
 
     @property
     def place(self) -> tuple[int, int]:

@@ -81,7 +81,7 @@ class JobSummary(Answer):
     waiting: Waiting | None
     priority: int
     gpus: int = Field(description="That it asks for; an elastic gang may have fewer.")
-    gpus_held: int = Field(description="Allocated to its gang now; 0 while it has none.")
+    gpus_allocated: int = Field(description="Allocated to its gang now; 0 while it has none.")
     attempt: int
     restarts: int
     submitted_at: datetime

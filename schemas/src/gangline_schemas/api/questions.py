@@ -52,7 +52,7 @@ class AheadJob(_Value):
 class QuotaNumbers(_Value):
     """The GPUs of the job's team, and how many it may have now."""
 
-    held: Count
+    allocated: Count
     ceiling: Count
     limit: Count
     borrow_limit: Count
@@ -68,7 +68,7 @@ class GpuNumbers(_Value):
 
 
 class FreedFor(_Value):
-    """GPUs that are being freed for the job, and until when they are kept for it."""
+    """GPUs that are being freed for the job, and until when they are reserved for it."""
 
     reason: Label
     nodes: NodeIds

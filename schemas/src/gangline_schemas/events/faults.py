@@ -86,8 +86,16 @@ class NodeFailed(Event):
     type: ClassVar[str] = "node.failed"
     node_id: Identifier
     incarnation: Incarnation
-    reason: Literal["silent", "restarted", "left", "forgotten"]
+    reason: Literal["silent", "restarted", "forgotten"]
     silent_s: Seconds = 0.0
+
+
+class NodeLeft(Event):
+    """The node said goodbye (`node.leaving`): no heartbeat of this incarnation is expected."""
+
+    type: ClassVar[str] = "node.left"
+    node_id: Identifier
+    incarnation: Incarnation
 
 
 class NodeRecovered(Event):

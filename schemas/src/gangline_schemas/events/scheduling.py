@@ -145,10 +145,10 @@ class NodeShare(Model):
     gpus: WorldSize
 
 
-class GpusHeld(Event):
-    """GPUs that are being freed for this job: no other job gets them until `until`."""
+class GpusReserved(Event):
+    """GPUs that are being freed are reserved for this job, at most until `until`."""
 
-    type: ClassVar[str] = "gpus.held"
+    type: ClassVar[str] = "gpus.reserved"
     job_id: Identifier
     nodes: tuple[NodeShare, ...] = Field(min_length=1, max_length=MAX_NODES)
     reason: Literal["preempt", "reclaim", "surplus", "defragment", "resize", "drain"]
@@ -158,10 +158,10 @@ class GpusHeld(Event):
     until: Timestamp
 
 
-class GpusUnheld(Event):
-    """The GPUs are kept for this job no longer: it started, ended, or they came too late."""
+class GpusUnreserved(Event):
+    """The reservation ends: the job started or ended, or the GPUs came too late."""
 
-    type: ClassVar[str] = "gpus.unheld"
+    type: ClassVar[str] = "gpus.unreserved"
     job_id: Identifier
 
 
@@ -180,14 +180,14 @@ class Verdict(Model):
     )
 
 
-class GangPreempting(Event):
+class GangStopping(Event):
     """The gang must checkpoint and exit before `deadline`; its agents enforce it.
 
     One that `failed` has no time: its ranks are killed at once. It keeps its GPUs until its last
     save is committed, at most until the deadline, and starts again from there.
     """
 
-    type: ClassVar[str] = "gang.preempting"
+    type: ClassVar[str] = "gang.stopping"
     job_id: Identifier
     attempt: Attempt
     reason: StopReason

@@ -75,8 +75,8 @@ from gangline_schemas.events.quota import (
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobQueued,
     JobReprioritized,
     JobStateChanged,
@@ -256,7 +256,7 @@ class Live:
         used: dict[str, int] = {}
         for job in self.jobs.values():
             if job.nodes:
-                used[job.team] = used.get(job.team, 0) + job.held_gpus
+                used[job.team] = used.get(job.team, 0) + job.allocated_gpus
         return used
 
     def _change(self, job_id: str, **fields: object) -> None:
@@ -367,7 +367,7 @@ class Live:
         )
 
     @_on.register
-    def _(self, event: GangPreempting, at: datetime) -> None:
+    def _(self, event: GangStopping, at: datetime) -> None:
         stopping = Stopping(reason=event.reason.value, deadline=event.deadline)
         self._change(event.job_id, stopping=stopping)
 

@@ -72,7 +72,7 @@ class LiveJob:
         return max(0, self.attempt - 1)
 
     @property
-    def held_gpus(self) -> int:
+    def allocated_gpus(self) -> int:
         """GPUs that its gang holds now."""
         return sum(len(node.gpus) for node in self.nodes)
 

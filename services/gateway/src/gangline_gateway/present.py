@@ -80,7 +80,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "job_id": one.job_id,
         "project": one.spec.project if one.spec else None,
         "waiting": one.waiting,
-        "gpus_held": one.held_gpus,
+        "gpus_allocated": one.allocated_gpus,
         "elapsed_s": elapsed,
         "estimated_remaining_s": remaining,
         "step": step,
@@ -127,7 +127,7 @@ def checkpoints(found: JobDetails) -> list[Checkpoint]:
         kept: Sequence[str] = ()
         if row.status == "committed":  # what no rule keeps, a later one or somebody needs
             kept = why.get(row.place, ("needed",) if row.place in needed else ("in use",))
-        answers.append(replace(row, kept=tuple(kept)) if kept else row)
+        answers.append(replace(row, retained=tuple(kept)) if kept else row)
     return answers
 
 
@@ -158,7 +158,7 @@ def past_job(past: PastRun) -> Job:
             "job_id": run.run_id,
             "project": run.project or None,
             "elapsed_s": ran,
-            "gpus_held": 0,
+            "gpus_allocated": 0,
             "metrics": {},
             "nodes": [],
             "errors": [],
@@ -225,7 +225,7 @@ def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[Tea
         Team(
             **team.config.model_dump(),
             depth=team.depth,
-            gpus_used=team.held_gpus,
+            gpus_used=team.allocated_gpus,
             gpus_borrowed=team.borrowed_gpus,
             jobs_running=running[team.config.team],
             jobs_pending=pending[team.config.team],

@@ -15,7 +15,7 @@ def usage(live: Live, now: datetime) -> list[TeamUsage]:
     spent = {name: team.month_us if team.month == month else 0 for name, team in live.teams.items()}
     for job in live.active():
         if job.nodes and job.allocated_at is not None and job.team in spent:
-            spent[job.team] += gpu_time.in_month(job.held_gpus, job.allocated_at, now)
+            spent[job.team] += gpu_time.in_month(job.allocated_gpus, job.allocated_at, now)
     total = {name: team.gpu_us for name, team in live.teams.items()}
     configs = {name: team.config for name, team in live.teams.items()}
     return team_usage(configs, live.used_gpus(), spent, total)

@@ -14,7 +14,7 @@ from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.faults import FailureCause, GangFailed
-from gangline_schemas.events.scheduling import GangAllocated, GangPreempting, StopReason
+from gangline_schemas.events.scheduling import GangAllocated, GangStopping, StopReason
 from gangline_schemas.events.workers import NodeJoined, WorkerExited
 from gangline_worker.agent.decide.core import AgentCore, AgentLimits
 from gangline_worker.agent.decide.model import (
@@ -216,7 +216,7 @@ def play(world: World, step: tuple) -> None:
             )
         case ("preempt", job_id, after_s) if job_id in world.attempts:
             world.event(
-                GangPreempting(
+                GangStopping(
                     job_id=job_id,
                     attempt=world.attempts[job_id],
                     reason=StopReason.PREEMPTED,

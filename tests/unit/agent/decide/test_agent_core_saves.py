@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import Node, begun_anew, checked, kinds, preempting, published, ready, written
+from agent_core_scene import Node, begun_anew, checked, kinds, published, ready, stopping, written
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
@@ -74,7 +74,7 @@ def test_a_gang_that_failed_is_killed_and_its_saves_go_on(node: Node):
     first, second = node.running()
     node.do(ready(first), ready(second), checked(first), checked(second))
     node.do(RankExited(first, code=1))
-    out = node.do(preempting(node, 60.0, reason=StopReason.FAILED))
+    out = node.do(stopping(node, 60.0, reason=StopReason.FAILED))
     assert [item.rank for item in out if isinstance(item, KillRank)] == [second]
     assert kinds(out).index(TerminateRank) < kinds(out).index(KillRank)
     assert published(node.do(written(first)), CheckpointShardWritten)

@@ -11,9 +11,9 @@ from agent_core_scene import (
     allocation,
     begun_anew,
     kinds,
-    preempting,
     published,
     released,
+    stopping,
 )
 from gangline_bus.decision import Tick
 from gangline_schemas.events.faults import FailureCause, GangFailed
@@ -98,7 +98,7 @@ def test_stacks_that_are_there_let_the_gang_run_on_until_it_is_released(node: No
 
 def test_a_rank_that_was_to_be_killed_by_then_is_killed_when_its_stacks_are_there(node: Node):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 1.0), hangs())
+    node.do(stopping(node, 1.0), hangs())
     node.time_s += 1.5
     assert KillRank not in kinds(node.do(Tick()))
     assert KillRank(rank) in node.do(taken(rank), Tick())

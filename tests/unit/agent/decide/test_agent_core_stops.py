@@ -9,10 +9,10 @@ from agent_core_scene import (
     Node,
     allocation,
     kinds,
-    preempting,
     published,
     ready,
     released,
+    stopping,
     written,
 )
 from checkpoint_scene import resumes
@@ -86,8 +86,8 @@ def terminated(effects: list[Effect]) -> list[TerminateRank]:
 def test_a_rank_that_asks_is_told_and_gets_sigterm_shortly_before_it_is_killed(node: Node):
     (rank,) = node.running(gpus=(0,))
     node.do(RankMessage(rank, Hello(rank=0, token="t")), handles_stop(rank, pid=77))
-    assert node.do(preempting(node, 20.0)) == [SendControl(rank, Control(stop="preempted"))]
-    assert node.do(preempting(node, 20.0)) == []
+    assert node.do(stopping(node, 20.0)) == [SendControl(rank, Control(stop="preempted"))]
+    assert node.do(stopping(node, 20.0)) == []
     for _ in range(14):
         node.time_s += 1.0
         node.acked()
@@ -105,7 +105,7 @@ def test_a_rank_that_asks_is_told_and_gets_sigterm_shortly_before_it_is_killed(n
 
 def test_of_a_short_time_to_stop_a_quarter_is_left_at_sigterm(node: Node):
     (rank,) = node.running(gpus=(0,))
-    node.do(handles_stop(rank), preempting(node, 4.0))
+    node.do(handles_stop(rank), stopping(node, 4.0))
     node.time_s += 2.9
     assert terminated(node.do(Tick())) == []
     node.time_s += 0.1
@@ -125,28 +125,28 @@ def test_a_rank_that_never_asks_gets_sigterm_at_once(node: Node, *, connected: b
     (rank,) = node.running(gpus=(0,))
     if connected:
         node.do(RankMessage(rank, Hello(rank=0, token="t"), 77))
-    assert terminated(node.do(preempting(node, 20.0))) == [TerminateRank(rank)]
+    assert terminated(node.do(stopping(node, 20.0))) == [TerminateRank(rank)]
     assert terminated(node.do(Tick())) == []
 
 
 def test_ranks_beside_one_that_asks_are_left_to_it_until_it_is_gone(node: Node):
     asking, silent = node.running()
     node.do(handles_stop(asking))
-    assert terminated(node.do(preempting(node, 20.0))) == []
+    assert terminated(node.do(stopping(node, 20.0))) == []
     node.do(RankExited(asking, code=0))
     assert terminated(node.do(Tick())) == [TerminateRank(silent)]
 
 
 def test_a_process_that_appears_after_the_stop_gets_sigterm(node: Node):
     gang = GangKey("job", 1)
-    node.do(allocation(gpus=(0,)), Prepared(gang), StoreOpened(gang), preempting(node, 20.0))
+    node.do(allocation(gpus=(0,)), Prepared(gang), StoreOpened(gang), stopping(node, 20.0))
     rank = RankKey(gang, 0)
     assert terminated(node.do(RankSpawned(rank, 1))) == [TerminateRank(rank)]
 
 
 def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 5.0))
+    node.do(stopping(node, 5.0))
     (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
     assert (exited.reason, exited.exit_code) == (ExitReason.STOPPED, 0)
 
@@ -154,7 +154,7 @@ def test_a_rank_that_saved_and_returned_0_when_asked_was_stopped(node: Node):
 def saved_and_exited(node: Node) -> RankKey:
     """A rank that was asked to stop, saved step 5 and returned 0."""
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 20.0), ready(rank), RankExited(rank, code=0))
+    node.do(stopping(node, 20.0), ready(rank), RankExited(rank, code=0))
     assert published(node.do(written(rank)), WorkerExited) == []
     return rank
 
@@ -169,7 +169,7 @@ def test_who_saved_when_asked_has_ended_once_that_is_committed(node: Node):
 
 def test_who_saved_before_it_exited_waits_for_the_commit_too(node: Node):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 20.0), ready(rank), written(rank))
+    node.do(stopping(node, 20.0), ready(rank), written(rank))
     assert published(node.do(RankExited(rank, code=0)), WorkerExited) == []
     assert len(published(node.do(resumes(1, 5, job_id="job")), WorkerExited)) == 1
 
@@ -189,14 +189,14 @@ def test_a_commit_that_does_not_come_is_waited_for_until_the_deadline(node: Node
 )
 def test_a_job_that_does_not_go_on_from_there_waits_for_no_commit(node: Node, reason: StopReason):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 20.0, reason=reason), ready(rank), RankExited(rank, code=0))
+    node.do(stopping(node, 20.0, reason=reason), ready(rank), RankExited(rank, code=0))
     (exited,) = published(node.do(written(rank)), WorkerExited)
     assert exited.reason is ExitReason.STOPPED
 
 
 def test_who_is_cancelled_while_it_waits_for_the_commit_waits_no_longer(node: Node):
     saved_and_exited(node)
-    out = node.do(preempting(node, 20.0, reason=StopReason.CANCELLED), Tick())
+    out = node.do(stopping(node, 20.0, reason=StopReason.CANCELLED), Tick())
     assert len(published(out, WorkerExited)) == 1
 
 
@@ -207,7 +207,7 @@ def test_nobody_waits_for_the_commit_of_a_gang_that_is_over(node: Node):
 
 def test_a_rank_that_was_stopped_has_not_finished_though_the_lease_ended_meanwhile(node: Node):
     (rank,) = node.running(gpus=(0,))
-    node.do(preempting(node, 5.0))
+    node.do(stopping(node, 5.0))
     node.time_s += LEASE_S + 0.1
     assert KillRank(rank) in node.do(Tick())
     (exited,) = published(node.do(RankExited(rank, code=0)), WorkerExited)
@@ -216,7 +216,7 @@ def test_a_rank_that_was_stopped_has_not_finished_though_the_lease_ended_meanwhi
 
 def test_a_far_deadline_is_bounded_by_the_grace_of_the_spec(node: Node):
     (rank,) = node.running(gpus=(0,), grace_s=2.0)
-    node.do(preempting(node, 10_000.0))
+    node.do(stopping(node, 10_000.0))
     node.acked()
     node.time_s += 2.1
     assert KillRank(rank) in node.do(Tick())
@@ -224,7 +224,7 @@ def test_a_far_deadline_is_bounded_by_the_grace_of_the_spec(node: Node):
 
 def test_a_gang_that_is_stopped_before_it_started_never_starts(node: Node):
     node.do(allocation())
-    exits = published(node.do(preempting(node, 5.0)), WorkerExited)
+    exits = published(node.do(stopping(node, 5.0)), WorkerExited)
     assert [item.reason for item in exits] == [ExitReason.STOPPED] * 2
     gang = GangKey("job", 1)
     assert Spawn not in kinds(node.do(Prepared(gang), StoreOpened(gang)))

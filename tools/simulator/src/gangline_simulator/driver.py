@@ -30,8 +30,8 @@ from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
@@ -209,8 +209,8 @@ class Replay(Generic[StateT]):
             event = decision.event
             if isinstance(event, GangAllocated):
                 self._allocated(event)
-            elif isinstance(event, GangPreempting):
-                self._preempting(event)
+            elif isinstance(event, GangStopping):
+                self._stop(event)
             elif isinstance(event, GangReleased):
                 self._released(event)
         if self._check and decisions:
@@ -253,7 +253,7 @@ class Replay(Generic[StateT]):
                     )
                 )
 
-    def _preempting(self, event: GangPreempting) -> None:
+    def _stop(self, event: GangStopping) -> None:
         run = self._running.get(event.job_id)
         if run is not None and run.attempt == event.attempt:
             run.stop(self._now_s)

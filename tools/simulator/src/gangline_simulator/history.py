@@ -26,8 +26,8 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobQueued,
     JobStateChanged,
     NodeAdmitted,
@@ -194,7 +194,7 @@ def _note(job: JobHistory, at: datetime, event: Event, nodes: Nodes) -> None:
             job.attempts[-1].running_at = at
         if event.state.terminal:
             job.ended_at = at
-    elif isinstance(event, GangPreempting) and event.reason is not StopReason.FAILED:
+    elif isinstance(event, GangStopping) and event.reason is not StopReason.FAILED:
         job.attempts[-1].stop_at = job.attempts[-1].stop_at or at
         job.attempts[-1].stop = event.reason
     elif isinstance(event, GangReleased):

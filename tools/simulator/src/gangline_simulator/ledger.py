@@ -37,7 +37,7 @@ class Sample:
     """From this moment on: GPUs held, jobs that wait, free GPUs of nodes that are partly held."""
 
     at_s: float
-    held_gpus: int
+    allocated_gpus: int
     waiting: int
     split_gpus: int
 
@@ -121,8 +121,8 @@ class Ledger:
         if self._samples and self._samples[-1].at_s == now_s:
             self._samples.pop()
         last = self._samples[-1] if self._samples else None
-        if last is None or (last.held_gpus, last.waiting, last.split_gpus) != (
-            sample.held_gpus,
+        if last is None or (last.allocated_gpus, last.waiting, last.split_gpus) != (
+            sample.allocated_gpus,
             sample.waiting,
             sample.split_gpus,
         ):

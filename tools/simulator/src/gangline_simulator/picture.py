@@ -45,7 +45,7 @@ def curves(pools: Sequence[PoolResult]) -> tuple[list[float], list[float], list[
     held, waiting = [0.0] * _POINTS, [0.0] * _POINTS
     for pool in pools:
         for sample, following in zip(pool.samples, pool.samples[1:], strict=False):
-            _spread(held, sample.at_s, following.at_s, step_s, sample.held_gpus)
+            _spread(held, sample.at_s, following.at_s, step_s, sample.allocated_gpus)
             _spread(waiting, sample.at_s, following.at_s, step_s, sample.waiting)
     hours = [(index + 0.5) * step_s / 3600.0 for index in range(_POINTS)]
     return hours, [value / gpus for value in held], waiting

@@ -35,8 +35,8 @@ from gangline_schemas.events.quota import CancelAdmitted
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     ReleaseReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
@@ -280,7 +280,7 @@ class Rerun:
             gang = _Gang(self._courses[event.job_id], event, self._now)
             self._gangs[event.job_id] = gang
             self._plan(event.job_id, gang)
-        elif isinstance(event, GangPreempting):
+        elif isinstance(event, GangStopping):
             gang = self._gangs[event.job_id]
             if gang.stop_at is None:
                 gang.stop_at = self._now

@@ -30,12 +30,12 @@ class NoJobsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unended:
-    """A job that had not ended in the log. `held_gpus`: what it had then; 0: it waited."""
+    """A job that had not ended in the log. `allocated_gpus`: what it had then; 0: it waited."""
 
     job_id: str
     team: str
     gpus: int
-    held_gpus: int
+    allocated_gpus: int
     attempts: int
 
 

@@ -25,12 +25,12 @@ from gangline_bus.decision import Tick
 from gangline_bus.ports import Bus, BusError, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.faults import CheckpointRequested, GangFailed, NodeFailed
+from gangline_schemas.events.faults import CheckpointRequested, GangFailed, NodeFailed, NodeLeft
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     ResumePointChanged,
 )
 from gangline_schemas.events.workers import NodeInfo
@@ -79,13 +79,14 @@ _LAST_WORDS_S = 2.0
 _MIB = 1024 * 1024
 _CONCERNS = (
     GangAllocated,
-    GangPreempting,
+    GangStopping,
     GangReleased,
     ResumePointChanged,
     CheckpointIntervalChanged,
     GangFailed,
     CheckpointRequested,
     NodeFailed,
+    NodeLeft,
 )
 
 

@@ -43,6 +43,7 @@ from gangline_schemas.events.faults import (
     GangFailed,
     NodeDistrusted,
     NodeFailed,
+    NodeLeft,
     NodeRecovered,
     NodeSuspected,
     NodeWatched,
@@ -253,5 +254,5 @@ def _leave(state: FaultState, event: NodeLeaving) -> list[Decision]:
     node = state.nodes.get(event.node_id)
     if node is None or node.incarnation != event.incarnation or node.health is Health.LEFT:
         return []
-    left = NodeFailed(node_id=event.node_id, incarnation=event.incarnation, reason="left")
+    left = NodeLeft(node_id=event.node_id, incarnation=event.incarnation)
     return [Decision(event.node_id, left)]

@@ -33,6 +33,7 @@ from gangline_schemas.events.faults import (
     JobProgressed,
     NodeDistrusted,
     NodeFailed,
+    NodeLeft,
     NodeRecovered,
     NodeSuspected,
     NodeWatched,
@@ -129,16 +130,16 @@ def _forget_node(state: FaultState, node_id: str) -> None:
 
 @fold.on(NodeFailed)
 def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
-    """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
-    state.liveness.strangers.pop(event.node_id, None)
-    node = state.nodes.get(event.node_id)
-    if node is None:
-        return  # it was forgotten, so it gets the answer again
-    state.gone.pop(event.node_id, None)
-    state.gone[event.node_id] = at
-    _forget_gone(state, at)
-    if event.reason != "left":
+    node = _gone(state, event.node_id, at)
+    if node is not None:
         node.health = Health.FAILED
+
+
+@fold.on(NodeLeft)
+def _(state: FaultState, event: NodeLeft, at: datetime) -> None:
+    """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
+    node = _gone(state, event.node_id, at)
+    if node is None:
         return
     node.health = Health.LEFT
     state.nodes[event.node_id] = state.nodes.pop(event.node_id)  # to the end: it left last
@@ -148,6 +149,17 @@ def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
     left = [node_id for node_id, node in state.nodes.items() if node.health is Health.LEFT]
     for node_id in left[:-LEFT_NODES]:
         _forget_node(state, node_id)
+
+
+def _gone(state: FaultState, node_id: str, at: datetime) -> Node | None:
+    """The node, noted as gone; None if it is forgotten: a stranger gets its answer again."""
+    state.liveness.strangers.pop(node_id, None)
+    node = state.nodes.get(node_id)
+    if node is not None:
+        state.gone.pop(node_id, None)
+        state.gone[node_id] = at
+        _forget_gone(state, at)
+    return node
 
 
 @fold.on(GangWatched)

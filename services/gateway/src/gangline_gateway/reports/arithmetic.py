@@ -65,7 +65,7 @@ def gpu_hours_held(jobs: Iterable[Job], period: Period) -> float:
     return seconds / HOUR_S
 
 
-def gpus_held(jobs: Iterable[Job]) -> int:
+def gpus_allocated(jobs: Iterable[Job]) -> int:
     """GPUs of gangs that are not released at the end."""
     return sum(gang.gpus for job in jobs for gang in job.gangs if gang.released_at is None)
 

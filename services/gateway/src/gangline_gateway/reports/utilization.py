@@ -6,7 +6,7 @@ from gangline_gateway.reports.arithmetic import (
     gpu_hours_held,
     gpu_hours_pending,
     gpu_hours_up,
-    gpus_held,
+    gpus_allocated,
     gpus_pending,
     gpus_up,
     mean_busy,
@@ -38,7 +38,7 @@ def cluster_use(facts: Facts) -> ClusterUse:
     held = gpu_hours_held(facts.jobs, facts.period)
     return ClusterUse(
         gpus_total=gpus_up(facts.nodes),
-        gpus_allocated=gpus_held(facts.jobs),
+        gpus_allocated=gpus_allocated(facts.jobs),
         gpus_total_mean=total / hours,
         gpus_allocated_mean=held / hours,
         gpu_hours_total=total,
@@ -62,7 +62,7 @@ def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
         gpu_limit=quota.gpu_limit if quota else None,
         gpu_guarantee=quota.gpu_guarantee if quota else None,
         borrow_limit=quota.borrow_limit if quota else None,
-        gpus_allocated=gpus_held(own.jobs),
+        gpus_allocated=gpus_allocated(own.jobs),
         gpus_allocated_mean=held / hours,
         gpu_hours_allocated=held,
         gpus_share=share,

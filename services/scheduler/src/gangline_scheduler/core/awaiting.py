@@ -14,7 +14,7 @@ from gangline_scheduler.core.model import Gang, Job, Saved
 from gangline_scheduler.core.plan import Plan
 from gangline_schemas.events.checkpoints import CheckpointAbandoned
 from gangline_schemas.events.faults import FailureCause, GangFailed
-from gangline_schemas.events.scheduling import GangPreempting, StopReason, Verdict
+from gangline_schemas.events.scheduling import GangStopping, StopReason, Verdict
 from gangline_schemas.job import JobState
 
 _NONE = timedelta(0)
@@ -28,7 +28,7 @@ def begin(plan: Plan, job: Job, failure: GangFailed, most: timedelta) -> bool:
     wait = min(_gained(job, gang, saved), most)
     if wait <= _NONE or not _live(plan, gang):
         return False
-    waiting = GangPreempting(
+    waiting = GangStopping(
         job_id=job.job_id,
         attempt=gang.attempt,
         reason=StopReason.FAILED,

@@ -52,7 +52,13 @@ from gangline_schemas.events.checkpoints import (
     CheckpointSaved,
     IntervalAdvised,
 )
-from gangline_schemas.events.faults import GangFailed, NodeDistrusted, NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import (
+    GangFailed,
+    NodeDistrusted,
+    NodeFailed,
+    NodeLeft,
+    NodeRecovered,
+)
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -73,7 +79,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
 from gangline_schemas.features import FEATURES, Feature
-from gangline_schemas.job import JobState
+from gangline_schemas.job import JobState, TeamConfig
 
 
 class Scheduler(BaseDecider[State]):
@@ -191,6 +197,12 @@ def _makes_room(event: Event) -> bool:
     return isinstance(event, JobStateChanged) and event.previous is JobState.PENDING
 
 
+def _note_team(plan: Plan, config: TeamConfig) -> None:
+    known = plan.state.teams.get(config.team)
+    if known is None or known.config != config:
+        plan.add(config.team, TeamNoted(config=config))
+
+
 def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0912 - one case for each input type
     """What one event from outside means for its job, node or team."""
     match event:
@@ -227,6 +239,8 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
             nodes.leaving(plan, event)
         case NodeFailed():
             nodes.failed(plan, event)
+        case NodeLeft():
+            nodes.left(plan, event)
         case NodeRecovered():
             nodes.recovered(plan, event)
         case NodeDistrusted():
@@ -234,11 +248,7 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
         case DrainAdmitted():
             nodes.drain(plan, event.node_id, on=event.drain, move_jobs=event.move_jobs)
         case TeamConfigured():
-            known = plan.state.teams.get(event.config.team)
-            if known is None or known.config != event.config:
-                plan.add(event.config.team, TeamNoted(config=event.config))
+            _note_team(plan, event.config)
         case TeamBudgetChanged(team=team, month=month, exhausted=exhausted):
             if plan.state.broke.get(team) != (month if exhausted else None):
                 plan.add(team, TeamBudgetNoted(team=team, month=month, exhausted=exhausted))
-        case _:
-            pass

@@ -40,11 +40,11 @@ from gangline_schemas.events.scheduling import (
     FeatureEnabled,
     GangAllocated,
     GangMemberChanged,
-    GangPreempting,
     GangReleased,
     GangSaved,
-    GpusHeld,
-    GpusUnheld,
+    GangStopping,
+    GpusReserved,
+    GpusUnreserved,
     JobQueued,
     JobReprioritized,
     JobStateChanged,
@@ -151,15 +151,15 @@ def _(state: State, event: GangAllocated, at: datetime) -> None:
         put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
 
 
-@fold.on(GpusHeld)
-def _(state: State, event: GpusHeld, _at: datetime) -> None:
+@fold.on(GpusReserved)
+def _(state: State, event: GpusReserved, _at: datetime) -> None:
     nodes = tuple((share.node_id, share.gpus) for share in event.nodes)
     _hold_no_more(state, event.job_id)
     state.held[event.job_id] = Held(nodes, event.until, event.reason, event.victims)
 
 
-@fold.on(GpusUnheld)
-def _(state: State, event: GpusUnheld, _at: datetime) -> None:
+@fold.on(GpusUnreserved)
+def _(state: State, event: GpusUnreserved, _at: datetime) -> None:
     held = _hold_no_more(state, event.job_id)
     if held is None or event.job_id in state.live:
         return
@@ -169,8 +169,8 @@ def _(state: State, event: GpusUnheld, _at: datetime) -> None:
             _put_job(state, replace(job, resize_to=None))
 
 
-@fold.on(GangPreempting)
-def _(state: State, event: GangPreempting, at: datetime) -> None:
+@fold.on(GangStopping)
+def _(state: State, event: GangStopping, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     stop = Stop(event.reason, event.deadline, event.verdict)
     resized_at = at if event.reason is StopReason.RESIZE else job.resized_at

@@ -18,7 +18,7 @@ from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.victims import promised
 from gangline_scheduler.core.state import State
-from gangline_schemas.events.scheduling import GpusUnheld, StopReason
+from gangline_schemas.events.scheduling import GpusUnreserved, StopReason
 
 MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 """A gang that stops for these goes on at once, on GPUs that are held for it."""
@@ -87,7 +87,7 @@ def start_held(plan: Plan, policy: Policy) -> None:
         found = statement.place(demand) if demand is not None else None
         if found is not None:
             allocate(plan, job, found)
-            plan.add(job_id, GpusUnheld(job_id=job_id))
+            plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
 def _coming(state: State, held: Held) -> bool:
@@ -100,7 +100,7 @@ def end_holds(plan: Plan) -> None:
     """Nothing is kept for who started or ended."""
     for job_id in sorted(plan.state.held):
         if not (job_id in plan.state.pending or _moves(plan, job_id)):
-            plan.add(job_id, GpusUnheld(job_id=job_id))
+            plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
 def end_late_holds(plan: Plan) -> None:
@@ -108,7 +108,7 @@ def end_late_holds(plan: Plan) -> None:
     for job_id, held in sorted(plan.state.held.items()):
         lost = any(node_id not in plan.state.free for node_id, _ in held.nodes)
         if lost or plan.now > held.until:
-            plan.add(job_id, GpusUnheld(job_id=job_id))
+            plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
 def _moves(plan: Plan, job_id: str) -> bool:

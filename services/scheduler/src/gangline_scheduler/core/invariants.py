@@ -105,7 +105,7 @@ def ceilings(state: State) -> list[str]:
     own: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        own[job.team] = own.get(job.team, 0) + job.held_gpus
+        own[job.team] = own.get(job.team, 0) + job.allocated_gpus
     held: dict[str, int] = {}
     for team, gpus in own.items():
         for name in [*line_of(state.teams, team)] or [team]:

@@ -6,8 +6,8 @@ After a pass, on a tick
    free, but apart.
 2. For each in turn: move others out of the way (policy/defragment.py), else take back what its
    team is owed (policy/reclaim.py), else preempt (policy/preemption.py).
-3. If that is worth it: `gpus.held` for the job, with cost and value, and `gang.preempting` for each
-   victim, in one decision. The GPUs go to nobody else until the job starts on them (cycle.py).
+3. If that is worth it: `gpus.reserved` for the job, with cost and value, and `gang.stopping` for
+   each victim, in one decision. No other job gets the GPUs before it starts on them (cycle.py).
 For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
 Elastic gangs gave way before (moving.py); one that its team is owed more GPUs for gets them last
 (policy/growing.py). A job that is urgent or owed is tried at once when it
@@ -39,7 +39,7 @@ from gangline_scheduler.core.policy.reclaim import reclaim
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.policy.scene import Room, Scene
 from gangline_scheduler.core.policy.surplus import due, reclaim_surplus
-from gangline_schemas.events.scheduling import GpusHeld, NodeShare, StopReason
+from gangline_schemas.events.scheduling import GpusReserved, NodeShare, StopReason
 
 MOST_TRIED = 4
 """So many jobs that cannot be helped are tried in a pass."""
@@ -159,7 +159,7 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
     stopping = [victim.job for victim in clearing.victims] + [room.job] * grows
     last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
     until = last + policy.preemption.hold_margin
-    held = GpusHeld(
+    held = GpusReserved(
         job_id=room.job.job_id,
         nodes=_shares(clearing.placement),
         reason=room.reason,
@@ -187,7 +187,7 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
 def _hold_for_moved(plan: Plan, job_id: str, placement: Placement, until: datetime) -> None:
     plan.add(
         job_id,
-        GpusHeld(job_id=job_id, nodes=_shares(placement), reason="defragment", until=until),
+        GpusReserved(job_id=job_id, nodes=_shares(placement), reason="defragment", until=until),
     )
 
 

@@ -190,7 +190,7 @@ class Job:
         return self.spec.resources.min_gpus or self.gpus
 
     @property
-    def held_gpus(self) -> int:
+    def allocated_gpus(self) -> int:
         """GPUs of the live gang; 0 without one. An elastic gang may hold fewer than `gpus`."""
         return self.gang.world_size if self.gang is not None else 0
 
@@ -224,7 +224,7 @@ class Runtime:
 class Held:
     """GPUs by node that are being freed for a waiting job, and until when they are kept for it.
 
-    `reason` and `victims` are those of its `gpus.held`.
+    `reason` and `victims` are those of its `gpus.reserved`.
     """
 
     nodes: tuple[tuple[str, int], ...]

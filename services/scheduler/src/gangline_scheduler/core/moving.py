@@ -36,7 +36,7 @@ from gangline_scheduler.core.policy.placement import Placement
 from gangline_scheduler.core.policy.potential import taken_from_guarantees
 from gangline_scheduler.core.policy.statement import Statement
 from gangline_schemas.events.checkpoints import CheckpointCommitted
-from gangline_schemas.events.scheduling import GpusHeld, NodeShare
+from gangline_schemas.events.scheduling import GpusReserved, NodeShare
 
 HELPED = 10
 """So many jobs of the head of the queue are looked at for a shrink."""
@@ -125,7 +125,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
     demand = next_demand(job, plan.state)
     statement = Statement(snapshot)
     statement.evict(job)
-    found = statement.place(demand.at_most(job.held_gpus))
+    found = statement.place(demand.at_most(job.allocated_gpus))
     if found is None and not anyway:
         return
     jobs.drain_gang(plan, job_id)
@@ -167,7 +167,7 @@ def _hold(
         if gang is not None and gang.stop is not None:
             deadlines.append(gang.stop.deadline)
     shares = tuple(NodeShare(node_id=part.node_id, gpus=len(part.gpus)) for part in placement.parts)
-    event = GpusHeld(
+    event = GpusReserved(
         job_id=job_id,
         nodes=shares,
         reason=reason,

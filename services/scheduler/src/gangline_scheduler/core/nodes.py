@@ -7,7 +7,7 @@ from typing import Literal
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.model import Node
 from gangline_scheduler.core.plan import Plan
-from gangline_schemas.events.faults import NodeDistrusted, NodeFailed, NodeRecovered
+from gangline_schemas.events.faults import NodeDistrusted, NodeFailed, NodeLeft, NodeRecovered
 from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
 from gangline_schemas.events.workers import NodeInfo, NodeLeaving
 
@@ -41,7 +41,7 @@ def joined(plan: Plan, info: NodeInfo) -> None:
         _cordon(plan, node_id, info.incarnation, "failed")
 
 
-def leaving(plan: Plan, event: NodeLeaving) -> None:
+def leaving(plan: Plan, event: NodeLeaving | NodeLeft) -> None:
     """Take the node out, and let its gangs checkpoint and stop while it still lives."""
     node = _current(plan, event.node_id, event.incarnation)
     if node is None or node.down is not None:
@@ -55,16 +55,30 @@ def failed(plan: Plan, event: NodeFailed) -> None:
     """Take the node out; what becomes of its gangs is said by gang.failed."""
     node = _current(plan, event.node_id, event.incarnation)
     if node is not None:
-        left = node.down == "leaving" and event.reason == "left"
-        if node.down != "failed" and not left:
+        if node.down != "failed":
             _cordon(plan, event.node_id, event.incarnation, "failed")
         _end_waits(plan, node)
         return
+    _lose(plan, event)
+
+
+def _lose(plan: Plan, event: NodeFailed | NodeLeft) -> None:
+    """Note an incarnation that is gone before it joined: topics are read in any order."""
     known = plan.state.nodes.get(event.node_id)
     if known is not None and event.incarnation in known.past:
         return
     if plan.state.lost.get(event.node_id) != event.incarnation:
         _cordon(plan, event.node_id, event.incarnation, "failed")
+
+
+def left(plan: Plan, event: NodeLeft) -> None:
+    """Take the node out, if its own goodbye is not read yet; wait for none of its checkpoints."""
+    node = _current(plan, event.node_id, event.incarnation)
+    if node is None:
+        _lose(plan, event)
+        return
+    leaving(plan, event)
+    _end_waits(plan, node)
 
 
 def recovered(plan: Plan, event: NodeRecovered) -> None:

@@ -13,8 +13,8 @@ from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.state import State, branch
 from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
-    GangPreempting,
     GangReleased,
+    GangStopping,
     JobStateChanged,
     ReleaseReason,
     StopReason,
@@ -63,7 +63,7 @@ class Plan:
         deadline = self.now + timedelta(seconds=grace) if earlier is None else earlier.deadline
         self.add(
             job.job_id,
-            GangPreempting(
+            GangStopping(
                 job_id=job.job_id,
                 attempt=job.gang.attempt,
                 reason=reason,

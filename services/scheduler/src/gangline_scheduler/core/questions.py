@@ -50,8 +50,8 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.scheduling import (
     GangAllocated,
-    GangPreempting,
-    GpusHeld,
+    GangStopping,
+    GpusReserved,
     JobStateChanged,
 )
 from gangline_schemas.gpus import covered_by
@@ -126,7 +126,7 @@ def _would(
     policy: Policy,
 ) -> WhatIfAnswer:
     own = [event for event in events if getattr(event, "job_id", None) == job_id]
-    held = next((event for event in own if isinstance(event, GpusHeld)), None)
+    held = next((event for event in own if isinstance(event, GpusReserved)), None)
     cost = held.cost_gpu_seconds if held is not None else 0.0
     value = held.value_gpu_seconds if held is not None else 0.0
     victims = _victims(before, held, events)
@@ -161,15 +161,17 @@ def _would(
     )
 
 
-def _victims(before: State, held: GpusHeld | None, events: Sequence[Event]) -> tuple[Victim, ...]:
+def _victims(
+    before: State, held: GpusReserved | None, events: Sequence[Event]
+) -> tuple[Victim, ...]:
     if held is None:
         return ()
-    stops = {event.job_id: event for event in events if isinstance(event, GangPreempting)}
+    stops = {event.job_id: event for event in events if isinstance(event, GangStopping)}
     return tuple(
         Victim(
             job_id=name,
             team=before.jobs[name].team,
-            gpus=before.jobs[name].held_gpus,
+            gpus=before.jobs[name].allocated_gpus,
             deadline=stops[name].deadline if name in stops else held.until,
         )
         for name in held.victims
@@ -208,7 +210,7 @@ def _quota(state: State, job: Job) -> QuotaNumbers | None:
     if team is None:
         return None
     return QuotaNumbers(
-        held=state.used.get(job.team, 0),
+        allocated=state.used.get(job.team, 0),
         ceiling=Ceilings(state).ceiling(state, job.team),
         limit=team.config.gpu_limit,
         borrow_limit=team.config.borrow_limit,

@@ -45,7 +45,7 @@ def choose(in_turn: Iterable[Job], running: Iterable[Job], gpus: int) -> Choice:
     """Who shall run on so many GPUs. `in_turn`: pending and running jobs, best first."""
     left, kept, start = gpus, set(), []
     for job in in_turn:
-        wanted = job.held_gpus or job.gpus
+        wanted = job.allocated_gpus or job.gpus
         if wanted <= left:
             left -= wanted
             if job.gang is None:
@@ -64,7 +64,7 @@ def run_pass(plan: Plan, policy: Policy) -> None:
         return
     live = [state.jobs[job_id] for job_id in state.live]
     fixed = [job for job in live if not _may_be_stopped(job, plan, policy)]
-    gpus = state.empty.total() - sum(job.held_gpus for job in fixed)
+    gpus = state.empty.total() - sum(job.allocated_gpus for job in fixed)
     kept = {job.job_id for job in fixed}
     rest = [job for job in live if job.job_id not in kept]
     ceilings = Ceilings(state)
@@ -77,7 +77,7 @@ def run_pass(plan: Plan, policy: Policy) -> None:
             if ceilings.allows(state, job) and holdable(state, next_demand(job, state))
         )
 
-    everybody = _all_that_wait(waiting(), gpus - sum(job.held_gpus for job in rest))
+    everybody = _all_that_wait(waiting(), gpus - sum(job.allocated_gpus for job in rest))
     if everybody is not None:
         _start(plan, policy, everybody)
         return

@@ -7,7 +7,7 @@ Life of a gang on this node
 4. They exit: reported with the reason that the agent knows, orderly exits after their uploads,
    and after their commit where the job is to go on elsewhere: the next attempt starts from it.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
-   Before, one that failed is killed at `gang.preempting`, and goes on to upload what it saved.
+   Before, one that failed is killed at `gang.stopping`, and goes on to upload what it saved.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
 Whether it takes gangs at all is said in membership.py.
@@ -27,8 +27,8 @@ from gangline_schemas.events.faults import (
 from gangline_schemas.events.scheduling import (
     CheckpointIntervalChanged,
     GangAllocated,
-    GangPreempting,
     GangReleased,
+    GangStopping,
     ReleaseReason,
     ResumePointChanged,
     StopReason,
@@ -231,9 +231,9 @@ class AgentCore:
         match event:
             case GangAllocated():
                 return self._on_allocated(event, at)
-            case GangPreempting():
+            case GangStopping():
                 gang = self._gangs.get(GangKey(event.job_id, event.attempt))
-                return self._on_preempting(gang, event, at) if gang else []
+                return self._on_stopping(gang, event, at) if gang else []
             case GangReleased():
                 key = GangKey(event.job_id, event.attempt)
                 return self._fence(key, at, final=event.reason in _ENDED)
@@ -306,7 +306,7 @@ class AgentCore:
         rank.killed_at_s = at.mono_s
         return [KillRank(rank.key)] if rank.phase is Phase.RUNNING else []
 
-    def _on_preempting(self, gang: Gang, event: GangPreempting, at: Moment) -> list[Effect]:
+    def _on_stopping(self, gang: Gang, event: GangStopping, at: Moment) -> list[Effect]:
         if event.reason is StopReason.FAILED:
             return [*self._stop(gang, event.reason.value, 0.0, at), *self._kill_rest(gang, at)]
         left_s = (event.deadline - at.utc).total_seconds()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gangline_schemas.base import Event
-from gangline_schemas.events.faults import NodeFailed
+from gangline_schemas.events.faults import NodeFailed, NodeLeft
 from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangAllocated,
@@ -74,7 +74,7 @@ class Gangs:
                     self._forget(event.job_id)
                 case GangReleased() if event.job_id in self._by_job:
                     self._released[event.job_id] = event.attempt
-                case NodeFailed():
+                case NodeFailed() | NodeLeft():
                     self._failed[event.node_id, event.incarnation] = None
                     if len(self._failed) > _FAILURES_REMEMBERED:
                         self._failed.popitem(last=False)

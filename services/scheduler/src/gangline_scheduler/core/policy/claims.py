@@ -43,7 +43,7 @@ class Claims:
         key = (job.team, owed)
         if key not in self._known:
             found = self._ends(job, owed)
-            self._known[key] = found, sum(gang.held_gpus for _, _, gang in found)
+            self._known[key] = found, sum(gang.allocated_gpus for _, _, gang in found)
         return self._known[key]
 
     def _ends(self, job: Job, owed: str) -> Ends:
@@ -52,7 +52,7 @@ class Claims:
         taken: dict[str, int] = {}
         stopped: list[End] = []
         for at, place, other in may_stop:
-            victim = Victim(other, other.held_gpus, 0.0)
+            victim = Victim(other, other.allocated_gpus, 0.0)
             outside = owed not in line_of(state.teams, other.team)
             if outside and guarantees.allow(victim, taken):
                 guarantees.take(other, victim.gpus, taken)

@@ -79,7 +79,7 @@ def growth(snapshot: Snapshot, state: State, now: datetime, policy: Policy) -> G
         if found is None or _wanted(found, snapshot, state):
             continue
         cost_s = growth_cost_gpu_s(job, found.gpus, now, policy)
-        value_s = (found.gpus - job.held_gpus) * estimates.left_s(job)
+        value_s = (found.gpus - job.allocated_gpus) * estimates.left_s(job)
         if value_s > cost_s:
             return Growth(job, found, cost_s, value_s)
     return None
@@ -109,7 +109,7 @@ def shrinking(
 
 def may_grow(job: Job, now: datetime, policy: Policy) -> bool:
     """Whether its gang has fewer GPUs than it may have, and may be stopped for more."""
-    return job.held_gpus < job.gpus and _saved(job) and _may_change(job, now, policy)
+    return job.allocated_gpus < job.gpus and _saved(job) and _may_change(job, now, policy)
 
 
 def growth_cost_gpu_s(job: Job, gpus: int, now: datetime, policy: Policy) -> float:
@@ -164,7 +164,7 @@ def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
     statement.evict(job)
     found = statement.place(demand)
     statement.discard()
-    return found if found is not None and found.gpus > job.held_gpus else None
+    return found if found is not None and found.gpus > job.allocated_gpus else None
 
 
 def _wanted(found: Placement, snapshot: Snapshot, state: State) -> bool:
@@ -182,7 +182,7 @@ def _wanted(found: Placement, snapshot: Snapshot, state: State) -> bool:
 
 def may_give(job: Job, now: datetime, policy: Policy) -> bool:
     """Whether its gang may be asked for GPUs."""
-    return job.held_gpus > job.fewest and _may_change(job, now, policy)
+    return job.allocated_gpus > job.fewest and _may_change(job, now, policy)
 
 
 def _giving(job: Job, state: State, now: datetime, policy: Policy) -> list[Job]:
@@ -202,7 +202,7 @@ Found = tuple[tuple[tuple[Job, int], ...], Placement]
 
 def _spare(gangs: Iterable[Job]) -> int:
     """GPUs that they could give."""
-    return sum(job.held_gpus - job.fewest for job in gangs)
+    return sum(job.allocated_gpus - job.fewest for job in gangs)
 
 
 def _fewest_asked(trial: _Trial, giving: Sequence[Job], missing: int) -> Found | None:
@@ -281,18 +281,18 @@ class _Trial:
             demand = demand_from(other.spec, held.state)
             counts = tuple(count for count in demand.counts if count >= least)
             demand = replace(demand, fewest=least, counts=counts)
-            demand = demand.at_most(least if fewest else other.held_gpus - 1)
+            demand = demand.at_most(least if fewest else other.allocated_gpus - 1)
             smaller = self._one(statement, held, other, demand)
             if smaller is None:
                 return None
             sizes.append((other, smaller.gpus))
-            self._guarantees.take(other, other.held_gpus - smaller.gpus, taken)
+            self._guarantees.take(other, other.allocated_gpus - smaller.gpus, taken)
         return tuple(sizes), placement
 
     def _least(self, other: Job, taken: Mapping[str, int]) -> int | None:
         """The fewest GPUs that its gang may go on with, below those it has; None: it gives none."""
-        least = other.held_gpus - self._guarantees.most(other, taken)
-        sizes = (size for size in other.spec.sizes if least <= size < other.held_gpus)
+        least = other.allocated_gpus - self._guarantees.most(other, taken)
+        sizes = (size for size in other.spec.sizes if least <= size < other.allocated_gpus)
         return next(iter(sizes), None)
 
     def _one(self, statement: Statement, held: _Held, job: Job, wanted: Demand) -> Placement | None:

@@ -44,12 +44,12 @@ def claim(scene: Scene) -> Room | None:
 
 def _sizes(scene: Scene, job: Job) -> list[int]:
     """Those that its team is owed, the largest first."""
-    larger = (size for size in job.spec.sizes if size > job.held_gpus)
+    larger = (size for size in job.spec.sizes if size > job.allocated_gpus)
     return sorted((size for size in larger if _owed(scene, job, size)), reverse=True)
 
 
 def _owed(scene: Scene, job: Job, size: int) -> str | None:
-    return owed(scene.state, scene.promised, job, more=size - job.held_gpus)
+    return owed(scene.state, scene.promised, job, more=size - job.allocated_gpus)
 
 
 def _for_size(scene: Scene, job: Job, size: int) -> Room | None:
@@ -61,7 +61,7 @@ def _for_size(scene: Scene, job: Job, size: int) -> Room | None:
         return None
     if Statement(snapshot.copy()).place(demand) is not None:
         return None
-    more = size - job.held_gpus
+    more = size - job.allocated_gpus
     value = more * scene.estimates.left_s(job)
     worth = settings.reclaim_worth
     most = value if worth is None else min(value, more * worth.total_seconds())

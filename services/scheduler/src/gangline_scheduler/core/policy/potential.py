@@ -36,7 +36,7 @@ from gangline_scheduler.core.policy.parts import parts
 from gangline_scheduler.core.policy.victims import leaving, owed, promised
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
-from gangline_schemas.events.scheduling import GpusHeld
+from gangline_schemas.events.scheduling import GpusReserved
 
 DIGITS = 6
 """Levels that differ by less are one: they are sums of floats."""
@@ -85,7 +85,7 @@ class Standings:
                 continue
             held = state.held.get(job_id)
             stays = job.gang is not None and not job.gang.leaving
-            gpus = job.held_gpus if stays else sum(n for _, n in held.nodes) if held else 0
+            gpus = job.allocated_gpus if stays else sum(n for _, n in held.nodes) if held else 0
             if gpus:
                 worth = self._order.worth(job, self._state, self._now)
                 found.setdefault(job.team, {})[job_id] = (worth, gpus, job.fewest)
@@ -126,14 +126,14 @@ class Standings:
 
 def not_better(
     state: State,
-    held: GpusHeld,
+    held: GpusReserved,
     left: Mapping[str, int],
     order: Order,
     now: datetime,
     *,
     whole: bool,
 ) -> list[str]:
-    """Why the stops of this `gpus.held`, as it is decided, are no improvement; [] when they are.
+    """Why the stops of this `gpus.reserved` are no improvement; [] when they are.
 
     `left`: GPUs that victims go on with, which shrink. `whole`: a gang that its team borrowed in
     part may be stopped for a job that is owed.
@@ -143,7 +143,7 @@ def not_better(
     gpus = sum(share.gpus for share in held.nodes)
     if held.reason not in ("preempt", "reclaim", "surplus"):
         return []
-    more = gpus - job.held_gpus if job.gang is not None else None
+    more = gpus - job.allocated_gpus if job.gang is not None else None
     claims = owed(state, promised(state), job, more=more) is not None
     due = parts(state) if held.reason != "reclaim" and not claims else {}
     found = taken_from_guarantees(state, job, victims, due, whole=whole and claims)
@@ -171,7 +171,7 @@ def taken_from_guarantees(
     taken: dict[str, list[int]] = {}
     largest: dict[str, int] = {}
     for victim, left in victims:
-        gives = victim.held_gpus - left
+        gives = victim.allocated_gpus - left
         for name in line_of(state.teams, victim.team):
             taken.setdefault(name, []).append(gives)
             if whole and not left:

@@ -69,7 +69,7 @@ def _out_of_reach(scene: Scene, job: Job, stands: Callable[[Job], float]) -> boo
         if other.gang is None or other.gang.stop is not None:
             continue
         if scene.policy.order.standing(other, scene.later, scene.now) > stands(other):
-            missing -= other.held_gpus
+            missing -= other.allocated_gpus
             if missing <= 0:
                 return False
     return True

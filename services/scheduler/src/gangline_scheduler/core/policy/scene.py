@@ -210,7 +210,7 @@ class Scene:
 
     def may_have(self, job: Job, demand: Demand) -> bool:
         """Whether its team may have this gang in the place of the one that runs."""
-        after = gone(self.later, [Victim(job, job.held_gpus, 0.0)])
+        after = gone(self.later, [Victim(job, job.allocated_gpus, 0.0)])
         return self.ceilings.within(after, job, demand) is not None
 
     def sooner_s(self, question: Question) -> float:
@@ -307,7 +307,7 @@ class Scene:
         for end, _, job in self._ends:
             if end > self.now + self.policy.preemption.horizon:
                 break
-            ended.append(Victim(job, job.held_gpus, 0.0))
+            ended.append(Victim(job, job.allocated_gpus, 0.0))
             if job.team == question.job.team and self.enough(question, ended):
                 return end
         return self.now + self.policy.preemption.horizon + timedelta(seconds=1)

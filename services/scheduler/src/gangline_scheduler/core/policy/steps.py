@@ -37,7 +37,9 @@ def with_shrinks(
     found = [*stops]
     for job in elastic:
         whole = victim_of(job, state, later, now, policy)
-        found += (replace(whole, gpus=job.held_gpus - size, left=size) for size in _offered(job))
+        found += (
+            replace(whole, gpus=job.allocated_gpus - size, left=size) for size in _offered(job)
+        )
     found.sort(key=lambda step: (turns[step.job.job_id], step.gpus))
     steps = (replace(step, turn=turn) for turn, step in enumerate(found))
     return tuple(sorted(steps, key=lambda step: step.cheapness))
@@ -45,7 +47,7 @@ def with_shrinks(
 
 def sizes_below(job: Job) -> list[int]:
     """The sizes that its gang may shrink to, the largest first."""
-    return sorted((size for size in job.spec.sizes if size < job.held_gpus), reverse=True)
+    return sorted((size for size in job.spec.sizes if size < job.allocated_gpus), reverse=True)
 
 
 def given(step: Victim, there: Sequence[tuple[int, Hold]]) -> list[tuple[int, Hold]]:
@@ -68,7 +70,7 @@ def given(step: Victim, there: Sequence[tuple[int, Hold]]) -> list[tuple[int, Ho
 
 def smaller(step: Victim, size: int) -> Victim:
     """The shrink that leaves the gang so many GPUs, which are more than this one leaves it."""
-    gives = step.job.held_gpus - size
+    gives = step.job.allocated_gpus - size
     parts = given(
         replace(step, gpus=gives), list(enumerate(hold for _, hold in reversed(step.given)))
     )
@@ -80,7 +82,7 @@ def smaller(step: Victim, size: int) -> Victim:
 
 def _offered(job: Job) -> Iterator[int]:
     sizes = sizes_below(job)
-    yield from sizes if len(sizes) <= SIZES else _doubling(sizes, job.held_gpus)
+    yield from sizes if len(sizes) <= SIZES else _doubling(sizes, job.allocated_gpus)
 
 
 def _doubling(sizes: Iterable[int], held: int) -> Iterator[int]:

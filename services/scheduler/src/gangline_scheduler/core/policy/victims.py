@@ -85,7 +85,7 @@ def victim_of(
     urgent = job.priority < settings.preempt_below
     return Victim(
         job,
-        job.held_gpus,
+        job.allocated_gpus,
         cost_gpu_s(job, now, settings),
         order.standing(job, later, now),
         delay_s(job, settings),
@@ -153,7 +153,7 @@ def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
     if job.saved_at is not None and not anew:
         saved_at = max(saved_at, job.saved_at)
     lost_s = max(0.0, (now - saved_at).total_seconds())
-    return job.held_gpus * (_pause_s(settings) + lost_s)
+    return job.allocated_gpus * (_pause_s(settings) + lost_s)
 
 
 def stoppable_from(job: Job, now: datetime, settings: Preemption) -> datetime | None:
@@ -216,7 +216,7 @@ class Guarantees:
     def most(self, job: Job, taken: Mapping[str, int]) -> int:
         """GPUs of its gang that it may lose, after so many GPUs of teams were taken."""
         spare = (self._spare[name] - taken.get(name, 0) for name in self.asked(job.team))
-        return max(0, min(spare, default=job.held_gpus))
+        return max(0, min(spare, default=job.allocated_gpus))
 
     def allow(self, victim: Victim, taken: Mapping[str, int]) -> bool:
         """Whether it may be stopped, after so many GPUs of teams were taken."""
@@ -252,7 +252,7 @@ def leaving(state: State) -> dict[str, int]:
         job = state.jobs[job_id]
         if job.gang is not None and job.gang.leaving and job_id not in state.held:
             for name in usage.line_of(state.teams, job.team):
-                found[name] = found.get(name, 0) + job.held_gpus
+                found[name] = found.get(name, 0) + job.allocated_gpus
     return found
 
 
