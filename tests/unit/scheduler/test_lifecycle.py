@@ -6,6 +6,7 @@ import pytest
 
 from builders_deciding import only
 from builders_scheduler import Cluster, node, started_jobs, states
+from gangline_schemas.events.faults import NodeLeft
 from gangline_schemas.events.scheduling import (
     GangAllocated,
     GangReleased,
@@ -204,11 +205,16 @@ def test_a_job_that_ran_too_long_is_stopped_and_fails() -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_leaving_node_lets_its_gangs_save_and_wait_again(*, finished: bool) -> None:
+@pytest.mark.parametrize("first", ["node.leaving", "node.left"])
+def test_a_leaving_node_lets_its_gangs_save_and_wait_again(*, first: str, finished: bool) -> None:
+    """Whichever of the two events is read first."""
     cluster = Cluster(node("n1", gpus=1))
     cluster.run("a")
 
-    asked = cluster.leave("n1")
+    left = NodeLeft(node_id="n1", incarnation="i1")
+    asked = cluster.leave("n1") if first == "node.leaving" else cluster.give(left)
+    assert cluster.leave("n1") == []
+    assert cluster.give(left) == []
     reason = ExitReason.FINISHED if finished else ExitReason.STOPPED
     ended = cluster.exit("a", reason)
 
