@@ -90,7 +90,7 @@ def test_a_job_over_quota_waits_for_its_own_team() -> None:
     found = explained(cluster, "waits")
     assert found.code == "quota"
     assert found.quota is not None
-    assert (found.quota.held, found.quota.ceiling, found.gpus.free) == (4, 4, 2)
+    assert (found.quota.allocated, found.quota.ceiling, found.gpus.free) == (4, 4, 2)
     assert found.outlook.eta == START + 2 * HOUR
 
 
