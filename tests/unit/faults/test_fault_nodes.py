@@ -136,7 +136,6 @@ def test_a_takeover_starts_every_clock_anew() -> None:
     assert [type(event) for event in live_through(run, 60, "n2", "n3")] == [
         NodeSuspected,
         NodeFailed,
-        NodeLeft,
     ]
 
 
