@@ -79,7 +79,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined, NodeLeaving, WorkerExited, WorkerStarted
 from gangline_schemas.features import FEATURES, Feature
-from gangline_schemas.job import JobState, TeamConfig
+from gangline_schemas.job import JobState
+from gangline_schemas.team_limits import TeamConfig
 
 
 class Scheduler(BaseDecider[State]):
