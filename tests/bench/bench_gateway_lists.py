@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,17 +27,19 @@ from harness import Context, Result, scratch
 from gangline_bus.codec import encode
 from gangline_bus.ports import OutRecord
 from gangline_schemas.base import Event
-from gangline_schemas.catalog import topic_of
-from gangline_schemas.envelope import Envelope
+from gangline_schemas.catalog import Topic, topic_of
+from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.heartbeats import GangStatus, GpuStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import (
     GangAllocated,
+    GangReleased,
     JobQueued,
     JobStateChanged,
     JobWaiting,
     NodeAdmitted,
     NodeAssignment,
+    ReleaseReason,
     Rendezvous,
 )
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
@@ -62,7 +65,7 @@ class Cluster:
     def __init__(self, scene: GatewayScene) -> None:
         self._scene = scene
         self._writer = scene.bus.writer()
-        self._sent = 0
+        self._sent = self._decided = 0
         self.specs = [
             JobSpec.model_validate(
                 {
@@ -83,6 +86,9 @@ class Cluster:
     def say(self, event: Event, subject: str, at: datetime = START) -> None:
         self._sent += 1
         envelope = Envelope(f"e-{self._sent}", "/bench", at, subject, event)
+        if topic_of(event.type) is Topic.SCHEDULING:
+            envelope = replace(envelope, position=LogPosition(0, 1, self._decided))
+            self._decided += 1
         self._writer.send(self._record(envelope))
 
     def _record(self, envelope: Envelope) -> OutRecord:
@@ -123,6 +129,14 @@ class Cluster:
         self.move(job_id, JobState.INITIALIZING, JobState.RUNNING)
         if index < JOBS - PENDING - RUNNING:
             self.move(job_id, JobState.RUNNING, JobState.SUCCEEDED)
+            done = ReleaseReason.SUCCEEDED
+            self.say(
+                GangReleased(
+                    job_id=job_id, attempt=1, reason=done, allocated_at=at, gpu_seconds=60.0
+                ),
+                job_id,
+                at,
+            )  # fmt: skip
 
     def move(self, job_id: str, before: JobState, after: JobState) -> None:
         change = JobStateChanged(job_id=job_id, attempt=1, previous=before, state=after)

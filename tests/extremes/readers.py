@@ -221,7 +221,6 @@ def _answers(live: Live, now: datetime) -> Iterable[object]:
     for node in view.nodes.values():
         yield present.node(view, node, None)
     yield from present.teams(view, now, None)
-    yield present.queue(view, now, None)
 
 
 class Rows:

@@ -483,23 +483,6 @@ def test_a_broken_heartbeat_is_no_heartbeat() -> None:
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
 
 
-def test_the_queue_is_in_fair_share_order() -> None:
-    low = SPEC.model_copy(update={"priority": 60, "team": "vision"})
-    high = SPEC.model_copy(update={"priority": 40})
-    events: list[Event] = [
-        TeamConfigured(config=TeamConfig(team="nlp", gpu_limit=2)),
-        TeamConfigured(config=TeamConfig(team="vision", gpu_limit=2)),
-        JobQueued(job_id="high", spec=high, user="u", submitted_at=NOW),
-        JobQueued(job_id="low", spec=low, user="u", submitted_at=NOW),
-    ]
-    live = fold(events)
-    assert [entry.job_id for entry in present.queue(live, NOW, None).queue] == ["high", "low"]
-    late = present.queue(live, NOW + timedelta(hours=4), frozenset({"vision"}))
-    assert [(entry.job_id, entry.position) for entry in late.queue] == [("low", 2)]
-    assert late.queue[0].score == 40
-    assert (late.pending_jobs, late.pending_gpus) == (2, 4)
-
-
 def test_a_job_that_trains_without_damaged_data_says_so() -> None:
     flags = [
         JobFlagged(
@@ -549,12 +532,3 @@ def test_a_view_does_not_change_while_the_model_goes_on() -> None:
     assert view.used_gpus() == {}
     assert len(view.active()) == 2
     assert LiveView(live).jobs["a"].ended
-
-
-def test_the_queue_is_given_in_pages() -> None:
-    live = fold([queued(name, minutes) for minutes, name in enumerate("abcde")])
-    first = present.queue(live, NOW, None, limit=2)
-    assert ([entry.job_id for entry in first.queue], first.cursor) == (["a", "b"], 2)
-    rest = present.queue(live, NOW, None, limit=3, after=2)
-    assert ([entry.position for entry in rest.queue], rest.cursor) == ([3, 4, 5], None)
-    assert first.pending_jobs == rest.pending_jobs == 5

@@ -15,8 +15,7 @@ from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.model import Job, Node
-from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.configured import policy_of
+from gangline_scheduler.core.policy.configured import policy_in
 from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.state import State
 
@@ -103,8 +102,7 @@ def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
 def past_of(folded: Folded[State], at: datetime) -> Past:
     """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
     state = folded.state
-    policy = Policy() if state.policy is None else policy_of(state.policy)
-    queue = [job.job_id for job in in_order(policy.order, lambda: state, at)]
+    queue = [job.job_id for job in in_order(policy_in(state).order, lambda: state, at)]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}
     running = sorted(job_id for job_id in state.jobs if job_id not in place)
     return Past(

@@ -68,16 +68,17 @@ def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
 
 def fold_record(decider: Decider[StateT], folded: Folded[StateT], record: Record) -> None:
     """Apply one record of the decider's own log. Raises LogBroken."""
-    _apply(decider, folded, record, *_read(record))
+    fold_event(decider, folded, record, *_read(record))
 
 
-def _apply(
+def fold_event(
     decider: Decider[StateT],
     folded: Folded[StateT],
     record: Record,
     envelope: Envelope,
     position: LogPosition,
 ) -> None:
+    """Apply a record that was read already. Raises LogBroken."""
     if position.seq != folded.next_seq:
         raise LogBroken(f"{_where(record)}: seq is {position.seq}, expected {folded.next_seq}")
     if position.writer_epoch < folded.writer_epoch:
@@ -124,7 +125,7 @@ def fold_log(
         envelope, position = _read(record)
         if until is not None and envelope.time > until:
             break
-        _apply(decider, folded, record, envelope, position)
+        fold_event(decider, folded, record, envelope, position)
     return folded
 
 

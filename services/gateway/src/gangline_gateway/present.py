@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import islice
 from typing import cast
 
 from pydantic import ValidationError
@@ -19,7 +18,7 @@ from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
 from gangline_gateway.usage import usage
 from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Checkpoint
-from gangline_schemas.api.cluster import Node, NodeGpu, Queue, QueueEntry, Team
+from gangline_schemas.api.cluster import Node, NodeGpu, Team
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
 from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
 from gangline_schemas.api.runs import Run
@@ -29,10 +28,6 @@ from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import INT53_MAX
 from gangline_schemas.retention import reasons
 from gangline_schemas.teams import rolled_up
-
-SHARE_WEIGHT = 50.0
-MAX_WAIT_BONUS = 20.0
-MINUTES_PER_POINT = 10.0
 
 
 def summary(found: JobDetails, now: datetime) -> JobSummary:
@@ -237,60 +232,6 @@ def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[Tea
         for team in usage(live, now)
         if visible is None or team.config.team in visible
     ]
-
-
-def queue(
-    live: Live,
-    now: datetime,
-    visible: frozenset[str] | None,
-    *,
-    limit: int | None = None,
-    after: int = 0,
-) -> Queue:
-    """Pending jobs by the scheduler's formula (docs/concepts/scheduling.md).
-
-    Of those that are visible `limit` (None: all) behind the place `after`.
-    """
-    used = live.used_gpus()
-    pending = [job for job in live.active() if not job.nodes and job.queued]
-
-    def score(job: LiveJob) -> float:
-        team = live.teams.get(job.team)
-        held = used.get(job.team, 0)
-        base = (team.config.gpu_guarantee or team.config.gpu_limit or 1) if team else 1
-        penalty = max(0.0, (held / base - 1.0) * SHARE_WEIGHT)
-        bonus = min(MAX_WAIT_BONUS, _waited_s(job, now) / 60.0 / MINUTES_PER_POINT)
-        return job.priority + penalty - bonus
-
-    order = sorted(pending, key=lambda job: (score(job), job.submitted_at, job.job_id))
-    shown = (
-        (place, job)
-        for place, job in enumerate(order, 1)
-        if place > after and (visible is None or job.team in visible)
-    )
-    page = list(islice(shown, None if limit is None else limit + 1))
-    entries = [
-        QueueEntry(
-            position=place,
-            job_id=job.job_id,
-            name=job.name,
-            team=job.team,
-            user=job.user,
-            priority=job.priority,
-            gpus=job.gpus,
-            score=round(score(job), 3),
-            waiting_since=job.waiting_since,
-            waited_s=_waited_s(job, now),
-            waiting=job.waiting,
-        )
-        for place, job in page[:limit]
-    ]
-    return Queue(
-        queue=entries,
-        cursor=entries[-1].position if limit is not None and len(page) > limit else None,
-        pending_jobs=len(order),
-        pending_gpus=sum(job.gpus for job in order),
-    )
 
 
 def _waited_s(job: LiveJob, now: datetime) -> float:

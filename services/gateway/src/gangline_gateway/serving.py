@@ -22,7 +22,7 @@ from gangline_service.deciding import begin_on_bus, connect
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.settings import ServiceSettings
-from gangline_service.snapshots import stored_snapshots
+from gangline_service.snapshots import StoredSnapshots, stored_snapshots
 from gangline_service.tokens import TokenBook, TokenFileError
 from gangline_storage.open import open_store
 
@@ -35,7 +35,9 @@ def main(context: Context[Settings]) -> int:
     names = TopicNames(settings.topic_prefix)
     bus = connect(settings, "gateway")
     begin_on_bus("gateway", bus, names, cast("Context[ServiceSettings]", context))
-    tail = Tail(bus, names, _views(settings))
+    snapshots = _snapshots(settings)
+    views = ViewSnapshots(snapshots, every=settings.snapshot_every) if snapshots else None
+    tail = Tail(bus, names, views, snapshots)
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer = bus.writer()
@@ -85,11 +87,10 @@ def main(context: Context[Settings]) -> int:
     return 0
 
 
-def _views(settings: Settings) -> ViewSnapshots | None:
+def _snapshots(settings: Settings) -> StoredSnapshots | None:
     if settings.store_url is None:
         return None
-    store = stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
-    return ViewSnapshots(store, every=settings.snapshot_every)
+    return stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
 
 
 def _door(settings: Settings) -> SchedulerDoor:

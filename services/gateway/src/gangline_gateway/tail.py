@@ -1,7 +1,8 @@
 """The tail of all topics: feeds the live model and wakes those who wait for news.
 
 1. Where to start: decision logs from their start, or from the newest snapshot of the model that
-   holds (view_snapshot.py); streams at most `STREAM_RECORDS` before their end, heartbeats at it.
+   holds (view_snapshot.py), and the scheduler's state from a snapshot of its own (scheduling.py);
+   streams at most `STREAM_RECORDS` before their end, heartbeats at it.
 2. Read until the ends that were seen at the start: from then on the gateway is ready.
 3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
    a snapshot now and then.
@@ -25,10 +26,13 @@ import structlog
 from gangline_bus.codec import UndecodableError, decode, record_time
 from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
+from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
+from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.ring import MAX_RECORDS, Ring
+from gangline_gateway.scheduling import Moment, Scheduling
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
@@ -40,7 +44,6 @@ STREAM_RECORDS = 20_000
 STEP_RECORDS = 2000
 _BATCH = 1000
 _FOLDED_AT_ONCE = 100
-_VIEW_WAIT_S = 0.002
 _POLL_S = 0.2
 _IDLE_S = 0.005
 _NODE_ID_CHARS = 63
@@ -53,7 +56,14 @@ class Behind(Exception):
 class Tail:
     """The live model, the rings and the thread that fills them."""
 
-    def __init__(self, bus: Bus, names: TopicNames, views: ViewSnapshots | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        names: TopicNames,
+        views: ViewSnapshots | None = None,
+        snapshots: SnapshotStore | None = None,
+    ) -> None:
+        """`views` and `snapshots`: those of the model, and where the scheduler keeps its own."""
         self.names = names
         self.bus = bus
         self._views = views
@@ -61,12 +71,13 @@ class Tail:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._live = Live()
-        self._view = LiveView(self._live)
-        self._folded = self._viewed = 0
-        self._view_wanted = False
+        self._view = OnDemand(self._lock, lambda: LiveView(self._live))
+        self._scheduling = Scheduling(snapshots)
+        self._moment = OnDemand(self._lock, self._scheduling.moment)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
+        self._decisions = names.name(Topic.SCHEDULING)
         self._logs = {names.name(at) for at, entry in catalog().items() if entry.kind == "log"}
         self._marks = Marks({})
         self._since = 0
@@ -102,22 +113,12 @@ class Tail:
         return question(self.view())
 
     def view(self) -> LiveView:
-        """The model after all that was folded by now. While the fold goes on it leaves one."""
-        folded = self._folded
-        while self._viewed < folded:
-            self._view_wanted = True
-            if self._lock.acquire(timeout=_VIEW_WAIT_S):
-                try:
-                    self._renew_view()
-                finally:
-                    self._lock.release()
-        return self._view
+        """The model after all that was folded by now."""
+        return self._view.now()
 
-    def _renew_view(self) -> None:
-        """With the lock held."""
-        self._view_wanted = False
-        if self._viewed != self._folded:
-            self._view, self._viewed = LiveView(self._live), self._folded
+    def scheduling(self) -> Moment:
+        """The scheduler's state after all that was folded by now."""
+        return self._moment.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -196,19 +197,27 @@ class Tail:
                 for at in [at for at, after in known.items() if after > ends[at]]:
                     self._marks.forget(at)  # the stream was made anew
             else:
-                positions |= {at: max(starts[at], known.get(at, 0) - MAX_RECORDS) for at in places}
+                for at in places:
+                    begins = self._scheduling.begins(at)
+                    after = known.get(at, 0) - MAX_RECORDS
+                    positions[at] = max(starts[at], after if begins is None else min(after, begins))
         return positions
 
     def _restore(self, beat: Callable[[], None]) -> None:
-        """The model of the newest snapshot that holds."""
+        """The scheduler's state and the model, each of the newest snapshot that holds."""
+        with self._lock:
+            places = self.names.places(self.bus, Topic.SCHEDULING)
+            self._scheduling.restore(self.bus, places, beat)
+            self._moment.changed()
         if self._views is None:
             return
         logs = [topic for topic, entry in catalog().items() if entry.kind == "log"]
         places = [place for topic in logs for place in self.names.places(self.bus, topic)]
         view = self._views.restore(self.bus, places, beat)
         if view is not None:
-            self._live, self._marks = Live.of(view), Marks(view.marks)
-            self._folded += 1
+            with self._lock:
+                self._live, self._marks = Live.of(view), Marks(view.marks)
+                self._view.changed()
 
     def _snapshot(self) -> None:
         """Write one when it is due."""
@@ -234,12 +243,14 @@ class Tail:
         decoded = [(record, self._decoded(record)) for record in records]
         for start in range(0, len(decoded), _FOLDED_AT_ONCE):
             with self._lock:
-                for record, envelope in decoded[start : start + _FOLDED_AT_ONCE]:
+                part = decoded[start : start + _FOLDED_AT_ONCE]
+                for record, envelope in part:
                     self._rings[record.place].add(record)
                     self._fold(record, envelope)
-                self._folded += 1
-                if self._view_wanted:
-                    self._renew_view()
+                    self._scheduling.apply(record, envelope)
+                self._view.changed()
+                if any(record.topic == self._decisions for record, _ in part):
+                    self._moment.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)

@@ -20,6 +20,8 @@ from gangline_gateway.gate import (
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, not_found, unavailable
+from gangline_gateway.queue import queue
+from gangline_gateway.scheduling import NoStateError
 from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
@@ -167,7 +169,11 @@ def get_queue(
 ) -> Queue:
     """The jobs that the caller sees, at their places among all."""
     visible, now = visible_teams(caller), gate.clock()
-    return present.queue(gate.tail.view(), now, visible, limit=limit, after=cursor)
+    try:
+        shards = gate.tail.scheduling().shards()
+    except NoStateError as error:
+        raise unavailable("scheduler-unknown", str(error)) from None
+    return queue(shards, now, visible, limit=limit, after=cursor)
 
 
 @who.get(

@@ -65,7 +65,8 @@ WHAT_IF = "what-if"
 def moment(state: State, *runs: str | None) -> State:
     """A copy to answer from while the state goes on; of ended runs it knows these."""
     copy = fork(state)
-    copy.ended = {run: state.ended[run] for run in runs if run is not None and run in state.ended}
+    found = {run: state.ended.get(run) for run in runs if run is not None}
+    copy.ended = {run: ended for run, ended in found.items() if ended is not None}
     return copy
 
 
