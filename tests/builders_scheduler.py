@@ -51,6 +51,7 @@ def node(
     incarnation: str = "i1",
     cpus: float = 64,
     ports: tuple[int, ...] = (7001, 7002, 7003),
+    release: str | None = None,
 ) -> NodeInfo:
     """A node with room for any small job."""
     return NodeInfo(
@@ -64,6 +65,7 @@ def node(
         cpus=cpus,
         memory_gb=512,
         rendezvous_ports=ports,
+        release=release,
     )
 
 
@@ -87,9 +89,10 @@ class Cluster(Drive[State]):
         guard_minutes: float = 30,
         limit: int = 64,
         policy: Policy | None = None,
+        oldest_agents: str | None = None,
     ) -> None:
         default = Policy(reserve_after=timedelta(minutes=guard_minutes))
-        super().__init__(Scheduler(Limits(), policy or default))
+        super().__init__(Scheduler(Limits(), policy or default, oldest_agents=oldest_agents))
         for name in ("nlp", "cv"):
             self.give(TeamConfigured(config=team(name, limit=limit)))
         for info in nodes:

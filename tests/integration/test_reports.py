@@ -141,6 +141,7 @@ def tell(story: Story) -> None:
     story.node(-48, "node-1", 8)
     story.node(24, "node-2", 4)
     story.away(30, "node-1", "drain")
+    story.away(31, "node-1", "outdated")
     story.away(48, "node-2", "failed")
 
     story.queued(-24, "old", "nlp", gpus=1, priority=50)

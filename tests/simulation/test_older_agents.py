@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -17,14 +18,29 @@ import pytest
 from gangline_bus import codec
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import TopicPartition
+from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
-from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
+from gangline_schemas.events.workers import (
+    ExitReason,
+    NodeInfo,
+    NodeJoined,
+    WorkerExited,
+    WorkerStarted,
+)
 from simulation import test_rolling_upgrade
-from simulation.test_rolling_upgrade import NEXT, ORDERS, PAUSE, World
+from simulation.test_rolling_upgrade import (
+    MAKE,
+    NEXT,
+    ORDERS,
+    PAUSE,
+    THIS,
+    NextScheduler,
+    World,
+)
 
 OLDER = "0.0.2"
 NEWER_FIELDS = {
@@ -56,6 +72,8 @@ class OlderAgents(World):
 
     def __init__(self) -> None:
         self.joined: dict[str, str] = {}
+        self.nodes: dict[str, NodeInfo] = {}
+        self.release = OLDER
         self.ran: list[str] = []
         self.skipped = 0
         self._place = TopicPartition(Topic.SCHEDULING, 0)
@@ -65,7 +83,8 @@ class OlderAgents(World):
     def _say(self, topic: Topic, subject: str, event: Event) -> None:
         if isinstance(event, NodeJoined):
             self.joined[subject] = event.node.incarnation
-            event = NodeJoined(node=event.node.model_copy(update={"release": OLDER}))
+            self.nodes[subject] = event.node.model_copy(update={"release": self.release})
+            event = NodeJoined(node=self.nodes[subject])
         if topic in {Topic.WORKERS, Topic.HEARTBEATS}:
             self._write(topic, subject, event)
         else:
@@ -80,6 +99,17 @@ class OlderAgents(World):
             for field in NEWER_FIELDS.get(event.type, ()):
                 part.pop(field, None)
         self.user.writer().send(replace(record, value=json.dumps(data).encode()))
+
+    def reload(self, release: str) -> None:
+        """All agents are upgraded in place: their gangs and incarnations stay."""
+        self.release = release
+        for node_id, node in self.nodes.copy().items():
+            self._say(Topic.WORKERS, node_id, NodeJoined(node=node))
+
+    def outdated(self) -> list[str]:
+        """The nodes that were cordoned since their agents are too old, in order."""
+        data = [json.loads(record.value) for record in self.broker.dump(Topic.SCHEDULING)]
+        return [event["node_id"] for event in data if event.get("reason") == "outdated"]
 
     def _cycle(self) -> None:
         super()._cycle()
@@ -156,3 +186,30 @@ def test_what_concerns_agents_waits_for_them(monkeypatch: pytest.MonkeyPatch) ->
     assert not world.enabled()
     assert world.new_on_the_wire() == set()
     assert world.ran == world.jobs
+
+
+@pytest.mark.parametrize("when", ["they join", "the scheduler is upgraded"])
+def test_agents_that_are_too_old_take_no_gangs_until_they_reload(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = partial(Scheduler, oldest_agents=THIS)
+    if when == "they join":
+        monkeypatch.setitem(MAKE, "scheduler", (strict, NextScheduler))
+    world = OlderAgents()
+    if when != "they join":
+        world.live()
+        assert world.ran == world.jobs
+        monkeypatch.setitem(MAKE, "scheduler", (strict, NextScheduler))
+        world.start("scheduler", THIS)
+        world._cycle()
+    ran = len(world.ran)
+    for _ in range(4):
+        world.live()
+        world.check()
+    assert len(world.ran) == ran < len(world.jobs)
+    assert sorted(world.outdated()) == sorted(world.nodes), "each node once"
+    world.reload(THIS)
+    world.live()
+    world.check()
+    assert sorted(world.ran) == sorted(world.jobs)
+    assert sorted(world.outdated()) == sorted([*world.nodes][:-1])

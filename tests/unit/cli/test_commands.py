@@ -376,6 +376,14 @@ def test_nodes_say_why_they_take_nothing(gangline: Runner, stub: Stub) -> None:
     assert shown.err == "node-1 is unfit: its disk has 0.20 GB left, and 1.00 are wanted\n"
 
 
+def test_nodes_say_which_agent_to_upgrade(gangline: Runner, stub: Stub) -> None:
+    why = "its agent is 0.1.0, the oldest accepted is 0.3.0; upgrade the agent"
+    stub.on("GET", "/v1/nodes", {"nodes": [NODE | {"status": "outdated", "why": why}]})
+    shown = gangline("nodes")
+    assert "outdated" in shown.out
+    assert shown.err == f"node-0 is outdated: {why}\n"
+
+
 def test_nodes_say_who_is_slow_there(gangline: Runner, stub: Stub) -> None:
     stub.on("GET", "/v1/nodes", {"nodes": [NODE | {"straggler": "rank 1 on node-0 works 0.8 s"}]})
     assert gangline("nodes").err == "slow: rank 1 on node-0 works 0.8 s\n"

@@ -477,6 +477,29 @@ def test_a_distrusted_node_says_why(reason: str, why: str) -> None:
     assert live.nodes["n0"].why == ""
 
 
+@pytest.mark.parametrize(
+    ("release", "agent"), [("0.1.0", "0.1.0"), (None, "of a release that it does not report")]
+)
+def test_an_outdated_node_says_what_to_upgrade(release: str | None, agent: str) -> None:
+    info = node_info().model_copy(update={"release": release})
+    outdated = NodeCordoned(
+        node_id="n0", incarnation="i", reason="outdated", oldest_accepted="0.3.0"
+    )
+    live = fold([NodeAdmitted(node=info), outdated])
+    why = f"its agent is {agent}, the oldest accepted is 0.3.0; upgrade the agent"
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("outdated", why)
+    fold([NodeCordoned(node_id="n0", incarnation="i", reason="drain", move_jobs=True)], live)
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("draining", why)
+    fold([NodeUncordoned(node_id="n0", incarnation="i")], live)
+    assert live.nodes["n0"].status == "outdated", "the end of a drain does not upgrade its agent"
+    assert Live.of(live.facts()).nodes["n0"].status == "outdated"
+    fold([NodeAdmitted(node=info.model_copy(update={"release": "0.3.0"}))], live)
+    answer = present.node(live, live.nodes["n0"], None)
+    assert (answer.status, answer.why) == ("ready", "")
+
+
 def test_a_broken_heartbeat_is_no_heartbeat() -> None:
     live = fold([NodeAdmitted(node=node_info())])
     live.heard("n0", NOW, b"\xff not json")

@@ -43,12 +43,14 @@ from gangline_schemas.events.workers import (
 
 NODES = 3
 GPUS = 2
+OLDER, NEWER = "0.2.0", "0.3.0"
+"""Releases of agents: gangs are kept off the older one."""
 ROUNDS = 200
 STEP = st.tuples(
     st.sampled_from(
         """submit submit run run start exit done stopped fail node_fail final cancel restore
         commit commit delete priority join rejoin leave silent recover drain cordon undrain team
-        tick tick long save save nodes nodes outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
+        tick tick long save save nodes nodes reload outdated outdated""".split()  # noqa: SIM905 - the weights stay readable
     ),
     st.integers(0, 7),
     st.integers(0, 7),
@@ -59,10 +61,11 @@ class Story:
     """Turns drawn steps into events that fit the cluster's state, and checks after each."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(*(node(f"n{i}", GPUS, rack=f"r{i % 2}") for i in range(NODES)))
+        self.incarnations = dict.fromkeys(range(NODES), 1)
+        self.releases = dict.fromkeys(range(NODES), NEWER)
+        self.cluster = Cluster(*(self._node(i) for i in range(NODES)), oldest_agents=NEWER)
         self.cluster.give(TeamConfigured(config=team("cv", limit=64, guarantee=NODES)))
         self.given: list[Event] = []
-        self.incarnations = dict.fromkeys(range(NODES), 1)
         self.jobs = 0
 
     def step(self, kind: str, a: int, b: int) -> None:
@@ -200,6 +203,9 @@ class Story:
             case "rejoin":
                 self.incarnations[index] += 1
                 return NodeJoined(node=self._node(index))
+            case "reload":
+                self.releases[index] = OLDER if self.releases[index] == NEWER else NEWER
+                return NodeJoined(node=self._node(index))
             case "leave":
                 return NodeLeaving(node_id=node_id, incarnation=now, reason="r")
             case "silent":
@@ -214,12 +220,14 @@ class Story:
 
     def _node(self, index: int) -> NodeInfo:
         return node(
-            f"n{index}", GPUS, rack=f"r{index % 2}", incarnation=f"i{self.incarnations[index]}"
-        )
+            f"n{index}", GPUS, rack=f"r{index % 2}", incarnation=f"i{self.incarnations[index]}",
+            release=self.releases[index],
+        )  # fmt: skip
 
     def heal(self) -> None:
         """Nodes come back, limits are wide, ranks finish; gangs that were told to stop hang."""
         self._give(TeamConfigured(config=team("nlp", limit=64)))
+        self.releases = dict.fromkeys(range(NODES), NEWER)
         for index in range(NODES):
             for kind in ("rejoin", "undrain"):
                 event = self._node_event(kind, index)

@@ -16,7 +16,7 @@ from gangline_bus.decision import Decision
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.state import State
-from gangline_schemas.events.faults import FailureCause, NodeFailed
+from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -33,7 +33,14 @@ from gangline_simulator.history import History, Logged, read_history
 from gangline_simulator.live_policies import live_policy
 from gangline_simulator.pace import Pace
 from gangline_simulator.picture import curves
-from gangline_simulator.recorded import Failure, Fate, Need, Recording, read_recording
+from gangline_simulator.recorded import (
+    ACCEPTED,
+    Failure,
+    Fate,
+    Need,
+    Recording,
+    read_recording,
+)
 from gangline_simulator.rerun import Rerun, tick_every_s
 from gangline_simulator.trace import TraceJob
 from gangline_simulator.versus import NoJobsError, versus
@@ -86,7 +93,8 @@ def furthest(one: Starts, other: Starts) -> float:
 
 
 def again(log: Sequence[Logged], policy: Policy) -> list[Logged]:
-    return Rerun(read_recording(log), Scheduler(policy=policy), every_s=TICK_S).run()
+    decider = Scheduler(policy=policy, oldest_agents=ACCEPTED)
+    return Rerun(read_recording(log), decider, every_s=TICK_S).run()
 
 
 STILL = Preemption(preempt="off", reclaim="off", defragment="off")
@@ -273,6 +281,35 @@ def test_a_gang_that_was_stopped_before_its_ranks_started_has_not_started_by_the
     log = written(cluster)
     first, second = read_recording(log).needs["a"].starts_s
     assert first > 20.0 > second
+    assert starts(again(log, Policy())) == starts(log)
+
+
+@pytest.mark.parametrize("upgraded", ["the agent", "the scheduler"])
+def test_an_outdated_node_takes_no_gangs_in_the_rerun_either(upgraded: str) -> None:
+    """Until its agent is upgraded, whatever is drained meanwhile; its gangs continue."""
+    cluster = Cluster(node("n1", 2))
+    cluster.run("a")
+    if upgraded == "the scheduler":
+        cluster.decider = Scheduler(oldest_agents="0.3.0")
+        cluster.tick(10)
+    else:
+        cluster.decider = Scheduler(oldest_agents="0.3.0")
+        cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="silent"))
+        cluster.fail("a", cause=FailureCause.NODE)
+        cluster.give(NodeRecovered(node_id="n1", incarnation="i1", was="failed"))
+    cluster.submit("b")
+    cluster.tick(100)
+    for on in (True, False):
+        cluster.give(DrainAdmitted(node_id="n1", drain=on, move_jobs=False, user="ada"))
+        cluster.tick(100)
+    cluster.give(NodeJoined(node=node("n1", 2, release="0.3.0")))
+    for job_id in ("a", "b"):
+        cluster.start(job_id)
+        cluster.tick(300)
+        cluster.exit(job_id)
+    log = written(cluster)
+    late = cluster.log[0][1] + timedelta(seconds=300)
+    assert min(starts(log)["b"]) >= late
     assert starts(again(log, Policy())) == starts(log)
 
 

@@ -45,7 +45,7 @@ READY_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 20.0
 STANDBY_SESSION_MS = "3000"
 """A leader that is silent for this long is replaced by its standby, if there is one."""
-_TAKEN = frozenset({"ready", "draining", "cordoned"})
+_TAKEN = frozenset({"ready", "draining", "cordoned", "outdated"})
 """A node that is admitted, whether it takes gangs or not."""
 
 

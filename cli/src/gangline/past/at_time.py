@@ -158,7 +158,8 @@ def _job(job: Job, position: int | None) -> PastJob:
 
 
 def _node(node: Node) -> PastNode:
-    status = node.down or ("drained" if node.drained else "ready")
+    kept_off = "drained" if node.drained else "outdated" if node.outdated else None
+    status = node.down or kept_off or "ready"
     return PastNode(
         node_id=node.info.node_id,
         status=status,

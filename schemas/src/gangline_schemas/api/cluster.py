@@ -73,9 +73,10 @@ class Node(Answer):
 
     node_id: str
     status: str = Field(
-        description="ready, suspected, failed, draining, cordoned, leaving, superseded or unfit"
+        description="ready, suspected, failed, draining, cordoned, outdated, leaving, superseded "
+        "or unfit"
     )
-    why: str = Field(default="", description="Why it is cordoned or unfit, where that is known.")
+    why: str = Field(default="", description="Why it takes no gangs, where more is known.")
     straggler: str = Field(
         default="", description="The notice of a slow rank there, while its gang runs."
     )

@@ -304,15 +304,23 @@ class NodeAdmitted(Event):
     node: NodeInfo
 
 
+CordonReason = Literal["failed", "leaving", "drain", "superseded", "outdated"]
+"""Why a node takes no gangs; outdated: its agent's release is too old."""
+
+
 class NodeCordoned(Event):
     """No gang is placed on the node until it is admitted again."""
 
     type: ClassVar[str] = "node.cordoned"
     node_id: Identifier
     incarnation: Incarnation
-    reason: Literal["failed", "leaving", "drain", "superseded"]
+    reason: CordonReason
     move_jobs: bool = Field(
         default=False, description="Its gangs move to other nodes after their next checkpoint."
+    )
+    oldest_accepted: Release | None = Field(
+        default=None,
+        description="Of a node that is outdated: the oldest release of an agent that is accepted.",
     )
 
 

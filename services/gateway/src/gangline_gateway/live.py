@@ -476,6 +476,9 @@ class Live:
     def _(self, event: NodeCordoned, at: datetime) -> None:
         if event.node_id not in self.nodes or self._is_unfit(event.node_id):
             return
+        if event.reason == "outdated":
+            self._change_node(event.node_id, outdated=event.oldest_accepted or "")
+            return
         self._change_node(event.node_id, cordoned="move" if event.move_jobs else event.reason)
         if event.reason == "leaving":
             forgotten = self._left.put(event.node_id, None)

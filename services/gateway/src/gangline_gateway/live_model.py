@@ -82,8 +82,9 @@ class LiveNode:
     """One node. `silence` is the fault manager's view: "", suspected or failed.
 
     `cordoned` is the reason, "move" for a drain that lets its gangs go elsewhere, or "unfit" for a
-    node that has not joined. `why` says more about it where more is known. `since`: it was admitted
-    or found unfit then. `straggler` is what was said last of a slow rank there: job, attempt, text.
+    node that has not joined. `outdated`: the oldest accepted release, if its agent is older. `why`
+    says more where more is known. `since`: it was admitted or found unfit then. `straggler` is the
+    last notice of a slow rank there: job, attempt, text.
     """
 
     info: NodeInfo
@@ -94,6 +95,7 @@ class LiveNode:
     straggler: tuple[str, int, str] | None = None
     heard_at: datetime | None = None
     heartbeat: bytes = b""
+    outdated: str = ""
 
     @property
     def status(self) -> str:
@@ -102,7 +104,18 @@ class LiveNode:
             return "failed"
         if self.cordoned:
             return {"drain": "cordoned", "move": "draining"}.get(self.cordoned, self.cordoned)
+        if self.outdated:
+            return "outdated"
         return self.silence or "ready"
+
+    @property
+    def reasons(self) -> str:
+        """Why it takes no gangs, where more is known than the status says."""
+        if not self.outdated:
+            return self.why
+        agent = self.info.release or "of a release that it does not report"
+        old = f"its agent is {agent}, the oldest accepted is {self.outdated}; upgrade the agent"
+        return f"{self.why}; {old}" if self.why else old
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> Node:
     return Node(
         node_id=info.node_id,
         status=one.status,
-        why=one.why,
+        why=one.reasons,
         straggler=_straggler(live, one),
         incarnation=info.incarnation,
         hostname=info.hostname,

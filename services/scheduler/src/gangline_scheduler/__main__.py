@@ -8,6 +8,7 @@ from gangline_scheduler.core.snapshot import codec
 from gangline_scheduler.core.state import State
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_scheduler.service.door import Desk, Door, TlsFileError, tls_of
+from gangline_schemas.features import oldest_accepted
 from gangline_service.asking import Asked
 from gangline_service.deciding import run_decider
 from gangline_service.lifecycle import Context
@@ -18,7 +19,7 @@ from gangline_service.tokens import TokenBook, TokenFileError
 def main() -> None:
     """Decide until told to stop."""
     settings = SchedulerSettings.load()
-    scheduler = Scheduler(settings.limits(), settings.policy())
+    scheduler = Scheduler(settings.limits(), settings.policy(), oldest_agents=oldest_accepted())
     asked: Asked[State] = Asked()
 
     def open_door(_: Bus, context: Context[ServiceSettings]) -> None:

@@ -36,6 +36,7 @@ from gangline_schemas.events.scheduling import (
     ResumePointChanged,
     StopReason,
 )
+from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 
 
@@ -129,33 +130,38 @@ class Nodes:
     """Which incarnation of each node is there, as a log goes on. `up`: it counts as there."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, int, bool]] = {}
+        self._known: dict[str, tuple[NodeInfo, bool]] = {}
         self.gpus = 0
+
+    def info(self, node_id: str) -> NodeInfo | None:
+        """The node as it was admitted last; None when it never was."""
+        known = self._known.get(node_id)
+        return known[0] if known is not None else None
 
     def incarnation(self, node_id: str) -> str | None:
         """The one that was admitted last; None when none was."""
-        known = self._known.get(node_id)
-        return known[0] if known is not None else None
+        info = self.info(node_id)
+        return info.incarnation if info is not None else None
 
     def gone(self, node_id: str, incarnation: str) -> bool:
         """Whether that incarnation failed, or was followed by another."""
         known = self._known.get(node_id)
-        return known is None or known[0] != incarnation or not known[2]
+        return known is None or known[0].incarnation != incarnation or not known[1]
 
     def note(self, event: Event) -> None:
         """Take an event about a node."""
         if isinstance(event, NodeAdmitted):
-            info = event.node
-            self._put(info.node_id, info.incarnation, len(info.gpus), up=True)
+            self._put(event.node, up=True)
         elif isinstance(event, NodeCordoned) and event.reason in {"failed", "leaving"}:
             known = self._known.get(event.node_id)
-            if known is not None and known[0] == event.incarnation:
-                self._put(event.node_id, event.incarnation, known[1], up=False)
+            if known is not None and known[0].incarnation == event.incarnation:
+                self._put(known[0], up=False)
 
-    def _put(self, node_id: str, incarnation: str, gpus: int, *, up: bool) -> None:
-        before = self._known.get(node_id)
-        self.gpus += (gpus if up else 0) - (before[1] if before is not None and before[2] else 0)
-        self._known[node_id] = (incarnation, gpus, up)
+    def _put(self, info: NodeInfo, *, up: bool) -> None:
+        before = self._known.get(info.node_id)
+        self.gpus += len(info.gpus) if up else 0
+        self.gpus -= len(before[0].gpus) if before is not None and before[1] else 0
+        self._known[info.node_id] = (info, up)
 
 
 def read_history(log: Iterable[Logged], end: datetime | None = None) -> History:

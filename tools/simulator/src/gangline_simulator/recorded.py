@@ -17,7 +17,7 @@ Left out: jobs that failed in the moment in which they were queued, and restores
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -34,6 +34,7 @@ from gangline_schemas.events.quota import (
     TeamConfigured,
 )
 from gangline_schemas.events.scheduling import (
+    CordonReason,
     JobQueued,
     JobReprioritized,
     JobStateChanged,
@@ -45,7 +46,7 @@ from gangline_schemas.events.scheduling import (
     TeamBudgetNoted,
     TeamNoted,
 )
-from gangline_schemas.events.workers import NodeJoined, NodeLeaving
+from gangline_schemas.events.workers import NodeInfo, NodeJoined, NodeLeaving
 from gangline_schemas.job import JobSpec, JobState
 from gangline_simulator.history import (
     Attempt,
@@ -61,6 +62,8 @@ from gangline_simulator.history import (
 
 Fate = Literal["succeeds", "fails", "cancelled"]
 REPLAY = "replay"
+ACCEPTED = "1"
+"""The release of agents that the log accepts: the `oldest_agents` of a rerun's scheduler."""
 SAVE_S, SAVE_LARGE_S, LARGE_GPUS = 30.0, 60.0, 8
 """How long a gang is taken to stop (the second: above 8 GPUs) of which no stop was recorded."""
 
@@ -143,23 +146,22 @@ def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Record
         for job in history.jobs.values()
         if job.attempts or job.ended_at != job.queued_at
     }
+    wanted = {None, *needs}
     nodes = Nodes()
     inputs: list[Logged] = []
-    for at, event in log:
+    for place, (at, event) in enumerate(log):
         if at > history.end:
             break
-        given = _outside(event, history, nodes)
-        if given is not None and getattr(given, "job_id", None) in {None, *needs}:
+        inputs += [Logged(at, given) for given in _about_node(log, place, nodes)]
+        given = _outside(event, history)
+        if given is not None and getattr(given, "job_id", None) in wanted:
             inputs.append(Logged(at, given))
-        if isinstance(event, NodeAdmitted | NodeCordoned):
-            nodes.note(event)
+        nodes.note(event)
     return Recording(history, tuple(inputs), needs)
 
 
-def _outside(event: Event, history: History, nodes: Nodes) -> Event | None:
-    """The input that led to this event; None: a decision, or part of another input's."""
-    if isinstance(event, NodeAdmitted | NodeCordoned | NodeUncordoned):
-        return _about_node(event, nodes)
+def _outside(event: Event, history: History) -> Event | None:
+    """The input about a job or team that led to this event; None: there is none."""
     if isinstance(event, JobStateChanged):
         ended = _ended_waiting(event, history)
         return CancelAdmitted(job_id=event.job_id, user=REPLAY) if ended else None
@@ -179,29 +181,61 @@ def _outside(event: Event, history: History, nodes: Nodes) -> Event | None:
     return TeamConfigured(config=event.config) if isinstance(event, TeamNoted) else None
 
 
-def _about_node(event: NodeAdmitted | NodeCordoned | NodeUncordoned, nodes: Nodes) -> Event | None:
-    if isinstance(event, NodeCordoned):
-        return _cordoned(event)
+def _about_node(log: Sequence[Logged], place: int, nodes: Nodes) -> Sequence[Event]:
+    """The inputs about a node that led to the event there."""
+    event = log[place].event
     if isinstance(event, NodeAdmitted):
-        node_id, incarnation = event.node.node_id, event.node.incarnation
-        if nodes.incarnation(node_id) != incarnation:
-            return NodeJoined(node=event.node)
-    else:
-        node_id, incarnation = event.node_id, event.incarnation
-        if nodes.incarnation(node_id) == incarnation:
-            return DrainAdmitted(node_id=node_id, drain=False, user=REPLAY)
-    return NodeRecovered(node_id=node_id, incarnation=incarnation, was="failed")
-
-
-def _cordoned(event: NodeCordoned) -> Event | None:
+        return _admitted(event.node, nodes, _cordons_after(log, place, event.node.node_id))
+    if isinstance(event, NodeCordoned):
+        return _cordoned(event, nodes)
+    if not isinstance(event, NodeUncordoned):
+        return []
     node_id, incarnation = event.node_id, event.incarnation
-    if event.reason == "failed":
-        return NodeFailed(node_id=node_id, incarnation=incarnation, reason="silent")
-    if event.reason == "leaving":
-        return NodeLeaving(node_id=node_id, incarnation=incarnation, reason=REPLAY)
-    if event.reason == "drain":
-        return DrainAdmitted(node_id=node_id, drain=True, move_jobs=event.move_jobs, user=REPLAY)
-    return None
+    if nodes.incarnation(node_id) == incarnation:
+        return [DrainAdmitted(node_id=node_id, drain=False, user=REPLAY)]
+    return [NodeRecovered(node_id=node_id, incarnation=incarnation, was="failed")]
+
+
+def _admitted(node: NodeInfo, nodes: Nodes, cordons: Collection[CordonReason]) -> Sequence[Event]:
+    """It joins, its agent reloads, or it recovers. `cordons`: those of the same decision.
+
+    The log says whether its agent is outdated: its release in the rerun is `ACCEPTED`, or none.
+    """
+    release = None if "outdated" in cordons else ACCEPTED
+    joined = NodeJoined(node=node.model_copy(update={"release": release}))
+    node_id, incarnation = node.node_id, node.incarnation
+    same = nodes.incarnation(node_id) == incarnation
+    if same and nodes.gone(node_id, incarnation) and "failed" not in cordons:
+        return [joined, NodeRecovered(node_id=node_id, incarnation=incarnation, was="failed")]
+    return [joined]
+
+
+def _cordons_after(log: Sequence[Logged], place: int, node_id: str) -> set[CordonReason]:
+    """Why this node is cordoned in the same decision, right after it was admitted there."""
+    found: set[CordonReason] = set()
+    for later in range(place + 1, len(log)):
+        at, event = log[later]
+        if at != log[place].at or not isinstance(event, NodeCordoned) or event.node_id != node_id:
+            break
+        found.add(event.reason)
+    return found
+
+
+def _cordoned(event: NodeCordoned, nodes: Nodes) -> Sequence[Event]:
+    node_id, incarnation = event.node_id, event.incarnation
+    match event.reason:
+        case "failed":
+            return [NodeFailed(node_id=node_id, incarnation=incarnation, reason="silent")]
+        case "leaving":
+            return [NodeLeaving(node_id=node_id, incarnation=incarnation, reason=REPLAY)]
+        case "drain":
+            moving = event.move_jobs
+            return [DrainAdmitted(node_id=node_id, drain=True, move_jobs=moving, user=REPLAY)]
+        case "outdated":
+            known = nodes.info(node_id)
+            return [] if known is None else _admitted(known, nodes, {event.reason})
+        case "superseded":
+            return []
 
 
 def _ended_waiting(event: JobStateChanged, history: History) -> bool:

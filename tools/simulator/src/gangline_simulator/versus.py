@@ -17,7 +17,7 @@ from gangline_simulator.compare import (
 )
 from gangline_simulator.history import History, Logged, read_history
 from gangline_simulator.live_policies import RECORDED, live_policy
-from gangline_simulator.recorded import read_recording
+from gangline_simulator.recorded import ACCEPTED, read_recording
 from gangline_simulator.rerun import Rerun, tick_every_s
 
 Tell = Callable[[str, float], None]
@@ -99,7 +99,7 @@ def versus(
             if tell is not None:
                 tell(name, done)
 
-        rerun = Rerun(recording, Scheduler(policy=policy))
+        rerun = Rerun(recording, Scheduler(policy=policy, oldest_agents=ACCEPTED))
         histories[name] = read_history(rerun.run(share), recording.end)
     return Versus(
         since=since or recording.start,

@@ -65,10 +65,11 @@ _GANGS = (
     "GROUP BY job_id, attempt HAVING allocated_at IS NOT NULL "
     f"ORDER BY job_id, attempt LIMIT {MAX_GANGS + 1}"
 )
-# A drained node is up: it is not away, and its gangs run on.
+# A drained or outdated node is up: it is not away, and its gangs continue.
 _NODES_CHANGED = (
     "FROM gangline.events AS e WHERE topic = 'gangline.scheduling' AND (type = 'node.admitted' "
-    "OR (type = 'node.cordoned' AND JSONExtractString(data, 'reason') != 'drain')) "
+    "OR (type = 'node.cordoned' "
+    "AND JSONExtractString(data, 'reason') NOT IN ('drain', 'outdated'))) "
 )
 _GPUS_UP = "if(type = 'node.admitted', JSONLength(data, 'node', 'gpus'), 0)"
 _NODES_BEFORE = (

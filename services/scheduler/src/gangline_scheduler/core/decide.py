@@ -7,6 +7,7 @@ for each input
    scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
    is made for it if it is urgent or owed (making_room.py).
 On a tick
+0. Gangs are kept off nodes with outdated agents (nodes.py).
 1. Gangs whose stop deadline has passed end, or go on if they failed; those that ran for too long
    are asked to stop; those whose time on a draining node is over leave (moving.py).
 2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
@@ -98,8 +99,11 @@ class Scheduler(BaseDecider[State]):
         limits: Limits | None = None,
         policy: Policy | None = None,
         features: tuple[Feature, ...] = FEATURES,
+        oldest_agents: str | None = None,
     ) -> None:
+        """`oldest_agents`: the oldest release of node agents that is accepted; None: any."""
         self._features = features
+        self._oldest_agents = oldest_agents
         self._limits = limits or Limits()
         self._policy = policy or Policy()
         self._configured = configured(self._policy, self._limits)
@@ -117,10 +121,11 @@ class Scheduler(BaseDecider[State]):
         if isinstance(item, Tick | Received) and state.policy != self._configured:
             plan.add("policy", self._configured)
         if isinstance(item, Tick):
+            nodes.check_agents(plan, self._oldest_agents)
             self._tick(plan)
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
-            _take(plan, item.envelope.data, self._limits)
+            _take(plan, item.envelope.data, self._limits, self._oldest_agents)
             self._schedule(plan, item.envelope.data)
             rollout.note(plan, item.envelope)
         return plan.decisions
@@ -204,7 +209,9 @@ def _note_team(plan: Plan, config: TeamConfig) -> None:
         plan.add(config.team, TeamNoted(config=config))
 
 
-def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0912 - one case for each input type
+def _take(  # noqa: C901, PLR0912 - one case for each input type
+    plan: Plan, event: Event, limits: Limits, oldest_agents: str | None
+) -> None:
     """What one event from outside means for its job, node or team."""
     match event:
         case WorkerStarted():
@@ -235,7 +242,7 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
         case IntervalAdvised():
             checkpoints.advised(plan, event)
         case NodeJoined():
-            nodes.joined(plan, event.node)
+            nodes.joined(plan, event.node, oldest_agents)
         case NodeLeaving():
             nodes.leaving(plan, event)
         case NodeFailed():
@@ -243,7 +250,7 @@ def _take(plan: Plan, event: Event, limits: Limits) -> None:  # noqa: C901, PLR0
         case NodeLeft():
             nodes.left(plan, event)
         case NodeRecovered():
-            nodes.recovered(plan, event)
+            nodes.recovered(plan, event, oldest_agents)
         case NodeDistrusted():
             nodes.distrusted(plan, event)
         case DrainAdmitted():

@@ -317,6 +317,7 @@ def _(state: State, event: NodeAdmitted, at: datetime) -> None:
             down_at=None,
             drained=False,
             moving_since=None,
+            outdated=None,
             past=past,
         ),
     )
@@ -332,6 +333,8 @@ def _(state: State, event: NodeCordoned, at: datetime) -> None:
     elif event.reason == "drain":
         moving_since = at if event.move_jobs else None
         put_node(state, replace(node, drained=True, moving_since=moving_since))
+    elif event.reason == "outdated":
+        put_node(state, replace(node, outdated=event.oldest_accepted))
     else:
         state.left.pop(event.node_id, None)
         put_node(state, replace(node, down=event.reason, down_at=at))

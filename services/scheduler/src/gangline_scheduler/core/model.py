@@ -356,6 +356,7 @@ class Node:
 
     `admission` counts how often it was admitted, `led` the rendezvous that it was given.
     `drained` ones take no gangs; `moving_since`: those there were told to go on elsewhere.
+    `outdated`: the oldest accepted release, of a node whose agent is older: it takes no gangs.
     `holds` is by job, over all incarnations: GPUs are busy until their gang is released.
     """
 
@@ -368,16 +369,22 @@ class Node:
     past: tuple[str, ...] = ()
     holds: tuple[tuple[str, Hold], ...] = ()
     down_at: datetime | None = None
+    outdated: str | None = None
+
+    @property
+    def kept_off(self) -> bool:
+        """Whether gangs are kept off it for as long as it is up."""
+        return self.drained or self.outdated is not None
 
     @property
     def schedulable(self) -> bool:
         """Whether gangs may be placed here."""
-        return self.down is None and not self.drained
+        return self.down is None and not self.kept_off
 
     @property
     def standing(self) -> tuple[str, int, str | None, datetime | None, bool]:
-        """What changes when it joins, fails, returns or is drained, and never with its gangs."""
-        return self.info.incarnation, self.admission, self.down, self.down_at, self.drained
+        """What changes when it joins, fails, returns or is cordoned, and never with its gangs."""
+        return self.info.incarnation, self.admission, self.down, self.down_at, self.kept_off
 
     @property
     def gpu_models(self) -> tuple[tuple[int, str], ...]:

@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.model import Node
 from gangline_scheduler.core.plan import Plan
 from gangline_schemas.events.faults import NodeDistrusted, NodeFailed, NodeLeft, NodeRecovered
-from gangline_schemas.events.scheduling import NodeAdmitted, NodeCordoned, NodeUncordoned
+from gangline_schemas.events.scheduling import (
+    CordonReason,
+    NodeAdmitted,
+    NodeCordoned,
+    NodeUncordoned,
+)
 from gangline_schemas.events.workers import NodeInfo, NodeLeaving
+from gangline_schemas.features import is_older
 
-CordonReason = Literal["failed", "leaving", "drain", "superseded"]
 
-
-def joined(plan: Plan, info: NodeInfo) -> None:
+def joined(plan: Plan, info: NodeInfo, oldest: str | None) -> None:
     """Admit a new incarnation. A drain outlives it, and so does a failure that overtook it.
 
-    The same incarnation with another release is an agent that reloaded: its gangs run on.
+    The same incarnation with another release is an agent that reloaded: its gangs continue.
+    `oldest`: the oldest release of an agent that is accepted; None: any.
     """
     node_id = info.node_id
     known = plan.state.nodes.get(node_id)
     if known is not None:
         old = known.info.incarnation
         if old == info.incarnation:
-            if known.down is None and known.info.release != info.release:
-                _admit_again(plan, known, info)
+            if known.info.release != info.release:
+                _reloaded(plan, known, info, oldest)
             return
         if info.incarnation in known.past:
             return
         if known.schedulable:
             _cordon(plan, node_id, old, "superseded")
     lost = plan.state.lost.get(node_id) == info.incarnation
-    plan.add(node_id, NodeAdmitted(node=info))
+    _admit(plan, info, oldest)
     if known is not None:
         _end_waits(plan, known)
-        if known.drained:
-            _drain(plan, known, info.incarnation)
     if lost:
         _cordon(plan, node_id, info.incarnation, "failed")
 
@@ -81,8 +82,8 @@ def left(plan: Plan, event: NodeLeft) -> None:
     _end_waits(plan, node)
 
 
-def recovered(plan: Plan, event: NodeRecovered) -> None:
-    """Admit a node that was cordoned as failed; a drain stays."""
+def recovered(plan: Plan, event: NodeRecovered, oldest: str | None) -> None:
+    """Admit a node that was cordoned as failed; a drain stays, and so does an outdated agent."""
     node = _current(plan, event.node_id, event.incarnation)
     if node is None:
         if plan.state.lost.get(event.node_id) == event.incarnation:
@@ -92,7 +93,7 @@ def recovered(plan: Plan, event: NodeRecovered) -> None:
             )
         return
     if node.down == "failed":
-        _admit_again(plan, node, node.info)
+        _admit(plan, node.info, oldest)
 
 
 def distrusted(plan: Plan, event: NodeDistrusted) -> None:
@@ -119,6 +120,23 @@ def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None
         plan.add(node_id, NodeUncordoned(node_id=node_id, incarnation=node.info.incarnation))
 
 
+def check_agents(plan: Plan, oldest: str | None) -> None:
+    """Keep gangs off nodes whose agents are outdated since an upgrade; those there continue.
+
+    If a rollback accepts them again, so do these nodes. Cost: O(nodes), no event without a change.
+    """
+    changed = [
+        node
+        for node in plan.state.nodes.values()
+        if node.down is None and node.outdated != _outdated(node.info, oldest)
+    ]
+    for node in changed:
+        if _outdated(node.info, oldest) is None:
+            _admit(plan, node.info, oldest)
+        else:
+            _cordon_outdated(plan, node.info, oldest)
+
+
 def _end_waits(plan: Plan, node: Node) -> None:
     """No checkpoint comes from here: gangs that failed and waited for one start again."""
     for job_id, _ in node.holds:
@@ -130,22 +148,48 @@ def _current(plan: Plan, node_id: str, incarnation: str) -> Node | None:
     return node if node is not None and node.info.incarnation == incarnation else None
 
 
-def _admit_again(plan: Plan, known: Node, info: NodeInfo) -> None:
+def _reloaded(plan: Plan, known: Node, info: NodeInfo, oldest: str | None) -> None:
+    """The agent's new release counts. A node that failed stays so until it recovers."""
+    if known.down in {None, "failed"}:
+        _admit(plan, info, oldest)
+    if known.down == "failed":
+        _cordon(plan, info.node_id, info.incarnation, "failed")
+
+
+def _admit(plan: Plan, info: NodeInfo, oldest: str | None) -> None:
+    """Admit it. In the same decision, a drain starts again and an outdated agent is cordoned."""
+    known = plan.state.nodes.get(info.node_id)
     plan.add(info.node_id, NodeAdmitted(node=info))
-    if known.drained:
-        _drain(plan, known, info.incarnation)
+    if known is not None and known.drained:
+        moving = known.moving_since is not None
+        _cordon(plan, info.node_id, info.incarnation, "drain", move_jobs=moving)
+    _cordon_outdated(plan, info, oldest)
 
 
-def _drain(plan: Plan, known: Node, incarnation: str) -> None:
-    """The drain of a node that was admitted anew goes on, and its time begins anew."""
-    moving = known.moving_since is not None
-    _cordon(plan, known.info.node_id, incarnation, "drain", move_jobs=moving)
+def _cordon_outdated(plan: Plan, info: NodeInfo, oldest: str | None) -> None:
+    if _outdated(info, oldest) is not None:
+        _cordon(plan, info.node_id, info.incarnation, "outdated", oldest_accepted=oldest)
+
+
+def _outdated(info: NodeInfo, oldest: str | None) -> str | None:
+    """The oldest release that is accepted, if its agent is older; else None."""
+    return oldest if oldest is not None and is_older(info.release, oldest) else None
 
 
 def _cordon(
-    plan: Plan, node_id: str, incarnation: str, reason: CordonReason, *, move_jobs: bool = False
+    plan: Plan,
+    node_id: str,
+    incarnation: str,
+    reason: CordonReason,
+    *,
+    move_jobs: bool = False,
+    oldest_accepted: str | None = None,
 ) -> None:
     event = NodeCordoned(
-        node_id=node_id, incarnation=incarnation, reason=reason, move_jobs=move_jobs
+        node_id=node_id,
+        incarnation=incarnation,
+        reason=reason,
+        move_jobs=move_jobs,
+        oldest_accepted=oldest_accepted,
     )
     plan.add(node_id, event)
