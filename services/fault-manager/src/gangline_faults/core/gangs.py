@@ -10,7 +10,8 @@ from gangline_faults.core import incidents
 from gangline_faults.core.lemons import distrust
 from gangline_faults.core.model import Blame, Failure, Gang, Health, JobHistory
 from gangline_faults.core.policy.budget import Attempt, judge, used_after_commit
-from gangline_faults.core.policy.classify import Rule, classify, death_signal, describe
+from gangline_faults.core.policy.classify import Rule, classify, describe
+from gangline_faults.core.policy.last_words import death_signal
 from gangline_faults.core.policy.left_out import in_words, leave_out
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.progress import Hang

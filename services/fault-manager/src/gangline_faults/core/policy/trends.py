@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gangline_faults.core.policy.classify import CONTAINED_XIDS, PROGRAM_XIDS
+from gangline_faults.core.policy.last_words import CONTAINED_XIDS, PROGRAM_XIDS
 from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth
 
 LOST_XIDS = frozenset({48, 64, 79, 95})

@@ -1,0 +1,141 @@
+"""The signs in a rank's status and last words: patterns of messages, Xids, signals, exceptions.
+
+`classify.py` says what each sign means.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from gangline_schemas.events.workers import WorkerExited
+
+_SHELL_SIGNAL_BASE = 128  # a shell reports its child's death by signal n as 128 + n
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|\bMemoryError\b|Cannot allocate memory"
+    r"|DefaultCPUAllocator: can't allocate|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|workers are out of shared memory",
+    re.IGNORECASE,
+)
+BAD_DATA = re.compile(r"\bshard \S+(?: block \d+)? is corrupt", re.IGNORECASE)
+_XID = re.compile(r"\bXid(?:\s*\([^)]*\))?[:\s]+(\d{1,3})\b")
+PROGRAM_XIDS = frozenset({8, 13, 31, 32, 43, 45, 68, 69})
+"""NVIDIA's catalog: the program or its channel is at fault, and starting it again is enough."""
+CONTAINED_XIDS = frozenset({94})
+"""An ECC error that hit this program alone: the GPU works on, and resets when it is free."""
+BAD_DEVICE = re.compile(
+    r"\bXid\b|uncorrectable (?:ECC|NVLink)|no CUDA-capable device"
+    r"|CUDA driver initialization failed|GPU has fallen off the bus|GPU is lost"
+    r"|system not yet initialized|is/are busy or unavailable|hardware stack error"
+    r"|over nvlink or a hardware error|CUDA unknown error|CUDA error: unknown error"
+    r"|Driver/library version mismatch|NVML/RM version mismatch",
+    re.IGNORECASE,
+)
+ASSERTED = re.compile(r"device-side assert triggered", re.IGNORECASE)
+BAD_ACCESS = re.compile(
+    r"illegal memory access|misaligned address|unspecified launch failure"
+    r"|illegal instruction was encountered|the launch timed out and was terminated"
+    r"|CU(?:BLAS|DNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
+    re.IGNORECASE,
+)
+BAD_DISK = re.compile(
+    r"No space left on device|Disk quota exceeded|Input/output error|Stale file handle"
+    r"|Read-only file system|Transport endpoint is not connected",
+    re.IGNORECASE,
+)
+BAD_LINK = re.compile(
+    r"local work queue catastrophic error|ibv_\w+.* failed|No route to host"
+    r"|Network is unreachable",
+    re.IGNORECASE,
+)
+LOST_WORKER = re.compile(r"DataLoader worker \(pid.{0,200}?(?:is killed by|exited unexpectedly)")
+COLLATERAL = re.compile(
+    r"Connection closed by peer|Connection reset|Broken pipe|Socket Timeout"
+    r"|Connection refused|recvValue failed|failed to recv|Failed to recv"
+    r"|DistBackendError|DistNetworkError|DistStoreError|\bNCCL\b|ProcessGroupNCCL"
+    r"|Watchdog caught collective operation timeout|heartbeat monitor"
+    r"|Timed out waiting .*(recv|send|gloo|clients)|\bgloo\b.*(timeout|closed|reset)",
+    re.IGNORECASE,
+)
+NOT_FINITE = frozenset({"NotFiniteError", "LossSpikeError"})
+"""Exceptions of `gangline_worker`."""
+NAN = re.compile(
+    r"returned nan values in its \d+th output|\bloss\b.{0,60}\bis nan or inf", re.IGNORECASE
+)
+"""Messages of torch's anomaly detection and Lightning's callbacks."""
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w*)(?::|$)", re.MULTILINE)
+STORE_AWAY = re.compile(
+    r"An error occurred \((?:SlowDown|Throttl\w+|TooManyRequests\w*|RequestTimeout|InternalError"
+    r"|ServiceUnavailable|429|5\d\d)\)|\b(?:429 Client|5\d\d Server) Error\b"
+)
+"""Final errors of clients of S3 and of other stores over HTTP, after their retries."""
+_OF_RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""The text that torch.distributed puts before each line of a traceback that ends a program."""
+AWAY = frozenset(
+    {
+        "ConnectionError", "ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError",
+        "MaxRetryError", "NameResolutionError", "ReadTimeout", "ReadTimeoutError", "TimeoutError",
+        "URLError", "gaierror",
+    }
+)  # fmt: skip
+PYTHON: tuple[tuple[str, frozenset[str], str], ...] = (
+    (
+        "import",
+        frozenset({"ImportError", "ModuleNotFoundError"}),
+        "could not import what it needs: put it into the image or the workdir",
+    ),
+    (
+        "syntax",
+        frozenset({"SyntaxError", "IndentationError", "TabError"}),
+        "could not read its program: it is not valid Python for this interpreter",
+    ),
+    (
+        "file",
+        frozenset({"FileNotFoundError", "NotADirectoryError", "PermissionError"}),
+        "could not open a file: give paths that every node has, or put it into the workdir",
+    ),
+    (
+        "program",
+        frozenset(
+            {
+                "ArithmeticError", "AssertionError", "AttributeError", "FloatingPointError",
+                "IndexError", "JSONDecodeError", "KeyError", "NameError", "NotImplementedError",
+                "OverflowError", "RecursionError", "StopIteration", "TypeError",
+                "UnboundLocalError", "UnicodeDecodeError", "ValidationError", "ValueError",
+                "YAMLError", "ZeroDivisionError",
+            }
+        ),
+        "raised an error that comes again with the same program and input: see its log",
+    ),
+)  # fmt: skip
+"""Errors of Python by the last name that a traceback ends with."""
+_NAMES = AWAY.union(NOT_FINITE, *(names for _, names, _ in PYTHON))
+
+
+def death_signal(exited: WorkerExited) -> int | None:
+    """The signal that ended the rank's program, also when a shell reported it as 128 + n."""
+    if exited.signal is not None:
+        return exited.signal
+    if exited.exit_code is not None and exited.exit_code > _SHELL_SIGNAL_BASE:
+        number = exited.exit_code - _SHELL_SIGNAL_BASE
+        if number in signal.valid_signals():
+            return number
+    return None
+
+
+def xid(exited: WorkerExited) -> int | None:
+    """The first Xid of the driver in the rank's last words."""
+    found = _XID.search(exited.message)
+    return int(found[1]) if found else None
+
+
+def raised(exited: WorkerExited) -> str | None:
+    """The last error or exception of Python that the rank's last words end a traceback with."""
+    words = _OF_RANK.sub("", exited.message)
+    names = [name for name in _RAISED.findall(words) if name in _NAMES]
+    return names[-1] if names else None
+
+
+def last_line(exited: WorkerExited) -> str:
+    """The last line of its last words, up to 400 characters; empty when it left none."""
+    return _OF_RANK.sub("", exited.message.strip().rpartition("\n")[2].strip())[:400]
