@@ -25,7 +25,7 @@ from chaos.fault import Fault, Place
 from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
 from chaos.places import BreakablePlatform, apart, joined, on_one_machine
-from gangline.local.processes import stop_signals_interrupt
+from gangline.local.stop_signals import stop_signals_interrupt
 from log_watch import LogWatch
 from two_machines import NoMachinesError
 

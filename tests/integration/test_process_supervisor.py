@@ -47,7 +47,8 @@ GRANDCHILD = (
 OWNER = """
 import sys, threading
 from pathlib import Path
-from gangline.local.processes import ProcessSpec, Supervisor, stop_signals_interrupt
+from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.stop_signals import stop_signals_interrupt
 
 data_dir, argv = Path(sys.argv[1]), sys.argv[2:]
 try:

@@ -51,7 +51,7 @@ def up(
     """Run the whole platform here until Ctrl-C: Kafka, services, ClickHouse, node agents."""
     from gangline.local.artifacts import ArtifactError, progress_line
     from gangline.local.platform import Platform, PlatformSettings
-    from gangline.local.processes import stop_signals_interrupt
+    from gangline.local.stop_signals import stop_signals_interrupt
 
     if gpus:
         _may_offer_gpus(nodes, slots)
