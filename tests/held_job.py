@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline_schemas.job import JobSpec
+from log_watch import PACED
 
 LONGEST_HOURS = 0.1
 """A job whose test died ends by itself."""
@@ -33,6 +34,16 @@ def held(gate: Path) -> dict[str, Any]:
 def reporting(gate: Path) -> dict[str, Any]:
     """Fields of a job whose ranks report a step about each 20 ms until `gate` appears."""
     return {"command": ["python", "-c", _REPORTER, str(gate)], **_bounded()}
+
+
+def training(gate: Path, pause_s: float = 0.03) -> dict[str, Any]:
+    """Fields of a job that trains, a step after each pause, until `gate` appears."""
+    return {
+        "command": PACED,
+        "env": {"PAUSE_S": str(pause_s), "UNTIL": str(gate)},
+        "hyperparameters": {"steps": 1_000_000},
+        **_bounded(),
+    }
 
 
 def plain_spec(name: str, team: str, gpus: int, **fields: Any) -> JobSpec:

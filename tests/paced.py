@@ -1,8 +1,8 @@
 """The trainer, as a job's own program, of which each step takes a while without computing.
 
 Most tests only need a job that goes on while something happens: one that computes all the time
-takes the cores from what is tested, and from the tests beside. A step pauses for PAUSE_S; with
-UNTIL, a path, only until there is a file.
+takes the cores from what is tested, and from the tests beside. A step pauses for PAUSE_S. With
+UNTIL, a path, the job ends as after its last step once there is a file: see held_job.training.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from gangline_worker.training import __main__ as program
+from gangline_worker.training.agreement import all_agree
 from gangline_worker.training.trainer import StepResult, Trainer
 
 PAUSE_S = float(os.environ.get("PAUSE_S", "0.03"))
@@ -23,7 +24,9 @@ class Paced(Trainer):
     """See the module."""
 
     def train_step(self) -> StepResult:
-        if UNTIL is None or not Path(UNTIL).exists():
+        if UNTIL is not None and all_agree(self.world.control, ok=Path(UNTIL).exists()):
+            self.config = self.config.model_copy(update={"steps": self.step + 1})
+        else:
             time.sleep(PAUSE_S)
         return super().train_step()
 

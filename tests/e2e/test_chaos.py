@@ -1,4 +1,4 @@
-"""A few cells of the fault matrix, drawn by GANGLINE_CHAOS_SEED; `make chaos` runs all of it.
+"""A cell of the fault matrix, drawn by GANGLINE_CHAOS_SEED; `make chaos` runs all of it.
 
 Those on one machine: nodes that stand apart take an S3 server and disks of their own.
 """
@@ -17,11 +17,11 @@ from chaos.matrix import ENDS_S, Matrix
 from chaos.places import on_one_machine
 from log_watch import LogWatch
 
-CELLS = 2
+CELLS = 1
 ALL = [
     (fault, strategy) for fault in FAULTS for strategy in STRATEGIES if fault.place == "one machine"
 ]
-SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "4"))
+SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "36"))
 DRAWN = Random(SEED).sample(ALL, CELLS)
 pytestmark = pytest.mark.timeout(2 * ENDS_S)
 

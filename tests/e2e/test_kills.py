@@ -1,20 +1,23 @@
-"""Each part in turn is killed with -9 while a job runs: it finishes, nothing lost or doubled."""
+"""Parts are killed or frozen while a job runs: it finishes, nothing is lost or doubled."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from gangline.sdk import connect
 from gangline_schemas.api.incidents import Incident
-from log_watch import PACED, LogWatch
+from held_job import training
+from log_watch import LogWatch
 from platform_fixture import RunningPlatform, start_platform
+from up_process import runs, wait_until
 
 SERVICES = [
     "quota-0",
@@ -38,7 +41,7 @@ def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningPl
         data_dir,
         heartbeat_timeout_s=30.0,
         heartbeat_interval_s=0.5,
-        hang_min_s=10.0,
+        hang_min_s=6.0,
         schedulers=2,
     )
     with running:
@@ -56,14 +59,6 @@ def kill(platform: RunningPlatform, name: str) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"{name} did not come back")
-
-
-def runs(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def first_incident(platform: RunningPlatform, job: str) -> Incident:
@@ -90,13 +85,60 @@ def kept_stacks(platform: RunningPlatform, job: str, ranks: int) -> dict[int, tu
     raise AssertionError(f"the stacks of {job} are not with its incident")
 
 
+def role(data_dir: Path, name: str) -> str:
+    """What a scheduler says of itself: `leads shard 0` or `standby`."""
+    bound = json.loads((data_dir / "run" / "health" / f"{name}.json").read_text())
+    with urllib.request.urlopen(f"{bound['url']}/readyz", timeout=5) as answer:
+        checks = json.load(answer)["checks"]
+    found: str = next(check["detail"] for check in checks if check["name"] == "role")
+    return found
+
+
+def test_the_standby_takes_over_from_a_frozen_leader(
+    own_platform: RunningPlatform, tmp_path: Path
+) -> None:
+    supervisor, go = own_platform.platform.supervisor, tmp_path / "go"
+    names = ["scheduler-0", "scheduler-1"]
+    roles = {name: role(own_platform.data_dir, name) for name in names}
+    assert sorted(roles.values()) == ["leads shard 0", "standby"]
+    leader = next(name for name in names if roles[name] != "standby")
+    frozen = own_platform.pid(leader)
+    with LogWatch(own_platform.client.bootstrap_servers) as watch:
+        running = watch.submit("goes-on", resources={"gpus": 1}, **training(go))
+        watch.wait_step(running, 3)
+        epoch = writer_epoch(watch, running)
+        os.kill(frozen, signal.SIGSTOP)
+        submitted = watch.submit(
+            "starts", command=["true"], resources={"gpus": 1}, hyperparameters={}
+        )
+        watch.wait_for(lambda s: s.type == "gang.allocated" and s.data.job_id == submitted)
+        assert writer_epoch(watch, submitted) > epoch, "the frozen leader decided"
+        os.kill(frozen, signal.SIGCONT)
+        wait_until(
+            "the old leader ends",
+            lambda: all(row.pid != frozen for row in supervisor.status()),
+        )
+        watch.wait_state(submitted, "succeeded")
+        go.touch()
+        assert watch.wait_state(running, "succeeded", "failed").data.state == "succeeded"
+        assert len(watch.of("gang.allocated", running)) == 1, "the running job noticed"
+        watch.assert_sound()
+    supervisor.wait_ready(60)
+
+
+def writer_epoch(watch: LogWatch, job: str) -> int:
+    """Of the scheduler that allocated the job's gang."""
+    position = watch.of("gang.allocated", job)[0].envelope.position
+    assert position is not None
+    return position.writer_epoch
+
+
 def test_a_job_survives_the_death_of_every_service(
     own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     with LogWatch(own_platform.client.bootstrap_servers) as watch:
-        slowly = {"PAUSE_S": "0.5", "UNTIL": str(go)}
-        job = watch.submit("survivor", command=PACED, env=slowly, hyperparameters={"steps": 300})
+        job = watch.submit("survivor", **training(go, pause_s=0.5))
         watch.wait_step(job, 5)
         for name in SERVICES:
             before = len(watch.of("worker.step", None))
@@ -114,7 +156,8 @@ def test_a_job_survives_the_death_of_every_service(
             if seen.data.run_id == job and seen.data.rank == 0
             for step in seen.data.step
         )
-        assert sorted(set(reported)) == list(range(1, 301)), "steps were lost"
+        last = watch.of("worker.exited", job)[0].data.last_step
+        assert sorted(set(reported)) == list(range(1, last + 1)), "steps were lost"
 
 
 def test_a_killed_rank_is_restarted_from_the_last_checkpoint(

@@ -12,7 +12,8 @@ from pathlib import Path
 from gangline.local.kafka import EmbeddedKafka
 from gangline_storage import open_store
 from gangline_storage.s3_options import S3Credentials
-from log_watch import PACED, LogWatch
+from held_job import training
+from log_watch import LogWatch
 from platform_fixture import start_platform
 from s3_server import S3Server, s3_server
 
@@ -41,12 +42,12 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
         assert client.bootstrap_servers == kafka.bootstrap
         names = {row.name for row in platform.supervisor.status()}
         assert not names & {"kafka", "s3proxy"}
+        go = tmp_path / "go"
         with LogWatch(kafka.bootstrap, prefix=prefix) as watch:
             job = watch.submit(
                 "on-s3",
-                command=PACED,
-                hyperparameters={"steps": 400, "strategy": "fsdp"},
                 checkpoint={"interval_minutes": 0.1},
+                **training(go),
             )
             saved = watch.wait_for(lambda s: s.type == "checkpoint.saved" and s.data.job_id == job)
             os.kill(watch.of("worker.started", job)[0].data.pid, signal.SIGKILL)
@@ -57,6 +58,8 @@ def test_a_job_is_saved_to_and_resumed_from_s3_over_ones_own_kafka(
             )
             assert again.data.resume is not None
             assert again.data.resume.step >= saved.data.step
+            watch.wait_step(job, again.data.resume.step + 1, attempt=2)
+            go.touch()
             assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
             watch.assert_sound()
             last = watch.of("checkpoint.committed", job)[-1].data.checkpoint

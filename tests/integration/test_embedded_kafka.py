@@ -171,6 +171,7 @@ def test_a_transaction_and_the_new_group_protocol_work(kafka: EmbeddedKafka) -> 
     assert consume(kafka, topic, 2) == [b"kept", b"after"]
 
 
+@pytest.mark.nightly  # `make setup` builds it, and each broker starts with it
 @pytest.mark.usefixtures("kafka")  # the jars are there
 def test_javas_cache_is_built_used_and_when_broken_only_missed(tmp_path: Path) -> None:
     cache = tmp_path / "cache"

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,7 @@ from gangline_schemas.events.scheduling import (
     CheckpointRef,
     GangStopping,
     ReleaseReason,
+    ResumePointChanged,
     StopReason,
 )
 from gangline_schemas.events.steps import WorkerStep
@@ -41,7 +42,7 @@ from gangline_storage.local import LocalStore
 from metadata_server import MetadataServer
 from node_scene import TEAM, NodeScene, alive, until
 
-SceneMaker = Callable[..., NodeScene]
+NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone
             job_id=gang.job_id,
             attempt=1,
             reason=StopReason.PREEMPTED,
-            deadline=datetime.now(UTC) + timedelta(seconds=6),
+            deadline=datetime.now(UTC) + timedelta(seconds=4),
         ),
     )
     assert scene.exits(1)[1, 0].exit_code == 0
@@ -268,7 +269,8 @@ def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("warm", ["off", "fork", "standby"])
+# As for ranks that are forks, see the test of a dead guard.
+@pytest.mark.parametrize("warm", ["off", pytest.param("fork", marks=NIGHTLY), "standby"])
 def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeScene, warm: str):
     first = scene.start_agent(warm=warm)
     scene.allocate(first, command=grandchildren(scene, warm=warm))
@@ -295,7 +297,7 @@ def guards(agent: int) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("warm", ["off", "fork"])
+@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     scene: NodeScene, warm: str
 ):
@@ -487,13 +489,15 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
         goes_at = datetime.now(UTC) + timedelta(seconds=120)
         cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
 
-        exits = scene.exits(2)
+        scene.wait(lambda: len(scene.of(CheckpointShardWritten)) == 2)
+        saved = CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=2, commit_key="k")
+        scene.publish("job-1", ResumePointChanged(job_id="job-1", checkpoint=saved))
+        exits = scene.exits(2)  # they are reported once the save is known to count
         assert scene.agent is not None
         assert scene.agent.wait(60) == 0
         assert {(item.reason, item.exit_code) for item in exits.values()} == {
             (ExitReason.STOPPED, 0)
         }
-        scene.wait(lambda: len(scene.of(CheckpointShardWritten)) == 2)
         (leaving,) = scene.of(NodeLeaving)
         assert leaving.incarnation == node.incarnation
         assert leaving.reason == "aws will terminate this spot instance"

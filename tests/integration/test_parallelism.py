@@ -8,10 +8,12 @@ factor. Checkpoints of one layout load into any other, bit for bit.
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from gang_fixture import EXIT_SETTINGS, SAVE_ENV, Gang, Run, train
 from gangline_worker.checkpoint.commit import committed
@@ -48,6 +50,18 @@ EXPERT_LAYOUTS = {
     "expert-replicas": (4, ("parallel={replicas: 2, shard: 2, expert: 2}",)),
     "expert-pipeline": (4, ("parallel={replicas: 2, pipeline: 2, expert: 2}", "accumulation=2")),
 }
+
+NIGHTLY = {
+    "hsdp", "fsdp-tensor", "fsdp-pipeline", "tensor-pipeline",  # all within fsdp-tensor-pipeline
+    "expert", "expert-pipeline",
+}  # fmt: skip
+
+
+def drawn(names: Iterable[str]) -> list[ParameterSet]:
+    """Each layout by its name; `make soak` runs those of NIGHTLY."""
+    return [
+        pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in names
+    ]
 
 
 def last(run: Run) -> Path:
@@ -95,14 +109,14 @@ def alone_with_experts(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(directory, 1, *SETTINGS, *EXPERTS, extra_env=PROMOTE)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", drawn(LAYOUTS))
 def test_the_losses_are_those_of_one_process(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
     run = train(tmp_path / name, ranks, *SETTINGS, *settings, extra_env=PROMOTE)
     assert_alike(run, alone)
 
 
-@pytest.mark.parametrize("name", EXPERT_LAYOUTS)
+@pytest.mark.parametrize("name", drawn(EXPERT_LAYOUTS))
 def test_experts_give_the_losses_of_one_process(
     alone_with_experts: Run, tmp_path: Path, name: str
 ) -> None:
@@ -180,7 +194,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert run.by_step("grad_norm") == whole.by_step("grad_norm")
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp-tensor", "pipeline"])
+@pytest.mark.parametrize("name", drawn(["ddp", "fsdp-tensor", "pipeline"]))
 def test_bfloat16_computes_and_keeps_float32_weights(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
     run = train(tmp_path / name, ranks, "steps=2", "dtype=bfloat16", *settings)

@@ -124,9 +124,14 @@ STOPS = {
     "the agent is stopped": stop_agent,
     "spot notice": give_notice,
 }
+NIGHTLY = pytest.mark.nightly
+"""A drain stops ranks as a preemption does."""
 
 
-@pytest.mark.parametrize("kind", STOPS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=NIGHTLY if kind == "drain" else ()) for kind in STOPS],
+)
 def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstrap: str) -> None:
     with (
         MetadataServer() as cloud,

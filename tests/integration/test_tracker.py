@@ -525,7 +525,7 @@ def test_one_incident_is_found_with_its_stacks_and_what_was_noticed(
 def test_rows_equal_records_after_kill_9(kafka_bootstrap: str, tmp_path: Path) -> None:
     process = TrackerProcess(kafka_bootstrap, tmp_path)
     try:
-        rounds, per_round = 4, 150
+        rounds, per_round = 3, 150
         for turn in range(rounds):
             process.start()
             for index in range(per_round):

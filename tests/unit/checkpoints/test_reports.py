@@ -45,7 +45,7 @@ def steady(ranks: int) -> list[Event]:
 
 
 def test_a_save_of_many_ranks_writes_what_one_of_a_few_does() -> None:
-    few, many = steady(2), steady(256)
+    few, many = steady(2), steady(64)
     assert [event.type for event in many] == [
         "checkpoint.begun",
         "checkpoint.saved",
