@@ -15,7 +15,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.faults import NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.scheduling import (
-    GangPreempting,
+    GangStopping,
     NodeAdmitted,
     NodeCordoned,
     StopReason,
@@ -173,7 +173,7 @@ def test_a_drain_moves_gangs_off_an_outdated_node() -> None:
     (job_id,) = cluster.state.live
     upgraded(cluster)
     drain(cluster, on=True)
-    stopped = only(cluster.commit(job_id, 5) + cluster.tick(60), GangPreempting)
+    stopped = only(cluster.commit(job_id, 5) + cluster.tick(60), GangStopping)
     assert stopped.reason is StopReason.DRAIN
 
 
@@ -183,7 +183,7 @@ def test_a_node_that_leaves_lets_its_gangs_save_first() -> None:
     upgraded(cluster)
     decided = cluster.leave("n1")
     assert only(decided, NodeCordoned).reason == "leaving"
-    assert only(decided, GangPreempting).reason is StopReason.DRAIN
+    assert only(decided, GangStopping).reason is StopReason.DRAIN
     cluster.exit("a", ExitReason.STOPPED)
     checked(cluster)
 
