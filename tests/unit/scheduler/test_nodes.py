@@ -135,7 +135,7 @@ def test_reports_about_unknown_nodes_are_survived() -> None:
 
 def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Machines of a cloud come and go, each under a name of its own."""
-    monkeypatch.setattr("gangline_scheduler.core.evolve.LEFT_NODES_KEPT", 2)
+    monkeypatch.setattr("gangline_scheduler.core.evolve.nodes.LEFT_NODES_KEPT", 2)
     cluster = Cluster(node("stays"))
     for number in range(5):
         cluster.give(NodeJoined(node=node(f"spot-{number}")))
@@ -152,7 +152,7 @@ def test_of_nodes_that_left_the_newest_are_remembered(monkeypatch: pytest.Monkey
 
 
 def test_a_node_that_left_is_remembered_while_its_gang_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline_scheduler.core.evolve.LEFT_NODES_KEPT", 0)
+    monkeypatch.setattr("gangline_scheduler.core.evolve.nodes.LEFT_NODES_KEPT", 0)
     cluster = Cluster(node(gpus=1))
     cluster.run("a")
     cluster.leave("n1")

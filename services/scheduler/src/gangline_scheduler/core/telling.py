@@ -5,9 +5,9 @@ are held for it. The numbers of a reason change with each job that starts or end
 so they alone are told once in `EVIDENCE_EVERY`.
 
 The first estimate of a job's start in a wait is written into the log, with its reason, so that it
-can be compared with what came (evolve.py): `explain` tells that error with each new estimate. One
-job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py), and what lies
-further off is estimated once it is closer.
+can be compared with what came (evolve/gangs.py): `explain` tells that error with each new
+estimate. One job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py),
+and what lies further off is estimated once it is closer.
 """
 
 from __future__ import annotations
