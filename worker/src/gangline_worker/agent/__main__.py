@@ -61,6 +61,6 @@ if __name__ == "__main__":
     arguments = _arguments()
     tried = arguments.pop("would_take_over", None)
     settings = AgentSettings.load(**arguments)
-    if isinstance(tried, int):  # by a program in whose process it is to go on
+    if isinstance(tried, int):  # by a program in whose process this one will continue
         raise SystemExit(refusal(tried, sys.stdin.buffer.read()))
     run("agent", settings, _main, restarts=True)

@@ -4,9 +4,9 @@
 2. Wait while the provider says that the machine will go; then begin to check it.
 3. Wait for the bus, note the ends of the scheduler's and the fault manager's logs, then join.
 4. For each input, in order: decide, act. Ticks come at least every `TICK_S` seconds.
-5. Told to stop, or given notice: leave, let ranks save and exit, send what is left, end.
-   Told to begin anew: hand over to the next program in this process (handover.py), which takes
-   up what there is instead of 1 to 3.
+5. At a stop or a notice of the cloud: leave, let ranks save and exit, send the rest, end.
+   At a reload: hand over to the next program in this process (handover.py), which takes up the
+   state instead of 1 to 3.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Agent:
         self._positions: dict[TopicPartition, int] = {}
 
     def run(self) -> Restart | None:
-        """Live until `stopping` is set and the ranks are gone, or another program goes on."""
+        """Live until `stopping` is set and the ranks are gone, or another program continues."""
         become_subreaper()
         self._begin_helpers()
         self._watch.start()
@@ -203,7 +203,7 @@ class Agent:
         self._guard.stop()
 
     def _end_own(self) -> None:
-        """What another program in this process begins for itself."""
+        """End the threads that the next program in this process starts for itself."""
         self._watch.stop()
         if self._checks is not None:
             self._checks.stop()
@@ -362,7 +362,7 @@ class Agent:
                     self._guard.extend(self._core.lease_ends_s)
             if self._stopping.is_set() and not leaving:
                 leaving = True
-                self._handle(executor, Leave("the agent was told to stop", grace_s))
+                self._handle(executor, Leave("the agent was asked to stop", grace_s))
             elif self._may_restart and renewal.is_due(idle=executor.idle):
                 return True
             if time.monotonic() >= tick_due_s:
@@ -476,7 +476,7 @@ def _grace_s(left_s: float) -> float:
 
 
 def _concerning_gangs(records: Sequence[Record]) -> list[Received]:
-    """What the agent acts on. A failure comes before the release that follows from it.
+    """The records that the agent acts on. A failure comes before the release that follows from it.
 
     They stand in two logs, so the release may be read first.
     """

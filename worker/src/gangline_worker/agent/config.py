@@ -23,7 +23,7 @@ _LEASE_MOST = 0.8
 
 
 class AgentSettings(ServiceSettings):
-    """What a node agent can be told."""
+    """The settings of a node agent."""
 
     section: ClassVar[str] = "agent"
 
@@ -36,7 +36,7 @@ class AgentSettings(ServiceSettings):
     link_uploads: bool = False
     """Hard-link shards into a store on the same file system instead of copying them."""
     upload_mb_per_s: Annotated[float, Field(gt=0)] | None = None
-    """What this node's checkpoints may take of the way to the store; none: all there is."""
+    """The most bandwidth to the store that this node's checkpoints take; none: no limit."""
     secrets_dir: Path | None = None
     """Secrets as files <team>/<NAME>, 0600; default: `secrets` in the data folder."""
     slots: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -47,9 +47,9 @@ class AgentSettings(ServiceSettings):
     rank_env_file: Path | None = None
     """NAME=VALUE lines: variables of all ranks here, below those of their jobs."""
     peer_copies: bool = True
-    """Give agents of a gang what it starts from, and get it from them before from the store.
+    """Give agents of a gang the checkpoint that it starts from, and ask them before the store.
 
-    It also vouches for this node's ranks at rendezvous on others, and asks there for theirs.
+    Agents also confirm to each other which connections to a rendezvous come from their ranks.
     """
     peer_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where they are answered, at `address`; 0 takes a free one, the last one's again if it can."""
@@ -65,7 +65,7 @@ class AgentSettings(ServiceSettings):
     isolation: Literal["auto"] | Isolation = "auto"
     """How ranks are kept apart: the strongest level that works here (auto), or just this one."""
     isolation_uids: str = "1900000000-1900999999"
-    """FIRST-LAST: users for teams, which must be nobody else's."""
+    """FIRST-LAST: user ids for teams, which nothing else on the machine may use."""
     isolation_processes: Annotated[int, Field(ge=64)] = 8192
     """Processes and threads that a team may have on this node, where it has its own user."""
     rendezvous_ports: str | None = None

@@ -84,7 +84,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class KeptEffects:
-    """What gangs have: their workspaces, their ranks that run, and the sockets of these."""
+    """The workspaces of gangs, their ranks that run, and the sockets of these."""
 
     grounds: tuple[KeptWorkspace, ...]
     ranks: tuple[KeptRank, ...]
@@ -120,7 +120,7 @@ class Executor:
         self._ranks.pause()
 
     def kept(self, gangs: Sequence[Gang]) -> KeptEffects:
-        """After `pause`: what these gangs have, to be adopted. What was half prepared is undone."""
+        """After `pause`: what these gangs have, to be adopted. Half prepared work is undone."""
         for gang in gangs:
             if not gang.prepared:
                 self._close(CloseGang(gang.key, final=False))
@@ -128,7 +128,7 @@ class Executor:
         return KeptEffects(grounds, self.launcher.kept(), self._ranks.kept())
 
     def adopt(self, kept: KeptEffects, gangs: Sequence[Gang]) -> None:
-        """Go on with what gangs had before this process's program began anew."""
+        """Continue with what gangs had before the agent reloaded in this process."""
         known = {gang.key: gang for gang in gangs}
         for item in kept.grounds:
             gang = known[item.gang]

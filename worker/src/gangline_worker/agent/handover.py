@@ -1,8 +1,8 @@
-"""What an agent's program leaves to the one that goes on in its process (docs/adr/0014).
+"""The state that an agent's program hands to the next one in its process (docs/adr/0014).
 
 It is JSON in a file that lies in memory alone: it holds the secrets of jobs, and the disk may be
-full. What it names by number are open descriptors that stay open over the exec. New fields need
-defaults, so that a newer program reads what an older one wrote; FORMAT counts what cannot be.
+full. Its numbers of descriptors stay open over the exec. New fields need defaults, so that a newer
+program reads what an older one wrote; a change that is not readable increases FORMAT.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def leave(handover: Handover) -> Restart:
 
 
 def take_over() -> Handover | None:
-    """What this process's last program left; None when this one is its first.
+    """The state of this process's last program; None when this one is its first.
 
     If it cannot be read, all that was left is ended, as the death of the process would have done,
     and the agent begins as its first program. Call it once, before any child is started.

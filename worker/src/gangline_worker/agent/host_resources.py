@@ -1,4 +1,4 @@
-"""What an agent takes of its machine, for as long as its process lives.
+"""Resources that an agent takes of its machine for as long as its process lives.
 
 Its data folder, by a lock; a folder for sockets; isolation, by trying what works; rendezvous ports.
 """
@@ -33,7 +33,7 @@ class DataFolderTaken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KeptHostResources:
-    """What was taken; `lock` and `claim`, that of the ports, are descriptors."""
+    """The resources that were taken; `lock` and `claim` (of the ports) are descriptors."""
 
     data: Path
     sockets: Path
@@ -45,7 +45,7 @@ class KeptHostResources:
 
 @dataclass(frozen=True, slots=True)
 class HostResources:
-    """What was taken; nobody else has it until this process ends."""
+    """The resources that were taken; no other process gets them until this one ends."""
 
     folders: Folders
     lock: int
@@ -54,7 +54,7 @@ class HostResources:
     ports: tuple[int, ...]
 
     def kept(self) -> KeptHostResources:
-        """To be adopted by the program that goes on in this process."""
+        """To be adopted by the next program in this process."""
         claim = self.claim.fileno() if self.claim is not None else None
         data, sockets = self.folders.data, self.folders.sockets
         return KeptHostResources(data, sockets, self.lock, claim, self.ports, self.isolator.kept())
@@ -84,7 +84,7 @@ def take_host_resources(settings: AgentSettings) -> HostResources:
 
 
 def adopt_host_resources(settings: AgentSettings, kept: KeptHostResources) -> HostResources:
-    """Go on with what this process took before its program began anew. Raises OSError."""
+    """Continue with what this process took before the agent reloaded. Raises OSError."""
     folders = _folders(settings, kept.data, kept.sockets)
     isolator = _isolator(settings, folders)
     isolator.adopt(kept.isolation)

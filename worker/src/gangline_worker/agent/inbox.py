@@ -47,7 +47,7 @@ class Inbox:
             self._changed.notify_all()
 
     def make_room(self) -> None:
-        """Let nobody wait for room any more: those who fill it are about to be stopped."""
+        """Keep no thread waiting for room any more: the threads that fill it will be stopped."""
         with self._changed:
             self._limit = len(self._items) + 1_000_000
             self._changed.notify_all()

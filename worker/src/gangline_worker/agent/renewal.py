@@ -1,7 +1,7 @@
 """An orderly restart in place that was asked for: tried first, then waited for.
 
-1. The program as it is installed now is run, beside this one, to see whether it would start with
-   these settings and understand this state: one that would not must not cost a step of training.
+1. The program as it is installed now is run beside this one. It must start with these settings and
+   understand this state: one that does not must not cost a step of training.
 2. Work whose end can be waited for (a preparation, an upload) gets `WAIT_S` to end; what is not
    done then begins again afterwards.
 """

@@ -1,4 +1,4 @@
-"""From where the files of checkpoints came that gangs start from: counted, and told by tier."""
+"""The tiers that files of checkpoints came from when gangs started: counted and logged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tier(StrEnum):
 
 
 class Fetched:
-    """What one look at a checkpoint brought; it stands in the process's metrics as well."""
+    """The files that one fetch of a checkpoint brought, by tier; also in the process's metrics."""
 
     def __init__(self) -> None:
         self._files: Counter[Tier] = Counter()

@@ -1,7 +1,7 @@
-"""What is left on a node's disk of jobs that went elsewhere, or ended while no agent was here.
+"""Deletes bundles and checkpoint copies of jobs that ended elsewhere or without an agent here.
 
-A job's copies of checkpoints go when the node hears of its end. Who is not told of that, as its
-gang runs on other nodes by then, deletes what has not been used for long: the store has it all.
+A job's copies are deleted when its node reads that the job ended. A node whose gang ran on other
+nodes by then deletes copies that were unused for long: the store has them all.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def note_use(*paths: Path) -> None:
 
 
 def delete_unused(data: Path, now_s: float, *, idle: bool = False) -> None:
-    """Delete what of bundles and checkpoints below `data` was used before `now_s` - KEPT_S.
+    """Delete bundles and checkpoints below `data` that were last used before `now_s` - KEPT_S.
 
-    `idle`: no rank runs here, so folders that jobs would save to go as well. What cannot be
-    deleted stays.
+    `idle`: no rank runs here, so folders that jobs would save to are deleted too. A file that
+    cannot be deleted stays.
     """
     before_s = now_s - KEPT_S
     for bundle in _entries(data / "bundles"):

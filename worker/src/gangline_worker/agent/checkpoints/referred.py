@@ -18,7 +18,7 @@ def objects(record: CommitRecord) -> tuple[ObjectDigest, ...]:
 
 
 def objects_of(record: CommitRecord, ranks: Collection[int]) -> tuple[ObjectDigest, ...]:
-    """What of that these ranks wrote."""
+    """The objects of the record that these ranks wrote."""
     names = {name(rank) for rank in ranks for name in (shard_name, manifest_name)}
     return tuple(digest for digest in objects(record) if digest.key.rpartition("/")[2] in names)
 
@@ -42,7 +42,7 @@ def place_of(key: str, prefix: str, folder: Path) -> Path | None:
 class Referred:
     """Which local folders others refer to, as far as this process stored or fetched them.
 
-    What it does not know of is fetched from the store again when it is needed.
+    Unknown files are fetched from the store again when they are needed.
     """
 
     def __init__(self) -> None:
@@ -59,6 +59,6 @@ class Referred:
         return found.union(*(self._by_folder.get(folder, frozenset()) for folder in found))
 
     def forget(self, below: Path) -> None:
-        """What lies below a folder is gone."""
+        """Forget the files below a folder that was deleted."""
         for folder in [found for found in self._by_folder if found.is_relative_to(below)]:
             del self._by_folder[folder]

@@ -30,8 +30,8 @@ _ASKED_LIMIT = 16  # a rank, beyond once for each file: one that asks on and on 
 class Repairs:
     """Answers `CopyDamaged`.
 
-    `note(rank, text)` puts a line among the rank's own, `lost` is told which object of the store is
-    damaged as well.
+    `note(rank, text)` puts a line among the rank's own. `lost` gets each object that is damaged in
+    the store as well.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 Up: a rank's shard, then its manifest, each checked against the digest that the rank gave.
 Down: a committed checkpoint, once per node for all its ranks, or the part of it that these most
-likely need, and what else they ask for. What lies here is used; what does not, or is damaged, comes
-from another node or the store, and is verified.
+likely need, and the rest when they ask for it. Files that lie here are used. Missing and damaged
+ones come from another node or the store, and are verified.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Checkpoints:
     ) -> CheckpointShardWritten:
         """Put a rank's part that was checked into the store, the manifest last.
 
-        `owner` is the rank's user. What is changed meanwhile is found before it is committed.
+        `owner` is the rank's user. A change meanwhile is found before the commit.
         Raises WrongPath, OSError and StoreError.
         """
         prefix = checkpoint_prefix(
@@ -197,9 +197,9 @@ class Checkpoints:
     ) -> Path:
         """The folder of a committed checkpoint on this node's disk.
 
-        It is the owner's. What comes from elsewhere is verified here, and of what lies here the
-        size; the ranks verify all. Gives all of it, or what a `share` needs where that can be told;
-        `refetch` brings the rest if it is wanted all the same.
+        It is the owner's. Files from elsewhere are verified here, of files that lie here the size;
+        the ranks verify all. Gives all files, or those that a `share` needs where that is known;
+        `refetch` brings others that are wanted after all.
         Raises CheckpointDamaged, OSError and StoreError.
         """
         begun_s = time.monotonic()
@@ -324,7 +324,7 @@ class Checkpoints:
         *,
         read: bool = False,
     ) -> dict[str, _Wanted]:
-        """What of these objects is not here as it was committed, by key.
+        """The objects that are not here as they were committed, by key.
 
         Of a shard the size alone is looked at, unless it is to be `read`: the ranks read them side
         by side and verify each byte, and ask for another copy of what is damaged.
@@ -438,7 +438,7 @@ def _plain_file(root: Path, inner: str) -> Path:
 def _damage(
     path: Path, digest: ObjectDigest, owner: Owner | None, *, read: bool = True
 ) -> str | None:
-    """What is wrong with a file, None when it is what its digest says, or has its size."""
+    """The difference of a file from its digest, or from its size alone; None when it agrees."""
     try:
         with opened_as(owner, path) as file:
             size_bytes = file.stat().st_size

@@ -1,1 +1,1 @@
-"""What the agent decides, without I/O, clock or randomness: `core` is the way in."""
+"""The agent's decisions, without I/O, clock or randomness: `core` is the way in."""

@@ -1,4 +1,4 @@
-"""What the agent says of its node, gangs and ranks: the effects that publish it."""
+"""Effects that publish the agent's events about its node, gangs and ranks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def damaged(node: NodeInfo, gang: Gang, rank: Rank, found: DataDamaged) -> Publi
 
 
 def stacks(node: NodeInfo, key: GangKey, found: RankStacks, last_step: int | None) -> Publish:
-    """What a hanging rank was doing."""
+    """The stacks of a hanging rank."""
     event = WorkerStacks(
         job_id=key.job_id,
         attempt=key.attempt,

@@ -5,9 +5,9 @@ Life of a gang on this node
 2. Both done, no process of an older attempt and none on its GPUs left: Spawn each rank.
 3. Ranks report steps and shards; shards are checked on the disk and uploaded, both announced.
 4. They exit: reported with the reason that the agent knows, orderly exits after their uploads,
-   and after their commit where the job is to go on elsewhere: the next attempt starts from it.
+   and after their commit where the job will resume elsewhere: the next attempt starts from it.
 5. `gang.released`, a higher attempt or a lost lease: what is left is killed, then CloseGang.
-   Before, one that failed is killed at `gang.stopping`, and goes on to upload what it saved.
+   Before, a gang that failed is killed at `gang.stopping`; its saves are still uploaded.
    If `gang.failed` named a hang, its ranks' stacks are taken first, for STACKS_WAIT_S at most.
 
 Whether it takes gangs at all is said in membership.py.
@@ -82,7 +82,7 @@ from .rank_messages import hear
 
 _KILL_AGAIN_S = 1.0
 _LAST_CALL_S, _LAST_CALL_SHARE = 5.0, 0.25  # before the end of a stop's time, whichever is less
-_STOOD_STILL_S = 2.0  # between two Ticks: nobody was heard meanwhile
+_STOOD_STILL_S = 2.0  # between two Ticks: this process itself stood still
 _JOBS_REMEMBERED = 10_000
 _ENDED = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 _COMMIT_WAIT_S = 30.0
@@ -102,7 +102,7 @@ class AgentCore:
         self._reports = 0
         self._ticked_s = 0.0
 
-    # What the shell and the tests may look at.
+    # For the shell and the tests.
 
     @property
     def incarnation(self) -> str:
@@ -128,7 +128,7 @@ class AgentCore:
 
     @property
     def gone(self) -> bool:
-        """Whether the agent was told to leave and nothing is left to end or report."""
+        """Whether the agent is leaving and nothing is left to end or report."""
         return self._member.leaving is not None and not any(
             gang.alive or any(rank.held_exit for rank in gang.ranks.values())
             for gang in self._gangs.values()
@@ -172,7 +172,7 @@ class AgentCore:
         return [*announced, *asked_again(state)]
 
     def handle(self, item: Input, at: Moment) -> list[Effect]:
-        """What follows from an input. Inputs that come twice or too late lead to nothing."""
+        """The effects of an input. Inputs that come twice or too late have none."""
         if isinstance(item, HeartbeatAcked):
             self._member.acked(item)
         out = self._check_lease(at)
@@ -483,7 +483,7 @@ class AgentCore:
         gang.failed = True
         return self._never_ran(gang, rank, item.message, None)
 
-    # What ranks say and how they end.
+    # Messages and ends of ranks.
 
     def _on_message(self, item: RankMessage, at: Moment) -> list[Effect]:
         gang, rank = self._find(item.rank)
@@ -536,7 +536,7 @@ class AgentCore:
         rank.phase = Phase.GONE
         rank.connected = False
         reason = rank.ending or ExitReason.FAILED
-        if item.code == 0:  # also when it was to be killed: who was told to stop has not finished
+        if item.code == 0:  # also when it was to be killed; one that was stopped has not finished
             reason = ExitReason.STOPPED if gang.stop is not None else ExitReason.FINISHED
         event = announce.exit_of(self._node, gang, rank, reason).model_copy(
             update={
@@ -613,7 +613,7 @@ class AgentCore:
         return out
 
     def _advance(self) -> list[Effect]:
-        """Start what may start now, let go of what is over."""
+        """Start the gangs that may start now, close those that are over."""
         out: list[Effect] = []
         for gang in self.gangs:
             if gang.over and not gang.alive:

@@ -1,4 +1,4 @@
-"""What the core of an agent knows, for the program that goes on in its process (handover.py)."""
+"""The state of an agent's core, for the next program in its process (handover.py)."""
 
 from __future__ import annotations
 

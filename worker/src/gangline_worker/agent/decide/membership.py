@@ -2,8 +2,8 @@
 
 The lease: when the bus has acknowledged no heartbeat that was sent in the last `lease_s`
 seconds, others may believe this node dead and run its ranks elsewhere. So all ranks are killed,
-and the node joins again as a new incarnation once the bus answers and the last rank is gone. So it
-does when the fault manager hears it and says that nobody knows it (`node.failed`, `forgotten`).
+and the node joins again as a new incarnation once the bus answers and the last rank is gone. It
+also does so when the fault manager no longer knows it (`node.failed` with reason `forgotten`).
 
 The check: before it joins, at the start and after a lost lease, the node is checked. While that
 fails it does not join, says why (`node.unfit`), and is checked again.
@@ -36,7 +36,7 @@ class AgentLimits:
 
 @dataclass(slots=True)
 class Standing:
-    """What the cluster was told of the node, and what that waits for.
+    """The node as the agent announced it, and the conditions that it waits for.
 
     `boot` is the incarnation that it began with; times are monotonic seconds.
     """
@@ -119,7 +119,7 @@ class Membership:
             self.standing.acked_mono_s = max(self.standing.acked_mono_s, item.sent_mono_s)
 
     def lose(self, at: Moment) -> list[Effect]:
-        """What follows from a lease that is over: whatever runs here must be ended; else []."""
+        """The effects of a lease that is over: all that runs here must end; else []."""
         if not self.joined or at.mono_s < self.lease_ends_s:
             return []
         return self._join_again("lease.lost")

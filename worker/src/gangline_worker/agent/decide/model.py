@@ -1,4 +1,4 @@
-"""What the agent's decisions are about: keys, inputs, effects, and the state of its gangs."""
+"""Keys, inputs and effects of the agent's decisions, and the state of its gangs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RankKey:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The agent shall stop: its ranks get `grace_s` seconds to save and exit."""
+    """The agent must stop: its ranks get `grace_s` seconds to save and exit."""
 
     reason: str
     grace_s: float
@@ -157,7 +157,7 @@ class NoSoundCopy:
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """What a process of a rank said, by its pid; its identity was checked."""
+    """A message of a process of a rank, by its pid; its identity was checked."""
 
     rank: RankKey
     message: FromRank
@@ -191,7 +191,7 @@ class UploadFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankStacks:
-    """What a rank was doing, redacted. `missing`: why `text` is not all of it."""
+    """The stacks of a rank, redacted. `missing`: why `text` is not all of them."""
 
     rank: RankKey
     pid: int
@@ -331,7 +331,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class CloseGang:
-    """Let go of all that belongs to the gang. `final`: its job will not come back here."""
+    """Free all that belongs to the gang. `final`: its job will not come back here."""
 
     gang: GangKey
     final: bool
@@ -412,7 +412,7 @@ class Rank:
         return self.phase is Phase.RUNNING or self.phase is Phase.STARTING
 
     def status(self, at_s: float) -> RankStatus:
-        """What a heartbeat says of it."""
+        """Its status for a heartbeat."""
         return RankStatus(
             rank=self.key.rank,
             pid=self.pid,
@@ -455,7 +455,7 @@ class Gang:
         return any(rank.alive for rank in self.ranks.values())
 
     def status(self, at_s: float) -> GangStatus:
-        """What a heartbeat says of it at this monotonic time: of the ranks that run."""
+        """Its status for a heartbeat at this monotonic time: of the ranks that run."""
         running = (rank for rank in self.ranks.values() if rank.phase is Phase.RUNNING)
         return GangStatus(
             job_id=self.key.job_id,
@@ -469,7 +469,7 @@ class Gang:
         return any(rank.alive and rank.stopper is not None for rank in self.ranks.values())
 
     def stacks_awaited(self, at_s: float) -> bool:
-        """Whether its ranks shall live on at this monotonic time, until their stacks are here."""
+        """Whether its ranks must live at this monotonic time, until their stacks are here."""
         return self.stacks_by_s is not None and at_s < self.stacks_by_s
 
     @property
@@ -503,8 +503,8 @@ class Gang:
     def awaits_commit(self, rank: Rank, at_s: float) -> bool:
         """Whether an orderly exit is held back at this monotonic time.
 
-        Its uploads are on their way; or the job goes on elsewhere (`_GOES_ON`), and what the rank
-        saved for that is not committed: an attempt that began now would begin from an older step.
+        Its uploads are on their way. Or the job resumes elsewhere (`_GOES_ON`), and the rank's save
+        is not committed: an attempt that began now would resume from an older step.
         """
         if rank.uploads:
             return True
@@ -528,12 +528,12 @@ class Gang:
 
     @property
     def asks(self) -> bool:
-        """Whether its ranks are told anything yet."""
+        """Whether any request to its ranks stands."""
         return self.control != Control()
 
     @property
     def control(self) -> Control:
-        """What its ranks are told at present."""
+        """The present requests to its ranks."""
         return Control(
             stop=self.stop,
             checkpoint_request=self.checkpoint_requests,

@@ -17,7 +17,7 @@ from gangline_schemas.limits import SECONDS_MAX
 WINDOW = 256
 BUSY_WINDOW = 32
 ENOUGH = 10
-"""So many times between steps are known before their spread is told."""
+"""So many times between steps are known before their spread is reported."""
 
 
 @dataclass(slots=True)

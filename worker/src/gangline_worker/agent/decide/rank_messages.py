@@ -1,4 +1,4 @@
-"""What a rank says, and what follows from it. No I/O, as in core.py."""
+"""The effects of messages of ranks. No I/O, as in core.py."""
 
 from __future__ import annotations
 

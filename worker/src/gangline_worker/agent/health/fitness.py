@@ -12,7 +12,7 @@ OFF_THE_BUS = 79
 
 @dataclass(frozen=True, slots=True)
 class FitnessLimits:
-    """What a node must have: GB free on the disk of its folder and in memory, and the time."""
+    """A node's least GB free on the disk of its folder and in memory, and its clock's accuracy."""
 
     disk_free_gb: float = 1.0
     memory_free_gb: float = 0.5
@@ -20,7 +20,7 @@ class FitnessLimits:
 
 
 def unfit_for(reading: NodeHealth, limits: FitnessLimits) -> tuple[str, ...]:
-    """Clauses about what is wrong, () when nothing is. What cannot be read counts for nothing."""
+    """The problems, a clause each; () for none. A value that cannot be read is no problem."""
     found = [
         f"GPU {gpu.index} needs a reset for its memory" for gpu in reading.gpus if gpu.reset_needed
     ]

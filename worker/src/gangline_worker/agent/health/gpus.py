@@ -1,4 +1,4 @@
-"""What NVML says of the health of GPUs. A value that a GPU or its driver does not tell is None."""
+"""The health of GPUs by NVML. A value that a GPU or its driver does not give is None."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .fitness import OFF_THE_BUS
 
 _EVENTS_A_READING = 64
 _FOLLOWING = frozenset({43, 45, 154})
-"""Xids that come after another one, of which they are no cause: programs are stopped (43, 45), and
-what shall be done about it is told (154)."""
+"""Xids that follow another one and are no cause: programs are stopped (43, 45), and the recovery
+that is needed is named (154)."""
 _SLOWED = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
     pynvml.nvmlClocksThrottleReasonSwThermalSlowdown: "sw_thermal",
@@ -56,7 +56,7 @@ class _Gpu:
             self._lost = True
 
     def health(self) -> GpuHealth:
-        """What it tells now."""
+        """Its present readings."""
         temperature = self._of(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
         ecc = [
             self._of(pynvml.nvmlDeviceGetTotalEccErrors, kind, pynvml.NVML_VOLATILE_ECC)
@@ -151,5 +151,5 @@ class GpuWatch:
 
 
 def _address(handle: object) -> int | None:
-    """What tells a handle from others: a GPU that is lost cannot be asked for its index."""
+    """The identity of a handle: a GPU that is lost cannot be asked for its index."""
     return ctypes.cast(handle, ctypes.c_void_p).value  # type: ignore[arg-type]

@@ -5,9 +5,9 @@ it does, else with `UNFIT` and one line for each fault. GPUS are the NVML indexe
 CUDA is to see, in that order: 0,1,... It does not use the bus.
 
 light: a product of matrices on the CPU, and bytes that the disk of FOLDER gives back.
-full: that, the memory that ranks may lock where there is InfiniBand, the same product by torch on
-each GPU, and a sum that processes of this node agree on: one for each GPU over NCCL, or two over
-gloo where there are fewer than two GPUs.
+full: also the memory that ranks may lock where there is InfiniBand. The same product by torch on
+each GPU. A sum that processes of this node agree on: one process for each GPU over NCCL, or two
+over gloo where there are fewer than two GPUs.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _PASSED_ON = ("PATH", "LD_LIBRARY_PATH")
 
 
 class NodeCheckHost:
-    """Runs one check at a time; each ends in one NodeChecked, told from a thread of its own.
+    """Runs one check at a time; each ends in one NodeChecked, sent from a thread of its own.
 
     All methods from one thread that lives as long as the agent.
     """
@@ -71,7 +71,7 @@ class NodeCheckHost:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # By the socket what it leaves is found when nobody else knows it (sweep.py).
+                # By the socket, processes that it leaves behind are found later (sweep.py).
                 env={**environment, "GANGLINE_AGENT_SOCKET": self._mark},
                 start_new_session=True,
             )

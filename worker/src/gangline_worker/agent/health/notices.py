@@ -1,4 +1,4 @@
-"""What the cloud says of its plans for this machine: one port, `Notices`, one class per provider.
+"""Notices of the cloud about this machine: one port, `Notices`, one class per provider.
 
 Each speaks its provider's metadata service, which answers on a link-local address inside the
 machine and needs no credentials:
@@ -234,7 +234,7 @@ class NoticeWatch:
         self._thread.start()
 
     def read(self) -> Notice | None:
-        """What is said now; None also while the provider does not answer, which is logged once."""
+        """The present notice; None also if the provider does not answer, which is logged once."""
         try:
             notice = self._notices.read(datetime.now(UTC))
         except NoticesUnavailableError as error:

@@ -3,7 +3,7 @@
 `HostHealth` reads the machine: NVML, the data folder's disk, memory, the kernel's clock discipline.
 `ScriptedHealth` reads a JSON file instead, so that tests can let a node fall ill. A driver that
 hangs keeps its reading thread alone: the reading in the heartbeats gets old, which `read_at` shows,
-and the heartbeats, which hold the node's lease, go on.
+and the heartbeats, which renew the node's lease, continue.
 
 Nothing is judged here: whether the node may join is said in fitness.py; what a trend means, and
 what follows, is the fault manager's (gangline_faults.core.policy.trends).
@@ -104,7 +104,7 @@ class ScriptedHealth:
         self._path = path
 
     def read(self, at: datetime) -> NodeHealth | None:
-        """What the file says now; None when it is not there or says nothing valid."""
+        """The present reading of the file; None when it is missing or not valid."""
         try:
             found = json.loads(self._path.read_bytes())
             return NodeHealth.model_validate({"read_at": at, **found})
@@ -139,7 +139,7 @@ class HealthWatch:
 
     @property
     def statuses(self) -> tuple[GpuStatus, ...]:
-        """What the GPUs were doing; () before the first reading. Any thread may ask."""
+        """The use of the GPUs; () before the first reading. Any thread may ask."""
         return self._statuses
 
     def was_read(self, within_s: float) -> bool:
@@ -166,7 +166,7 @@ class HealthWatch:
 def clock_error() -> float | None:
     """How far off the clock may be in seconds, as the kernel's discipline says (adjtimex).
 
-    None: nothing disciplines it, so nobody knows.
+    None: nothing disciplines it, so it is unknown.
     """
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     if ctypes.CDLL(None).adjtimex(timex) < 0:

@@ -23,7 +23,7 @@ def is_here(address: str) -> bool:
 
 
 def uid_of(here: End, there: End) -> int | None:
-    """Whose the end `here` of a connection from here to `there` is; None when nobody's any more."""
+    """The user id of the end `here` of a connection to `there`; None when it is closed."""
     ends = [[_in_proc(here), _in_proc(there)]]
     if ":" not in here[0]:  # this end may be of a socket for both families
         ends.append([f"0000000000000000FFFF0000{end}" for end in ends[0]])

@@ -1,4 +1,4 @@
-"""What this node has: GPUs by NVML, or CPU slots that stand in for them, memory and ports."""
+"""The resources of this node: GPUs by NVML, or CPU slots in their place, memory and ports."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def find_gpus() -> tuple[GpuInfo, ...]:
 
 
 def _unusable(why: str) -> DriverUnusable:
-    return DriverUnusable(f"GPUs cannot be used ({why}): mend the driver, or set GANGLINE_SLOTS")
+    return DriverUnusable(f"GPUs cannot be used ({why}): fix the driver, or set GANGLINE_SLOTS")
 
 
 def gpu_statuses(indexes: tuple[int, ...]) -> tuple[GpuStatus, ...]:
-    """What these GPUs are doing; a value that cannot be read is left out. NVML was opened before.
+    """The present use of these GPUs; a value that cannot be read is left out. NVML must be open.
 
     It may take as long as the driver likes.
     """

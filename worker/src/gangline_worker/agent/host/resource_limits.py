@@ -17,7 +17,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What holds for this process; `locked_bytes` None: no limit."""
+    """The limits of this process; `locked_bytes` None: no limit."""
 
     descriptors: int
     locked_bytes: int | None
@@ -37,7 +37,7 @@ def raise_limits() -> ResourceLimits:
 
 
 def current() -> ResourceLimits:
-    """What holds for this process."""
+    """The present limits of this process."""
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return ResourceLimits(
         descriptors=resource.getrlimit(resource.RLIMIT_NOFILE)[0],

@@ -1,8 +1,8 @@
 """Find and kill everything that a rank left behind, also what left its process group.
 
-A process belongs to a rank when it is in the rank's session, or when its environment, which
-children inherit, holds the rank's token; it belongs to an agent when its environment names a
-socket in the agent's folder.
+A process belongs to a rank when it is in the rank's session, or when its environment has the
+rank's token, which children inherit. It belongs to an agent when its environment names a socket in
+the agent's folder.
 """
 
 from __future__ import annotations

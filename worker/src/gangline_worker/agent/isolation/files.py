@@ -1,6 +1,6 @@
 """Files that an agent with all rights shares with ranks that have none.
 
-Whoever owns a folder can put links into it at any time. So the agent never follows names there
+The owner of a folder can put links into it at any time. So the agent never follows names there
 with its own rights: it acts with those of the owner (`acting_as`), for which the system's checks
 are the same as for the rank itself.
 """

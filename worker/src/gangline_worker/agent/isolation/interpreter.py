@@ -21,7 +21,7 @@ def interpreter_places() -> Sequence[Path]:
 
     Raises OSError when the executable is reached by a loop of links.
     """
-    started_in = 0 if sys.flags.safe_path else 1  # of the agent, or its script's: nobody else's
+    started_in = 0 if sys.flags.safe_path else 1  # the agent's own folder, or that of its script
     named = (sys.base_prefix, sys.prefix, *sys.path[started_in:])
     found = [Path(name).absolute() for name in named if name and Path(name).exists()]
     return places_of([*found, Path(sys.executable)])

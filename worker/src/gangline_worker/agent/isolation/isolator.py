@@ -1,11 +1,11 @@
-"""What keeps the ranks of one team from those of another on this node.
+"""Keeps the ranks of one team from those of another on this node.
 
 At its start the agent tries the levels, strongest first, by really running a process at each, and
 takes the first at which that works. From then on each gang gets what its node's level has:
 
 - process: ranks can gain no privileges by what they execute, and leave no core dumps;
 - user: one user for each team, which owns what the gang needs and can read nothing of others;
-- namespaces: one sandbox for each gang (`sandbox_init`), in which there is nobody else;
+- namespaces: one sandbox for each gang (`sandbox_init`), which shows no other processes;
 - limits: one control group for each gang, with limits for all that it does together.
 """
 
@@ -64,7 +64,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class KeptSandbox:
-    """What a gang has: its sandbox's first process and its group's file, where it has them."""
+    """The first process of a gang's sandbox and its group's file, where it has them."""
 
     gang: GangKey
     pid: int | None
@@ -85,9 +85,9 @@ class KeptIsolation:
 
 
 class Owners:
-    """One user for each team: the same on every node, but where two names fall on one number.
+    """One user for each team: the same on every node, unless two names fall on one number.
 
-    What was given out is kept in a file. May be used by many threads.
+    The numbers in use are kept in a file. May be used by many threads.
     """
 
     def __init__(self, file: Path, uids: range) -> None:
@@ -171,7 +171,7 @@ class Isolator:
         finish_sandbox(start(begin))
 
     def confinement(self, gang: GangKey, owner: Owner | None, rank_bytes: int) -> Confinement:
-        """What one of its ranks gives up before its program begins."""
+        """The rights that one of its ranks gives up before its program begins."""
         orders = []
         with self._lock:
             sandbox, group = self._sandboxes.get(gang), self._group_files.get(gang)
@@ -199,7 +199,7 @@ class Isolator:
         return sandbox.pid
 
     def kept(self) -> KeptIsolation:
-        """What there is, to be adopted."""
+        """All sandboxes and groups, to be adopted."""
         with self._lock:
             gangs = sorted({*self._sandboxes, *self._group_files})
             pids = {gang: sandbox.pid for gang, sandbox in self._sandboxes.items()}
@@ -209,7 +209,7 @@ class Isolator:
             return KeptIsolation(self.level, tuple(found))
 
     def adopt(self, kept: KeptIsolation) -> None:
-        """Instead of `settle`: go on with what this process had before its program began anew.
+        """Instead of `settle`: continue with what this process had before the agent reloaded.
 
         Raises OSError.
         """
@@ -255,7 +255,7 @@ class Isolator:
                 log.warning("agent.metadata_service_is_open", because=str(error))
 
     def _try(self) -> str | None:
-        """What is missing for the level; None when a process ran at it."""
+        """The reason why the level cannot be had; None when a process ran at it."""
         if self._has(Isolation.USER) and os.geteuid() != 0:
             return "the agent is not root"
         place = self._data / "trial"

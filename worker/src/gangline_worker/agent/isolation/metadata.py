@@ -1,7 +1,7 @@
 """Keeps users of teams from the cloud's metadata service, which gives out the machine's rights.
 
 A rule of the kernel's routing, for a range of users: packets of theirs to these addresses are
-prohibited (connecting fails with EACCES), those of others go on. The rule stays when the agent
+prohibited (connecting fails with EACCES), those of others pass. The rule stays when the agent
 ends, since it says nothing about anybody else. It needs CAP_NET_ADMIN, and a kernel with several
 routing tables.
 """
@@ -27,7 +27,7 @@ _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP)
 
 
 def block_metadata(uids: range) -> None:
-    """Let nobody of these users reach the addresses. Raises OSError."""
+    """Keep all these users from the addresses. Raises OSError."""
     for address in ADDRESSES:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:

@@ -13,7 +13,7 @@ import sys
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _CLONE_NEWNS, _CLONE_NEWIPC = 0x0002_0000, 0x0800_0000
 HANDED_DOWN = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-"""What nohup, or a shell in the background, had the agent ignore; its ranks do not."""
+"""Signals that the agent may ignore by nohup or a shell; its ranks do not ignore them."""
 
 
 def tied_command(
@@ -25,7 +25,7 @@ def tied_command(
 
 
 def confine(orders: tuple[str, ...], sandbox: int | None) -> None:
-    """Give up what ranks shall not have, for ever. Raises OSError.
+    """Give up the rights that ranks must not have, for ever. Raises OSError.
 
     `sandbox` is a pidfd of a process whose mount and ipc namespaces are joined. The orders are
     `group FILE` to join a control group, `limit NAME N` for a resource limit, `user UID`, and

@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process gives up (`rank_exec.confine`), and its sandbox's handle."""
+    """The rights that a process gives up (`rank_exec.confine`), and its sandbox's handle."""
 
     orders: tuple[str, ...] = ()
     sandbox: int | None = None
@@ -38,7 +38,7 @@ UNCONFINED = Confinement()
 
 @dataclass(frozen=True, slots=True)
 class Mounts:
-    """What a sandbox hides, what it shows of that again, and the limits of its own memory files."""
+    """The paths that a sandbox hides, those it shows again, and limits of its own memory files."""
 
     hide: tuple[Path, ...]
     show: tuple[Path, ...]
@@ -107,7 +107,7 @@ def turn_to(sandbox: int) -> None:
 
 @contextlib.contextmanager
 def born_in(sandbox: int | None) -> Iterator[None]:
-    """What this thread starts meanwhile is born in the sandbox; nothing changes for None."""
+    """Processes that this thread starts meanwhile are born in the sandbox; None: no change."""
     with contextlib.ExitStack() as turned:
         if sandbox is not None:
             turned.enter_context(_turning())

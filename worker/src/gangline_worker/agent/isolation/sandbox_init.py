@@ -1,9 +1,9 @@
 """The first process of a sandbox: the namespaces that the ranks of one gang on this node share.
 
 Run as a script (`arguments`), as the first process of a new pid namespace. It makes its own mount
-and ipc namespaces, puts empty folders over what is hidden, shows the given paths again where they
-were, links as links, says "ready", and then only is there: the system collects what ends. All in it
-ends with it, and it ends with the agent.
+and ipc namespaces, and puts empty folders over hidden paths. It shows the given paths again where
+they were, links as links. Then it says "ready" and waits: the system collects ended processes. All
+processes in it end with it, and it ends with the agent.
 
 A gang waits for it, so it imports little: `json` or `signal` would cost as much as the rest.
 """

@@ -77,7 +77,7 @@ class PeerCopies:
         try:
             return Vouched.decode(found).guest
         except ValueError:
-            raise PeerFailed("says whose a connection is in words that nobody knows") from None
+            raise PeerFailed("answers with an unknown form about a connection") from None
 
     @contextlib.contextmanager
     def answer(
@@ -175,7 +175,7 @@ class Round:
         return None
 
     def _ask(self, peers: Sequence[Peer]) -> None:
-        """What each of them holds, once; who has not said it in time is not waited for."""
+        """Ask each of them once for its files; one that is late is not waited for."""
         known = self._heard | self._dropped
         peers = [peer for peer in peers if peer not in known]
         if not peers:
@@ -203,7 +203,7 @@ class Round:
         try:
             return Held.decode(found).files
         except ValueError:
-            raise PeerFailed("says what it holds in words that nobody understands") from None
+            raise PeerFailed("answers with an unknown form about its files") from None
 
     def _drop(self, peer: Peer, error: PeerFailed) -> None:
         self._dropped.add(peer)
@@ -221,7 +221,7 @@ def whole(chunks: Iterator[bytes]) -> bytes:
 
 
 def in_turn(wanted: Sequence[ObjectDigest], holders: dict[str, list[Peer]]) -> list[ObjectDigest]:
-    """First what the first peers hold, what nobody holds last, else as they came.
+    """Files of the first peers first, files that no peer has last, else as they came.
 
     Each node of a gang has another first peer, so each gives to one other at a time.
     """

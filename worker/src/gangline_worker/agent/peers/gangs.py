@@ -1,4 +1,4 @@
-"""What an agent hears of gangs and their nodes: who may ask it for files, and whom it may ask.
+"""Gangs and their nodes as an agent knows them: peers that it may answer and ask for files.
 
 All of it comes from the logs that every agent reads. A node that started a moment ago has heard
 little, and asks fewer others.
@@ -97,7 +97,7 @@ class Gangs:
         return self._peers(around(nodes, own))
 
     def at(self, gang: KnownGang, address: str, own: str) -> tuple[Peer, ...]:
-        """Agents of a gang's nodes at an address, but for `own`."""
+        """Agents of a gang's nodes at an address, except `own`."""
         nodes = [node for node in gang.nodes if node.address == address and node.node_id != own]
         return self._peers(nodes)
 

@@ -67,17 +67,17 @@ class Secret:
 
 
 def new_nonce() -> str:
-    """What no request had before."""
+    """A number that no request had before."""
     return secrets.token_hex(16)
 
 
 def token(secret: bytes, asking: Asking) -> str:
-    """What shows that an agent asks, in hex."""
+    """The proof that an agent sent the request, in hex."""
     return _keyed(secret, "ask", asking)
 
 
 def proof(secret: bytes, asking: Asking) -> str:
-    """What shows that an agent answers this very request, in hex."""
+    """The proof that an agent answers this very request, in hex."""
     return _keyed(secret, "answer", asking)
 
 

@@ -1,4 +1,4 @@
-"""Where an agent answers other agents: it gives files of checkpoints, and vouches for guests.
+"""Answers other agents: gives files of checkpoints, and confirms connections of its ranks.
 
     GET /v1/copies/JOB/ATTEMPT                          names of what is here, as JSON (`Held`)
     GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE     its bytes
@@ -63,13 +63,13 @@ class Vouched(Model):
 
 
 def guest_path(job_id: str, attempt: int, here: End, there: End) -> str:
-    """What is asked of a connection."""
+    """The path of a question about a connection."""
     ends = "/".join(f"{address}/{port}" for address, port in (here, there))
     return f"/v1/guests/{job_id}/{attempt}/{ends}"
 
 
 def path_of(job_id: str, attempt: int, name: str | None = None) -> str:
-    """What is asked for: a file, or None: what there is."""
+    """The path of a file, or (None) of the list of files."""
     path = f"/v1/copies/{job_id}/{attempt}"
     return path if name is None else f"{path}/{name}"
 
@@ -104,7 +104,7 @@ class PeerAnswers:
         return gang
 
     def held(self, gang: KnownGang) -> Held:
-        """What is here of what the gang starts from. Raises Refused, OSError and StoreError."""
+        """The files here of the gang's checkpoint. Raises Refused, OSError and StoreError."""
         with _refusals():
             return Held(files=self.files.held(*self._of(gang)))
 

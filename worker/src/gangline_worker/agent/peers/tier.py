@@ -25,7 +25,7 @@ from .server import PeerAnswers, PeerServer
 
 log = structlog.get_logger(__name__)
 
-_ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that begins anew does not answer for a moment
+_ASK_S, _AGAIN_S = 5.0, 0.2  # an agent that reloads does not answer for a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class PeerTier:
     def vouches(self, gang: GangKey, theirs: End, own: End) -> bool:
         """Whether a connection from another machine is of a gang's user, as an agent there says.
 
-        True as well where an agent there answers nobody (`peer_copies` is off): nobody can tell.
+        True as well where agents do not answer each other (`peer_copies` is off).
         """
         known = self._gangs.live(gang.job_id, gang.attempt, 0.0)
         if known is None or self._copies is None:

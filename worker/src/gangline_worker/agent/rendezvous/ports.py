@@ -25,7 +25,7 @@ class PortBlock:
 
     @classmethod
     def take(cls, node_id: str, address: str) -> Self:
-        """A block that nobody else has. Raises OSError when there is none."""
+        """A free block, for this agent alone. Raises OSError when there is none."""
         blocks = (_LAST - FIRST_PORT) // PORTS
         start = zlib.crc32(f"{node_id}/{os.getpid()}".encode()) % blocks
         for step in range(blocks):

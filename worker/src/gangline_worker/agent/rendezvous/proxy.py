@@ -1,4 +1,4 @@
-"""Lets a gang's own ranks, and nobody else, through to its TCPStore, which asks nobody who he is.
+"""Admits a gang's own ranks alone to its TCPStore, which checks no identity itself.
 
 The store listens in a network namespace that only this process has. Here a thread accepts its
 connections, asks the kernel whose they are, and passes the bytes of the right ones on:
@@ -39,7 +39,7 @@ _CLONE_NEWNET = 0x4000_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _CHUNK_BYTES = 256 * 1024
 _WAIT_S = 20.0
-"""Who was not vouched for by then has to come again."""
+"""A connection that is not confirmed by then is closed; its rank connects again."""
 CLIENTS_PER_RANK = 16
 """A rank has one connection of its own, and NCCL may open another for each process group."""
 _DESCRIPTORS_PER_CLIENT = 3
@@ -56,7 +56,7 @@ def clients_of(ranks: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AllowedClients:
-    """Who may come in: a user of this machine, and the addresses of other machines.
+    """Allowed clients: a user of this machine, and the addresses of other machines.
 
     `clients` connections at once at most, and as many that wait for an answer.
     """
@@ -154,7 +154,7 @@ class Proxy:
         self._soon(lambda: self._opened(_Listener(key, listening, allowed, port)))
 
     def close(self, key: str) -> None:
-        """Let nobody through any more, and hang up; nothing happens when it is not open."""
+        """Close all connections and admit no more; nothing happens when it is not open."""
         self._soon(lambda: self._closed(key))
 
     def _soon(self, what: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ class Proxy:
         self._wake_w.send(b"w")
 
     def tell(self, number: int, *, guest: bool) -> None:
-        """What was found of a connection that was asked about."""
+        """The answer about a connection."""
         self._soon(lambda: self._told(number, guest=guest))
 
     def _opened(self, listener: _Listener) -> None:

@@ -58,7 +58,7 @@ class KeptStores:
 
 
 def unknown_guest(_gang: GangKey, _theirs: End, _own: End) -> bool:
-    """Who comes from an address of the gang's nodes is let in where nobody can be asked."""
+    """Connections from addresses of the gang's nodes are admitted where no agent can be asked."""
     return True
 
 
@@ -124,7 +124,7 @@ class StoreHost:
         ).start()
 
     def kept(self) -> KeptStores:
-        """What there is, to be adopted."""
+        """The stores and their process, to be adopted."""
         with self._lock:
             wanted = tuple(self._wanted.values())
             if self._process is None or self._channel is None:
@@ -132,9 +132,9 @@ class StoreHost:
             return KeptStores(self._process.pid, self._channel.fileno(), wanted)
 
     def adopt(self, kept: KeptStores) -> None:
-        """Instead of `start`: go on with what this process had before its program began anew.
+        """Instead of `start`: continue with what this process had before the agent reloaded.
 
-        What was not answered then has to be asked for again.
+        Requests that were not answered then must be made again.
         """
         self._wanted = {wanted.key: wanted for wanted in kept.wanted}
         self._attempts = dict.fromkeys(self._wanted, 0)
@@ -148,7 +148,7 @@ class StoreHost:
     def open(self, effect: OpenStore, uid: int | None, peers: Sequence[str], ranks: int) -> None:
         """Ask for a gang's store; the answer comes by the callback, from another thread.
 
-        `uid`: whose connections of this machine get through, None: everybody's, and nobody asks;
+        `uid`: the user of this machine that is admitted, None: all users, without a check;
         `peers`: the addresses that others come from; `ranks`: of the whole gang.
         """
         key = f"{effect.gang.job_id}/{effect.gang.attempt}"

@@ -82,7 +82,7 @@ class Stores:
         return self._proxy
 
     def tell(self, number: int, *, guest: bool) -> None:
-        """What was found of a connection that was asked about."""
+        """The answer about a connection."""
         if self._proxy is not None:
             self._proxy[1].tell(number, guest=guest)
 
@@ -147,7 +147,7 @@ def _end(failed: threading.ExceptHookArgs) -> None:
 
 
 def _be_as_dear_as_the_agent() -> None:
-    """What the zygote forks goes first when memory runs out; this is needed by all gangs."""
+    """When memory runs out, forks of the zygote end first: all gangs need this process."""
     with contextlib.suppress(OSError):
         agents = Path(f"/proc/{os.getppid()}/oom_score_adj").read_text("ascii")
         Path("/proc/self/oom_score_adj").write_text(agents, "ascii")

@@ -2,8 +2,8 @@
 
 Ranks die with the agent by the kernel's hand (PDEATHSIG), but not what they started themselves.
 This small process reads the end of the lease (monotonic seconds, one a line) from its standard
-input; at the end of the input, or of the lease, it kills everything that belongs to the agent's
-socket folder.
+input. At the end of the input, or of the lease, it kills all processes of the agent's socket
+folder.
 """
 
 from __future__ import annotations

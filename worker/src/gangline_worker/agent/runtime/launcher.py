@@ -56,7 +56,7 @@ class KeptRank:
 
 
 class AdoptedRank:
-    """A rank that this process started before its program began anew; as `subprocess.Popen`."""
+    """A rank that this process started before the agent reloaded; as `subprocess.Popen`."""
 
     def __init__(self, kept: KeptRank) -> None:
         for descriptor in (kept.stdout, kept.stderr):
@@ -245,7 +245,7 @@ class Launcher:
             return tuple(rank.kept() for rank in self._ranks.values())
 
     def adopt(self, kept: KeptRank, token: str, logs: LogBatcher) -> None:
-        """Watch a rank that this process started before its program began anew."""
+        """Watch a rank that this process started before the agent reloaded."""
         logs.adopt(kept.log)
         with self._lock:
             self.not_orphans.add(kept.pid)

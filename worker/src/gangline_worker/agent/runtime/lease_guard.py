@@ -1,4 +1,4 @@
-"""The agent's side of `guard`: tells it how long the ranks may run without a word."""
+"""The agent's side of `guard`: sends it the end of the lease, until which ranks may run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class KeptGuard:
-    """A guard that runs, and the descriptor by which it is told."""
+    """A guard that runs, and the descriptor of its standard input."""
 
     pid: int
     stdin: int
@@ -63,13 +63,13 @@ class LeaseGuard:
         self._told_s = 0.0
 
     def kept(self) -> KeptGuard:
-        """What runs, to be adopted."""
+        """The guard, to be adopted."""
         if self._process is None:
             raise RuntimeError("the guard was not started")
         return KeptGuard(self._process.pid, self._stdin)
 
     def adopt(self, kept: KeptGuard) -> None:
-        """Instead of `start`: take up what this process ran before its program began anew."""
+        """Instead of `start`: take up the guard that this process ran before the agent reloaded."""
         os.set_inheritable(kept.stdin, False)
         self._process, self._stdin = Forked(kept.pid), kept.stdin
 

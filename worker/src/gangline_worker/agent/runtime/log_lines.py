@@ -48,7 +48,7 @@ def secret_texts(values: Iterable[str]) -> frozenset[str]:
 
 
 def without_secrets(message: FromRank, secrets: frozenset[str]) -> FromRank:
-    """What a rank said, with secrets blacked out of its sentences and the names of its metrics."""
+    """A message of a rank, without secrets in its sentences and the names of its metrics."""
     if isinstance(message, Hello | Doing | HandlesStop | CopyDamaged | LeaveOutSamples):
         return message
     if isinstance(message, DataDamaged):
@@ -100,7 +100,7 @@ class LineSplitter:
         return found
 
     def end(self) -> list[str]:
-        """What stood after the last newline."""
+        """The text after the last newline."""
         rest, self.begun = self.begun, b""
         return self._pieces(rest) if rest else []
 
@@ -157,7 +157,7 @@ class LogBatcher:
         return KeptLog(self._next, stdout.begun, stderr.begun, tuple(self._last))
 
     def adopt(self, kept: KeptLog) -> None:
-        """Go on where a log stood."""
+        """Continue a log at its next line."""
         self._next = kept.next_line
         self._splitters["stdout"].begun = kept.stdout
         self._splitters["stderr"].begun = kept.stderr

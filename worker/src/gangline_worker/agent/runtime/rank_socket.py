@@ -1,4 +1,4 @@
-"""What ranks say: one Unix socket per gang, all served by one thread.
+"""Messages of ranks: one Unix socket per gang, all served by one thread.
 
 A connection counts once its peer is known: the gang's user, a process of a rank of this gang, and
 the rank's token in its `Hello`. Frames are lines of JSON (`gangline_schemas.rank_protocol`); one
@@ -153,7 +153,7 @@ class RankServer:
         return KeptLine(found.socket.fileno(), found.rank, found.incoming, found.outgoing)
 
     def adopt(self, kept: KeptListener) -> None:
-        """Serve what this process served before its program began anew."""
+        """Serve a socket that this process served before the agent reloaded."""
         listening = _adopted(kept.descriptor)
         with self._lock:
             listener = _Listener(kept.gang, listening, kept.path, kept.tokens, kept.uid)

@@ -1,10 +1,10 @@
-"""What the ranks of a hanging gang are doing, read from outside while nothing stops them.
+"""Stacks of the ranks of a hanging gang, read from outside while the ranks keep running.
 
 py-spy reads a process's memory (`--nonblocking`), and does not attach to it: this works on one that
 SIGSTOP has frozen, and changes none. It names files, lines and functions, never values.
 
 It needs the right to trace: root, CAP_SYS_PTRACE, or the same user with Yama's `ptrace_scope` 0.
-Where it is missing, the state of the process and the system's answer are all that is told.
+Where it is missing, only the state of the process and the system's answer are reported.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _seen(pid: int, state: str, dump: subprocess.Popen[bytes], ends_s: float) ->
 
 
 def _complaint(error: str) -> str:
-    """What py-spy says before its own backtrace, on one line."""
+    """py-spy's message before its own backtrace, on one line."""
     if "Failed to find python version" in error:
         return _NO_PYTHON
     said = error.partition("Stack backtrace")[0].split()

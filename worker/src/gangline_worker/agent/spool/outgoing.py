@@ -1,4 +1,4 @@
-"""What leaves the agent: events by two spools, heartbeats directly."""
+"""Sends the agent's records: events by two spools, heartbeats directly."""
 
 from __future__ import annotations
 

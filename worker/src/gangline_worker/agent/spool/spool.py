@@ -137,7 +137,7 @@ class Spool:
                 self._write_released()
 
     def unsaved(self) -> bytes:
-        """What is held in memory and not safe on the bus, for `adopt`."""
+        """The records that are in memory alone and not safe on the bus, for `adopt`."""
         with self._changed:
             start = self._released.offset if self._released.segment == self._current else 0
             return bytes(self._held[start:]) if self._held is not None else b""
@@ -186,7 +186,7 @@ class Spool:
             self._next = self._released
 
     def close(self) -> None:
-        """Let go; what waits is read by the next spool in this folder."""
+        """Close the files; the next spool in this folder reads the records that wait."""
         with self._changed:
             self.save()
             self._write_released()

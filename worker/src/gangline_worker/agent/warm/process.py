@@ -29,7 +29,7 @@ _PYTHONS = frozenset({"python", "python3", Path(sys.executable).name, sys.execut
 
 
 def warm_arguments(command: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What follows `python` in a command that can start warm; None for all others."""
+    """The arguments after `python` of a command that can start warm; None for all others."""
     if len(command) < 2 or command[0] not in _PYTHONS:
         return None
     if command[1] == "-m":
@@ -64,7 +64,7 @@ class WarmRank:
 
 
 class WarmStart(Protocol):
-    """What starts ranks warm. All methods from one thread that lives as long as the agent."""
+    """Starts ranks warm. All methods from one thread that lives as long as the agent."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class WarmStart(Protocol):
         """See which are ready, and start others for those that are gone."""
 
     def stop(self) -> None:
-        """End its processes; the ranks go on."""
+        """End its processes; the ranks keep running."""
 
     def rank(
         self,
@@ -114,7 +114,7 @@ class WarmProcess:
                     "PYTHONUNBUFFERED": "1",
                     "OMP_NUM_THREADS": "1",
                     **driver_variables(),  # as ranks have them
-                    # By these the ranks are found when nobody else knows them (sweep.py).
+                    # By these, ranks that are left behind are found later (sweep.py).
                     SOCKET_VARIABLE: str(socket_folder / "warm"),
                     TOKEN_VARIABLE: "." * TOKEN_CHARS,  # no token has a dot
                     **(more or {}),
@@ -145,7 +145,7 @@ class WarmProcess:
         return self._process.poll()
 
     def stop(self) -> None:
-        """End it; what it has forked goes on."""
+        """End it; the processes that it has forked keep running."""
         self._control.close()
         self._process.kill()
         self._process.wait()

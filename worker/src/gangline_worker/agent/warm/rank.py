@@ -6,8 +6,8 @@ as file descriptors beside its first byte. Answers are JSON lines: {"ready": tru
 {"refused": WHY} (start it cold), or {"unfit": WHY} (start all of them cold).
 
 The rank does nothing before the agent has opened the gate: from then on the agent knows its pid.
-What a fresh interpreter would read at its start (`COLD_VARIABLES`), or import from the job's own
-folder instead, is refused.
+Requests with variables that a fresh interpreter reads at its start (`COLD_VARIABLES`), or with
+modules in the job's own folder that it would import instead, are refused.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    # Always: torch's pool is made anew in a fork by the first call, which must not be two at once.
+    # Always: the first call in a fork makes torch's pool again, and must not be two at once.
     threads = request.environment.get("OMP_NUM_THREADS", "")
     sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
 
@@ -165,7 +165,7 @@ def run(arguments: tuple[str, ...]) -> None:
         if arguments[0] == "-m":
             sys.argv = ["-m", *arguments[2:]]
             sys.path[0] = str(Path.cwd())
-            # What the interpreter calls itself: `run_module` fails in other words.
+            # As the interpreter itself does: `run_module` fails in other words.
             runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined] # noqa: SLF001
         else:
             path = Path(arguments[0]).absolute()
@@ -194,7 +194,7 @@ def _report(error: BaseException) -> None:
 
 
 def begin() -> tuple[socket.socket, int]:
-    """What a warm interpreter does first: its end of the socket pair (`argv[1]`), the agent's pid.
+    """First step of a warm interpreter: its end of the socket pair (`argv[1]`), the agent's pid.
 
     It dies with the agent, and what ends the agent in an orderly way is the agent's to pass on.
     """

@@ -1,7 +1,7 @@
 """An interpreter that has torch imported already, and becomes one rank: a warm start on GPUs.
 
 `python -m gangline_worker.agent.warm.standby FD`: FD is the socket of requests (`rank`).
-It is for nodes with GPUs, where a rank shall be a process of its own from the start. It has not
+It is for nodes with GPUs, where a rank must be a process of its own from the start. It has not
 touched a GPU when it becomes the rank: which ones are the rank's is read from its environment when
 the driver is first called. That is looked at, not assumed: see `gpu_files`.
 

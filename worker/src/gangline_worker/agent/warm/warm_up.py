@@ -1,4 +1,4 @@
-"""What a rank would import and build lazily, done before there is a rank."""
+"""Imports and builds in advance what ranks would import and build lazily."""
 
 from __future__ import annotations
 

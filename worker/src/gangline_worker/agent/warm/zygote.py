@@ -5,9 +5,9 @@
 A rank is forked twice, so that its parent ends and the agent, a subreaper, becomes its parent: the
 agent collects its status and its death is the rank's (PDEATHSIG).
 
-Fork is safe here because this process has one thread, which is checked before each fork, and sees
-no GPU (`NO_GPUS`): torch asks the driver in the step that warms it up, and a fork cannot ask again.
-So a rank that is given GPUs is refused; one that is given none trains on the CPU, as it shall.
+Fork is safe here because this process has one thread, which is checked before each fork. It sees
+no GPU (`NO_GPUS`): torch asks the driver once while it warms up, and a fork cannot ask again. So a
+rank with GPUs is refused; one without trains on the CPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .rank import WarmRequest, answer, become, begin, receive, refusal, run
 from .rank_end import run_and_end
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
-"""What it is started with."""
+"""Variables that it is started with."""
 
 
 def main() -> None:

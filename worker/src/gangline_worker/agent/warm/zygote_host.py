@@ -53,7 +53,7 @@ class ZygoteHost:
             self.start()
 
     def stop(self) -> None:
-        """End the process; what it has forked goes on."""
+        """End the process; the ranks that it has forked keep running."""
         zygote, self._zygote = self._zygote, None
         if zygote is not None:
             zygote.stop()

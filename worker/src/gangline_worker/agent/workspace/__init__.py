@@ -1,1 +1,1 @@
-"""What a gang has on this node before its ranks start: code, data caches, secrets, variables."""
+"""Prepares a gang's files on this node before its ranks start: code, caches, secrets, variables."""

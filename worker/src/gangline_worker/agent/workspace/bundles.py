@@ -35,7 +35,7 @@ def fetch_bundle(store: ObjectStore, team: str, digest: str, folder: Path) -> Pa
     store.fetch(key, path)
     if _sha256(path) != digest:
         path.unlink()
-        raise BadBundle("workdir: the stored bundle is not the one that was submitted; submit anew")
+        raise BadBundle("workdir: the stored bundle differs from the submitted one; submit again")
     return path
 
 

@@ -1,9 +1,9 @@
-"""What a team's jobs have read of data in stores, kept on this node from one attempt to the next.
+"""Caches of data in stores for a team's jobs on this node, from one attempt to the next.
 
 Each team has a folder, its user's alone, which its ranks find as `GANGLINE_DATA_CACHE`. How much
-one holds is for its readers to heed (`gangline_worker.data.cache`). Here is seen to that those of
-many teams together leave room on the disk: files go, the longest unused first, before a gang
-starts. One that a rank reads just then it reads to its end, and fetches anew what it needs again.
+one holds is for its readers to heed (`gangline_worker.data.cache`). This module keeps room on the
+disk beside the caches of many teams: before a gang starts, it deletes the longest unused files. A
+rank that reads such a file reads it to its end, and fetches it again when it needs it again.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Places:
 
 
 def base_environment(places: Places) -> dict[str, str]:
-    """What any program needs; this interpreter's folder is first on PATH."""
+    """The variables that any program needs; this interpreter's folder is first on PATH."""
     path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
         "PATH": os.pathsep.join(path),
@@ -171,6 +171,6 @@ def _interface_of(address: str) -> str | None:
 
 
 def rank_command(allocation: GangAllocated) -> tuple[str, ...]:
-    """What is run: the job's command, or its shell line."""
+    """The command to run: the job's command, or its shell line."""
     spec = allocation.spec
     return ("/bin/sh", "-c", spec.run) if spec.run is not None else spec.command

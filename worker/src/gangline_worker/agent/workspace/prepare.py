@@ -35,7 +35,7 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class KeptWorkspace:
-    """What was prepared for a gang, without what its allocation says."""
+    """The workspace of a gang, without the facts of its allocation."""
 
     gang: GangKey
     places: Places
@@ -46,7 +46,7 @@ class KeptWorkspace:
 
 @dataclass(frozen=True, slots=True)
 class GangWorkspace:
-    """What was prepared for one gang on this node. `secrets` never leave this process.
+    """The workspace of one gang on this node. `secrets` never leave this process.
 
     `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too, asked
     one by one (`Round` is for one thread).
@@ -62,11 +62,11 @@ class GangWorkspace:
 
     @property
     def redacted(self) -> frozenset[str]:
-        """What must not stand in a log line."""
+        """Texts that must not stand in a log line."""
         return secret_texts([*self.secrets.values(), *self.tokens.values()])
 
     def kept(self, gang: GangKey) -> KeptWorkspace:
-        """To be adopted by the program that goes on in this process."""
+        """To be adopted by the next program in this process."""
         return KeptWorkspace(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
 
 
@@ -114,7 +114,7 @@ class Preparer:
     def adopt(
         self, kept: KeptWorkspace, allocation: GangAllocated, assignment: NodeAssignment
     ) -> GangWorkspace:
-        """What this process had prepared before its program began anew."""
+        """The workspace that this process had prepared before the agent reloaded."""
         return GangWorkspace(
             allocation,
             assignment,
@@ -131,7 +131,7 @@ class Preparer:
         self._temporary(key).unlink(missing_ok=True)
 
     def make_room(self, here: Iterable[str]) -> None:
-        """Delete what nobody has used for long; the folders of jobs that are `here` are in use."""
+        """Delete files that were unused for long; folders of jobs that are `here` are in use."""
         note_use(*(self._folders.data / "checkpoints" / job_id for job_id in here))
         delete_unused(self._folders.data, time.time())
 
