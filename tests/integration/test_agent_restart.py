@@ -146,7 +146,7 @@ def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeScene):
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """Users of teams may pass through it, as not through pytest's own: ranks get rooms."""
+    """Users of teams may pass through it, as not through pytest's own: ranks get sandboxes."""
     with TemporaryDirectory(
         prefix="gangline-restart-", dir="/var/tmp", ignore_cleanup_errors=True
     ) as made:
@@ -157,7 +157,7 @@ def open_folder() -> Iterator[Path]:
 def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
     open_folder: Path, kafka_bootstrap: str
 ):
-    """In rooms, where the machine has them: their first processes are tied to it, too."""
+    """In sandboxes, where the machine has them: their first processes are tied to it, too."""
     with NodeScene(open_folder, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
         node = scene.start_agent()
         for slot in (0, 1):
@@ -170,9 +170,9 @@ def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
         ranks = [item.pid for item in scene.of(WorkerStarted)]
         assert [psutil.Process(pid).ppid() for pid in ranks] == [agent.pid] * 2
         everything = [child.pid for child in agent.children(recursive=True)]
-        rooms = 2 if node.isolation.strength >= Isolation.NAMESPACES.strength else 0
+        sandboxes = 2 if node.isolation.strength >= Isolation.NAMESPACES.strength else 0
         # Each rank has two children; the guard and the store server are the agent's own.
-        assert len(everything) >= 2 * 3 + rooms + 2
+        assert len(everything) >= 2 * 3 + sandboxes + 2
 
         scene.kill_agent()
 

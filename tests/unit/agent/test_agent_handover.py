@@ -158,7 +158,7 @@ def test_a_handover_that_cannot_be_read_ends_all_that_was_left():
         orphan = int(lost.stdout.readline())
         ours = subprocess.Popen(["sleep", "600"])
         kept = os.memfd_create("kept", 0)
-        os.write(kept, b'{"format": 1, "premises": "s3cret"}')
+        os.write(kept, b'{"format": 1, "host_resources": "s3cret"}')
         other = os.open("/dev/null", os.O_RDONLY)
         os.set_inheritable(other, True)
         os.environ[VARIABLE] = str(kept)

@@ -29,7 +29,7 @@ from gangline_worker.agent.decide.model import (
     SendControl,
     StoreOpened,
 )
-from gangline_worker.agent.workspace.environment import Places, rank_environment
+from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
 from gangline_worker.agent_line import Reporter
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))
@@ -116,9 +116,11 @@ def test_a_rank_finds_how_often_to_save_whole(
     tmp_path: Path, incremental: Incremental | None, found: str | None
 ) -> None:
     allocation = allocated(incremental=incremental)
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     environment = rank_environment(
-        allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
+        allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
     )
     assert environment.get("GANGLINE_CHECKPOINT_FULL_EVERY") == found
 

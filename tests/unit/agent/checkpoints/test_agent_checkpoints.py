@@ -245,8 +245,8 @@ def test_a_gang_is_prepared_with_the_files_of_what_its_ranks_hold_now(
     workspace, answer = preparer.prepare(key, resumed, second)
     assert answer == Prepared(key)
     assert workspace is not None
-    assert workspace.places.resume is not None
-    found = {path.name for path in workspace.places.resume.glob("rank-*")}
+    assert workspace.paths.resume is not None
+    found = {path.name for path in workspace.paths.resume.glob("rank-*")}
     files = {f"rank-{rank:05d}.{kind}" for rank in (0, 1) for kind in ("bin", "json")}
     assert found == files - missing
 

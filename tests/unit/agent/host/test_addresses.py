@@ -17,7 +17,7 @@ from gangline_worker.agent.host.addresses import (
     default_address,
 )
 from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
-from gangline_worker.agent.workspace.environment import Places, rank_environment
+from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
 
 
 def gang(*places: tuple[str, int | None]) -> GangAllocated:
@@ -100,9 +100,11 @@ def test_an_operators_variables_reach_the_ranks_below_the_jobs_own(tmp_path: Pat
     operators = read_rank_env(file)
     spec = allocated().spec.model_copy(update={"env": {"NCCL_DEBUG": "INFO"}})
     given = allocated().model_copy(update={"spec": spec})
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     found = rank_environment(
-        given, given.nodes[0], 0, places, gpus="", token="t", secrets={}, operators=operators
+        given, given.nodes[0], 0, paths, gpus="", token="t", secrets={}, operators=operators
     )
     assert (found["NCCL_IB_HCA"], found["NCCL_DEBUG"]) == ("mlx5_0=1", "INFO")
     assert read_rank_env(None) == {}

@@ -11,7 +11,7 @@ from gangline_storage.errors import StoreError
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.peers.seal import (
     SECRET_KEY,
-    Asking,
+    PeerRequest,
     Secret,
     new_nonce,
     proof,
@@ -19,31 +19,31 @@ from gangline_worker.agent.peers.seal import (
     token,
 )
 
-ASKING = Asking("job", 2, "node-a", "node-b", "/v1/copies/job/2", "0" * 32)
+REQUEST = PeerRequest("job", 2, "node-a", "node-b", "/v1/copies/job/2", "0" * 32)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        replace(ASKING, job_id="job-2"),
-        replace(ASKING, attempt=1),
-        replace(ASKING, client="node-c"),
-        replace(ASKING, server="node-c"),
-        replace(ASKING, path="/v1/copies/job/2/step-0000000005/rank-00000.bin"),
-        replace(ASKING, nonce=new_nonce()),
-        replace(ASKING, job_id="", client="jobnode-a"),
+        replace(REQUEST, job_id="job-2"),
+        replace(REQUEST, attempt=1),
+        replace(REQUEST, client="node-c"),
+        replace(REQUEST, server="node-c"),
+        replace(REQUEST, path="/v1/copies/job/2/step-0000000005/rank-00000.bin"),
+        replace(REQUEST, nonce=new_nonce()),
+        replace(REQUEST, job_id="", client="jobnode-a"),
     ],
 )
-def test_a_token_is_good_for_one_request_of_one_attempt(other: Asking) -> None:
+def test_a_token_is_good_for_one_request_of_one_attempt(other: PeerRequest) -> None:
     secret = bytes(32)
-    assert same(token(secret, ASKING), token(secret, replace(ASKING)))
-    assert not same(token(secret, other), token(secret, ASKING))
-    assert not same(proof(secret, other), proof(secret, ASKING))
+    assert same(token(secret, REQUEST), token(secret, replace(REQUEST)))
+    assert not same(token(secret, other), token(secret, REQUEST))
+    assert not same(proof(secret, other), proof(secret, REQUEST))
 
 
 def test_neither_another_secret_nor_a_token_makes_a_proof() -> None:
-    assert not same(token(bytes(32), ASKING), token(b"1" * 32, ASKING))
-    assert not same(token(bytes(32), ASKING), proof(bytes(32), ASKING))
+    assert not same(token(bytes(32), REQUEST), token(b"1" * 32, REQUEST))
+    assert not same(token(bytes(32), REQUEST), proof(bytes(32), REQUEST))
 
 
 def test_all_agents_of_a_store_have_the_same_secret(tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from gangline_worker.agent.decide.model import GangKey
 from gangline_worker.agent.isolation.files import Owner, give
 from gangline_worker.agent.peers import tier as peer_tier
 from gangline_worker.agent.peers.files import CopyFiles, NotGiven
-from gangline_worker.agent.peers.seal import SECRET_KEY, Asking, new_nonce, proof, token
+from gangline_worker.agent.peers.seal import SECRET_KEY, PeerRequest, new_nonce, proof, token
 from gangline_worker.agent.peers.server import (
     NODE_HEADER,
     NONCE_HEADER,
     PROOF_HEADER,
+    ConnectionAnswer,
     Held,
-    Vouched,
-    guest_path,
+    connection_path,
     path_of,
 )
 from peer_scene import START, STEP, PeerNode, PeerScene, commit, gang, peer_scene
@@ -42,15 +42,15 @@ def scene(tmp_path: Path) -> Iterator[PeerScene]:
 def ask(
     scene: PeerScene,
     path: str,
-    asking: Asking | None = None,
+    request: PeerRequest | None = None,
     *,
     node: str = "a",
     of: str = "b",
     secret: bytes | None = None,
 ) -> tuple[int, str, bytes]:
-    """Ask node `of` in the name of `node`: status, proof, body. `asking`: what the token says."""
+    """Ask node `of` in the name of `node`: status, proof, body. `request`: what the token says."""
     parts = path.split("/")
-    said = asking or Asking(parts[3], int(parts[4]), node, of, path, new_nonce())
+    said = request or PeerRequest(parts[3], int(parts[4]), node, of, path, new_nonce())
     headers = {
         NODE_HEADER: node,
         NONCE_HEADER: said.nonce,
@@ -79,25 +79,25 @@ def test_a_node_of_the_gang_is_given_what_it_starts_from(
     assert status == 200
     assert sorted(Held.decode(body).files) == [FILE, FILE.replace(".bin", ".json")]
     path = path_of("job", 2, FILE)
-    asking = Asking("job", 2, "a", "b", path, new_nonce())
-    status, shown, body = ask(scene, path, asking)
+    request = PeerRequest("job", 2, "a", "b", path, new_nonce())
+    status, shown, body = ask(scene, path, request)
     assert (status, body) == (200, scene.data[1])
-    assert shown == proof(scene.store.get(SECRET_KEY), asking)
+    assert shown == proof(scene.store.get(SECRET_KEY), request)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Asking("job", 1, "a", "b", path_of("job", 2, FILE), new_nonce()),
-        Asking("other", 2, "a", "b", path_of("job", 2, FILE), new_nonce()),
-        Asking("job", 2, "c", "b", path_of("job", 2, FILE), new_nonce()),
-        Asking("job", 2, "a", "c", path_of("job", 2, FILE), new_nonce()),
-        Asking("job", 2, "a", "b", path_of("job", 2), new_nonce()),
+        PeerRequest("job", 1, "a", "b", path_of("job", 2, FILE), new_nonce()),
+        PeerRequest("other", 2, "a", "b", path_of("job", 2, FILE), new_nonce()),
+        PeerRequest("job", 2, "c", "b", path_of("job", 2, FILE), new_nonce()),
+        PeerRequest("job", 2, "a", "c", path_of("job", 2, FILE), new_nonce()),
+        PeerRequest("job", 2, "a", "b", path_of("job", 2), new_nonce()),
     ],
     ids=["another attempt", "another job", "another node", "to another node", "another file"],
 )
 def test_a_token_for_something_else_is_refused(
-    scene: PeerScene, second: GangAllocated, wrong: Asking
+    scene: PeerScene, second: GangAllocated, wrong: PeerRequest
 ) -> None:
     assert ask(scene, path_of("job", 2, FILE), wrong) == (401, "", b"")
 
@@ -252,28 +252,30 @@ def link() -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "guest"),
+    ("owner", "confirmed"),
     [(Owner(os.geteuid()), True), (Owner(os.geteuid() + 1), False), (None, True)],
     ids=["the gang's user", "another user", "a node without users"],
 )
-def test_a_node_vouches_for_connections_of_the_gangs_user_alone(
+def test_a_node_confirms_connections_of_the_gangs_user_alone(
     scene: PeerScene,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
     owner: Owner | None,
-    guest: bool,
+    confirmed: bool,
 ) -> None:
     scene.nodes["b"].owner = owner
-    status, _, body = ask(scene, guest_path("job", 2, *link))
-    assert (status, Vouched.decode(body).guest) == (200, guest)
+    status, _, body = ask(scene, connection_path("job", 2, *link))
+    assert (status, ConnectionAnswer.decode(body).confirmed) == (200, confirmed)
     nobodys = (link[0][0], 1), link[1]
-    assert Vouched.decode(ask(scene, guest_path("job", 2, *nobodys))[2]).guest == (owner is None)
+    assert ConnectionAnswer.decode(
+        ask(scene, connection_path("job", 2, *nobodys))[2]
+    ).confirmed == (owner is None)
 
 
 def test_who_is_no_node_of_the_gang_is_told_nothing_of_its_connections(
     scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
-    path = guest_path("job", 2, *link)
+    path = connection_path("job", 2, *link)
     assert ask(scene, path, node="c")[0] == 403
     assert ask(scene, path, secret=b"guessed")[0] == 401
     assert ask(scene, path.replace("/job/", "/other/"))[0] == 404
@@ -283,16 +285,16 @@ def test_an_agent_asks_those_at_the_address_and_lets_nobody_in_that_none_knows(
     scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
     near, gang = scene.nodes["a"].tier, GangKey("job", 2)
-    assert near.vouches(gang, *link), "b has no users"
+    assert near.confirms(gang, *link), "b has no users"
     scene.nodes["b"].owner = Owner(os.geteuid() + 1)
-    assert not near.vouches(gang, *link)
-    assert not near.vouches(gang, ("192.0.2.7", 40_000), link[1]), "no node of the gang is there"
-    assert not near.vouches(GangKey("job", 1), *link), "that attempt is over"
+    assert not near.confirms(gang, *link)
+    assert not near.confirms(gang, ("192.0.2.7", 40_000), link[1]), "no node of the gang is there"
+    assert not near.confirms(GangKey("job", 1), *link), "that attempt is over"
     scene.nodes["b"].owner = Owner(os.geteuid())
-    assert near.vouches(gang, *link)
+    assert near.confirms(gang, *link)
 
 
-def test_an_agent_that_does_not_answer_is_asked_again_and_then_vouches_for_nobody(
+def test_an_agent_that_does_not_answer_is_asked_again_and_then_confirms_nothing(
     scene: PeerScene,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
@@ -301,7 +303,7 @@ def test_an_agent_that_does_not_answer_is_asked_again_and_then_vouches_for_nobod
     monkeypatch.setattr(peer_tier, "_ASK_S", 0.3)
     scene.nodes["b"].stop()
     with capture_logs() as lines:
-        assert not scene.nodes["a"].tier.vouches(GangKey("job", 2), *link)
+        assert not scene.nodes["a"].tier.confirms(GangKey("job", 2), *link)
     [told] = [line for line in lines if line["event"] == "rendezvous.turned_away"]
     assert str(told["because"]).startswith("b ConnectionRefusedError")
 
@@ -311,4 +313,4 @@ def test_where_nobody_can_be_asked_the_address_is_all_that_is_known(
 ) -> None:
     mute = scene.nodes["b"].assignment(1).model_copy(update={"copies_port": None})
     scene.hear(gang(2, scene.nodes["a"].assignment(0), mute))
-    assert scene.nodes["a"].tier.vouches(GangKey("job", 2), *link)
+    assert scene.nodes["a"].tier.confirms(GangKey("job", 2), *link)

@@ -96,17 +96,17 @@ def test_a_guest_is_passed_on_with_what_it_said_meanwhile(door: Door) -> None:
         with pytest.raises(TimeoutError):
             link.recv(100)
         link.settimeout(30)
-        door.gate.tell(number, guest=True)
+        door.gate.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
 def test_a_stranger_is_hung_up_on(door: Door) -> None:
     with door.visit() as (link, number):
-        door.gate.tell(number, guest=False)
+        door.gate.answer(number, confirmed=False)
         assert hung_up(link)
-        door.gate.tell(number, guest=True)  # an answer that comes twice opens nothing
+        door.gate.answer(number, confirmed=True)  # an answer that comes twice opens nothing
     with door.visit() as (link, number):
-        door.gate.tell(number, guest=True)
+        door.gate.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
@@ -114,15 +114,15 @@ def test_who_waits_when_the_door_closes_is_hung_up_on(door: Door) -> None:
     with door.visit() as (link, number):
         door.gate.close(GANG)
         assert hung_up(link)
-        door.gate.tell(number, guest=True)
+        door.gate.answer(number, confirmed=True)
 
 
 def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Door) -> None:
-    with contextlib.ExitStack() as guests:
+    with contextlib.ExitStack() as clients:
         links = []
         for _ in range(3):
-            link, number = guests.enter_context(door.visit())
-            door.gate.tell(number, guest=True)
+            link, number = clients.enter_context(door.visit())
+            door.gate.answer(number, confirmed=True)
             assert link.recv(100) == b"hello"
             links.append(link)
         door.gate.close(GANG)
@@ -131,7 +131,7 @@ def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Doo
     door.at = another.getsockname()
     door.gate.open(GANG, another, AllowedClients(0, frozenset({"127.0.0.1"}), 100), door.inside)
     with door.visit() as (link, number):
-        door.gate.tell(number, guest=True)
+        door.gate.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
@@ -150,8 +150,8 @@ def test_from_any_other_address_nobody_is_even_asked_about(
     indoors = Indoors()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    guests = AllowedClients(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
-    door.gate.open("other/1", listening, guests, indoors.port)
+    clients = AllowedClients(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
+    door.gate.open("other/1", listening, clients, indoors.port)
     with socket.create_connection(at, timeout=30) as link:
         assert hung_up(link)
     door.gate.close("other/1")
@@ -163,14 +163,14 @@ def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
     indoors = Indoors()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    guests = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
-    door.gate.open("small/1", listening, guests, indoors.port)
+    clients = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    door.gate.open("small/1", listening, clients, indoors.port)
 
     def comes(*, waits: bool = True) -> socket.socket:
         link = socket.create_connection(at, timeout=30)
         link.sendall(b"hello")
         if waits:
-            door.gate.tell(door.questions.get(timeout=30)[0], guest=True)
+            door.gate.answer(door.questions.get(timeout=30)[0], confirmed=True)
             assert link.recv(100) == b"hello"
         return link
 
@@ -189,8 +189,8 @@ def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
 
 def test_a_gang_has_so_many_connections_that_wait_and_no_more(door: Door) -> None:
     listening = listen("127.0.0.1", 0)
-    guests = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
-    door.gate.open("small/1", listening, guests, door.inside)
+    clients = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
+    door.gate.open("small/1", listening, clients, door.inside)
     with contextlib.ExitStack() as links:
         for _ in range(2):
             links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
@@ -198,7 +198,7 @@ def test_a_gang_has_so_many_connections_that_wait_and_no_more(door: Door) -> Non
         late = links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
         assert hung_up(late)
         with door.visit() as (link, number):  # another gang's
-            door.gate.tell(number, guest=True)
+            door.gate.answer(number, confirmed=True)
             assert link.recv(100) == b"hello"
     door.gate.close("small/1")
 

@@ -32,7 +32,7 @@ def test_the_next_attempt_has_what_this_one_read(
         workspace, _ = preparer.prepare(key, given, given.nodes[0])
         assert workspace is not None
         said = rank_environment(
-            given, given.nodes[0], 0, workspace.places, gpus="", token="t", secrets={}
+            given, given.nodes[0], 0, workspace.paths, gpus="", token="t", secrets={}
         )
         monkeypatch.setenv("GANGLINE_DATA_CACHE", said["GANGLINE_DATA_CACHE"])
         file = ReadSettings().cache_folder().file("0" * 32, "shard-000000.tok", 100)

@@ -10,7 +10,11 @@ import pytest
 from checkpoint_scene import allocated, ref
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
-from gangline_worker.agent.workspace.environment import Places, network_variables, rank_environment
+from gangline_worker.agent.workspace.environment import (
+    GangPaths,
+    network_variables,
+    rank_environment,
+)
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
 
@@ -20,33 +24,39 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
     tmp_path: Path, advised_s: float | None, expected_s: float
 ) -> None:
     allocation = allocated().model_copy(update={"checkpoint_interval_s": advised_s})
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     found = rank_environment(
-        allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
+        allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
     )
     assert float(found["GANGLINE_CHECKPOINT_INTERVAL_S"]) == expected_s
 
 
 def test_caches_outlive_the_attempt_unless_the_job_wants_others(tmp_path: Path) -> None:
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     for own in ({}, {"XDG_CACHE_HOME": "/scratch"}):
         allocation = allocated()
         spec = allocation.spec.model_copy(update={"env": own})
         given = allocation.model_copy(update={"spec": spec})
-        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
         kept = str(tmp_path / "checkpoints" / ".cache")
         assert found["XDG_CACHE_HOME"] == own.get("XDG_CACHE_HOME", kept)
 
 
 def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: Path) -> None:
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     policy = TrainingPolicy(on_nan=OnNan(skip=0))
     for training in (None, policy):
         allocation = allocated()
         spec = allocation.spec.model_copy(update={"training": training})
         allocation = allocation.model_copy(update={"spec": spec})
         found = rank_environment(
-            allocation, allocation.nodes[0], 0, places, gpus="", token="t", secrets={}
+            allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
         )
         told = TrainingPolicy.decode(found.get(TRAINING_ENV, "{}"))
         assert told == (training or TrainingPolicy())
@@ -55,10 +65,12 @@ def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: P
 def test_the_ranks_know_which_samples_their_job_goes_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     for samples in ((), (SampleRange(first=16, count=8), SampleRange(first=40, count=1))):
         given = allocated().model_copy(update={"left_out": samples})
-        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
         assert (LEFT_OUT_ENV in found) == bool(samples)
         monkeypatch.setenv(LEFT_OUT_ENV, found.get(LEFT_OUT_ENV, ""))
         assert left_out_of_job().ranges == samples
@@ -66,34 +78,40 @@ def test_the_ranks_know_which_samples_their_job_goes_without(
 
 def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:
     allocation = allocated()
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     for named in (None, "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"):
         spec = allocation.spec.model_copy(update={"data_snapshot": named})
         given = allocation.model_copy(update={"spec": spec})
-        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
         assert found.get("GANGLINE_DATA_SNAPSHOT") == named
 
 
 def test_ranks_know_whether_checkpoints_are_to_be_promoted_and_whether_they_validate_one(
     tmp_path: Path,
 ) -> None:
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     told = {"GANGLINE_PROMOTE": "final", "GANGLINE_VALIDATE": "1"}
     for given, names in (
         (allocated(), set()),
         (allocated(promote="final"), {"GANGLINE_PROMOTE"}),
         (allocated(resume=ref(1, 20), validates=True), {"GANGLINE_VALIDATE"}),
     ):
-        found = rank_environment(given, given.nodes[0], 0, places, gpus="", token="t", secrets={})
+        found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
         assert {name: found[name] for name in told if name in found} == {
             name: told[name] for name in names
         }
 
 
 def test_gpus_are_named_in_the_order_in_which_nvml_counts_them(tmp_path: Path) -> None:
-    places = Places(*[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")])
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
     given = allocated()
-    found = rank_environment(given, given.nodes[0], 0, places, gpus="2,5", token="t", secrets={})
+    found = rank_environment(given, given.nodes[0], 0, paths, gpus="2,5", token="t", secrets={})
     assert found["CUDA_VISIBLE_DEVICES"] == "2,5"
     assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # CUDA's own puts the fastest first
 

@@ -57,7 +57,7 @@ from .host.inventory import Labels, take_inventory
 from .host_resources import adopt_host_resources, take_host_resources
 from .inbox import Inbox
 from .peers.tier import PeerSettings, PeerTier, open_peer_tier
-from .rendezvous.store_host import StoreHost, unknown_guest
+from .rendezvous.store_host import StoreHost, admit_unasked
 from .renewal import Renewal
 from .runtime.launcher import Launcher, become_subreaper
 from .runtime.lease_guard import LeaseGuard
@@ -122,7 +122,7 @@ class Agent:
             else None
         )
         self._host = (
-            adopt_host_resources(settings, handover.premises)
+            adopt_host_resources(settings, handover.host_resources)
             if handover
             else take_host_resources(settings)
         )
@@ -146,8 +146,8 @@ class Agent:
         self._guard = LeaseGuard(sockets, lock, settings.guard_slack_s)
         self._warm = self._warm_start()
         zygote = self._warm if isinstance(self._warm, ZygoteHost) else None
-        vouches = self._peers.vouches if self._peers is not None else unknown_guest
-        self._stores = StoreHost(self._inbox.put, zygote, vouches)
+        confirms = self._peers.confirms if self._peers is not None else admit_unasked
+        self._stores = StoreHost(self._inbox.put, zygote, confirms)
         self._positions: dict[TopicPartition, int] = {}
 
     def run(self) -> Restart | None:
@@ -163,7 +163,7 @@ class Agent:
         if self._handover is not None:
             outgoing.adopt(self._handover.unsaved)
             executor.adopt(self._handover.effects, self._handover.core.gangs)
-            executor.launcher.not_orphans.update(self._handover.premises.isolation.pids)
+            executor.launcher.not_orphans.update(self._handover.host_resources.isolation.pids)
         outgoing.start()
         reader = threading.Thread(target=self._read, name="bus-reader", daemon=True)
         reader.start()

@@ -86,7 +86,7 @@ class Parts:
 class KeptEffects:
     """The workspaces of gangs, their ranks that run, and the sockets of these."""
 
-    grounds: tuple[KeptWorkspace, ...]
+    workspaces: tuple[KeptWorkspace, ...]
     ranks: tuple[KeptRank, ...]
     listeners: tuple[KeptListener, ...]
 
@@ -124,13 +124,13 @@ class Executor:
         for gang in gangs:
             if not gang.prepared:
                 self._close(CloseGang(gang.key, final=False))
-        grounds = tuple(workspace.kept(gang) for gang, workspace in self._workspaces.items())
-        return KeptEffects(grounds, self.launcher.kept(), self._ranks.kept())
+        workspaces = tuple(workspace.kept(gang) for gang, workspace in self._workspaces.items())
+        return KeptEffects(workspaces, self.launcher.kept(), self._ranks.kept())
 
     def adopt(self, kept: KeptEffects, gangs: Sequence[Gang]) -> None:
         """Continue with what gangs had before the agent reloaded in this process."""
         known = {gang.key: gang for gang in gangs}
-        for item in kept.grounds:
+        for item in kept.workspaces:
             gang = known[item.gang]
             self._workspaces[item.gang] = self._parts.preparer.adopt(
                 item, gang.allocation, gang.assignment
@@ -211,7 +211,7 @@ class Executor:
         if workspace is not None:
             try:
                 self._ranks.open(
-                    effect.gang, workspace.places.socket, workspace.tokens, workspace.owner
+                    effect.gang, workspace.paths.socket, workspace.tokens, workspace.owner
                 )
                 self._enter(effect.gang, workspace)
             except OSError as error:
@@ -230,7 +230,7 @@ class Executor:
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
         """Make the gang's sandbox, if there are any. Raises OSError."""
-        places = workspace.places
+        places = workspace.paths
         own = (places.code.parent, places.temporary, places.checkpoints, places.socket)
         named = (*own, places.data_cache)
         show = [path for path in named if path is not None]
@@ -256,7 +256,7 @@ class Executor:
             allocation,
             workspace.assignment,
             effect.local_rank,
-            workspace.places,
+            workspace.paths,
             gpus=",".join(visible),
             token=workspace.tokens[rank.rank],
             secrets=workspace.secrets,
@@ -270,7 +270,7 @@ class Executor:
             rank.gang, workspace.owner, self._rank_bytes(workspace)
         )
         command = rank_command(allocation)
-        launch = Launch(rank, command, environment, workspace.places.code, confinement)
+        launch = Launch(rank, command, environment, workspace.paths.code, confinement)
         try:
             return RankSpawned(rank, self.launcher.spawn(launch, logs))
         except OSError as error:

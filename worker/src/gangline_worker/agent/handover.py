@@ -37,7 +37,7 @@ class Handover:
     """All of it. `positions`: up to where the logs of others were read; `unsaved`: see `Spool`."""
 
     format: int
-    premises: KeptHostResources
+    host_resources: KeptHostResources
     guard: KeptGuard
     stores: KeptStores
     core: CoreState
@@ -53,9 +53,9 @@ class Handover:
 
     def descriptors(self) -> Iterator[int]:
         """All that must stay open."""
-        yield self.premises.lock
-        if self.premises.claim is not None:
-            yield self.premises.claim
+        yield self.host_resources.lock
+        if self.host_resources.claim is not None:
+            yield self.host_resources.claim
         yield self.guard.stdin
         if self.stores.channel is not None:
             yield self.stores.channel

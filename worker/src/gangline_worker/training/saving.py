@@ -80,7 +80,7 @@ class Checkpointer:
         if named:
             directory = Path(named)
             self._saver = AsyncSaver(
-                identity(directory), announcer(directory), committed_step, self._vouch
+                identity(directory), announcer(directory), committed_step, self._check_weights
             )
             self._saver.prepare(tensors)
 
@@ -130,7 +130,7 @@ class Checkpointer:
             found["checkpoint_failures"] = float(self.failures)
         return found
 
-    def _vouch(self) -> None:
+    def _check_weights(self) -> None:
         """Let no weights be committed that are not finite: their shard is never announced.
 
         Looked at are the weights as they are by now. A weight that is not finite never is again,

@@ -78,7 +78,7 @@ from .model import (
     Uploaded,
     UploadFailed,
 )
-from .rank_messages import hear
+from .rank_messages import on_message
 
 _KILL_AGAIN_S = 1.0
 _LAST_CALL_S, _LAST_CALL_SHARE = 5.0, 0.25  # before the end of a stop's time, whichever is less
@@ -490,7 +490,7 @@ class AgentCore:
         if gang is None or rank is None or gang.over or not rank.alive:
             return []
         self._reports += 1
-        return hear(self._node, gang, rank, item, at, self._reports)
+        return on_message(self._node, gang, rank, item, at, self._reports)
 
     def _on_no_copy(self, item: NoSoundCopy) -> list[Effect]:
         _, rank = self._find(item.rank)

@@ -28,7 +28,7 @@ from .model import (
 )
 
 
-def hear(
+def on_message(
     node: NodeInfo, gang: Gang, rank: Rank, said: RankMessage, at: Moment, number: int
 ) -> list[Effect]:
     """Take a message of a rank that lives, the agent's `number`th; [] for what says nothing new."""

@@ -33,7 +33,7 @@ _LINK_ERRORS = (
 
 
 class _Gpu:
-    """One GPU, and the Xids that it was heard of."""
+    """One GPU, and the Xids that it reported."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -47,7 +47,7 @@ class _Gpu:
         kind = pynvml.nvmlEventTypeXidCriticalError
         self._of(pynvml.nvmlDeviceRegisterEvents, kind, events)
 
-    def heard(self, xids: list[int]) -> None:
+    def note(self, xids: list[int]) -> None:
         """These came since the last time."""
         if xids:
             self._xids += len(xids)
@@ -112,7 +112,7 @@ class _Gpu:
             return ask(*given)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_GPU_IS_LOST and not self._lost:
-                self.heard([OFF_THE_BUS])
+                self.note([OFF_THE_BUS])
             self._reset_required |= error.value == pynvml.NVML_ERROR_RESET_REQUIRED
             return None
 
@@ -134,20 +134,20 @@ class GpuWatch:
 
     def read(self) -> tuple[GpuHealth, ...]:
         """One entry for each GPU."""
-        self._hear_xids()
+        self._read_xids()
         return tuple(gpu.health() for gpu in self._gpus)
 
-    def _hear_xids(self) -> None:
+    def _read_xids(self) -> None:
         if self._events is None:
             return
-        heard: dict[int | None, list[int]] = {}
+        found: dict[int | None, list[int]] = {}
         with contextlib.suppress(pynvml.NVMLError):  # also the timeout: there are no more
             for _ in range(_EVENTS_A_READING):
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
-                heard.setdefault(_address(event.device), []).append(int(event.eventData))
-        for address, xids in heard.items():
+                found.setdefault(_address(event.device), []).append(int(event.eventData))
+        for address, xids in found.items():
             if address in self._by_handle:
-                self._by_handle[address].heard(xids)
+                self._by_handle[address].note(xids)
 
 
 def _address(handle: object) -> int | None:

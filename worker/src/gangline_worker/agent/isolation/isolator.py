@@ -76,12 +76,12 @@ class KeptIsolation:
     """The level that was settled on, and what gangs have of it."""
 
     level: Isolation
-    rooms: tuple[KeptSandbox, ...]
+    sandboxes: tuple[KeptSandbox, ...]
 
     @property
     def pids(self) -> frozenset[int]:
         """The first processes of all sandboxes."""
-        return frozenset(sandbox.pid for sandbox in self.rooms if sandbox.pid is not None)
+        return frozenset(sandbox.pid for sandbox in self.sandboxes if sandbox.pid is not None)
 
 
 class Owners:
@@ -216,7 +216,7 @@ class Isolator:
         self.level = kept.level
         if self._has(Isolation.LIMITS):
             self._groups = Groups(delegated_group())
-        for item in kept.rooms:
+        for item in kept.sandboxes:
             if item.pid is not None:
                 self._sandboxes[item.gang] = Sandbox(Forked(item.pid))
             if item.group is not None:

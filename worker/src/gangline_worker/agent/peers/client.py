@@ -27,15 +27,15 @@ from gangline_worker.agent.host.connections import End
 
 from .files import name_of
 from .gangs import Gangs, Peer
-from .seal import Asking, Secret, new_nonce, proof, same, token
+from .seal import PeerRequest, Secret, new_nonce, proof, same, token
 from .server import (
     NODE_HEADER,
     NONCE_HEADER,
     PROOF_HEADER,
     SCHEME,
+    ConnectionAnswer,
     Held,
-    Vouched,
-    guest_path,
+    connection_path,
     path_of,
 )
 
@@ -69,13 +69,13 @@ class PeerCopies:
         """For one look at what a gang starts from."""
         return Round(self, allocation)
 
-    def vouches(self, peer: Peer, gang: GangKey, theirs: End, own: End) -> bool:
+    def confirms(self, peer: Peer, gang: GangKey, theirs: End, own: End) -> bool:
         """Whether a peer says that a connection from it to here is a gang's. Raises PeerFailed."""
-        path = guest_path(gang.job_id, gang.attempt, theirs, own)
+        path = connection_path(gang.job_id, gang.attempt, theirs, own)
         with self.answer(peer, gang, path, 0) as chunks:
             found = whole(chunks)
         try:
-            return Vouched.decode(found).guest
+            return ConnectionAnswer.decode(found).confirmed
         except ValueError:
             raise PeerFailed("answers with an unknown form about a connection") from None
 
@@ -96,21 +96,23 @@ class PeerCopies:
         self, connection: http.client.HTTPConnection, peer: Peer, gang: GangKey, path: str
     ) -> Iterator[bytes]:
         secret = self._secret()
-        asking = Asking(gang.job_id, gang.attempt, self.node_id, peer.node_id, path, new_nonce())
+        request = PeerRequest(
+            gang.job_id, gang.attempt, self.node_id, peer.node_id, path, new_nonce()
+        )
         with _failures():
             connection.request(
                 "GET",
                 path,
                 headers={
-                    NODE_HEADER: asking.client,
-                    NONCE_HEADER: asking.nonce,
-                    "Authorization": f"{SCHEME} {token(secret, asking)}",
+                    NODE_HEADER: request.client,
+                    NONCE_HEADER: request.nonce,
+                    "Authorization": f"{SCHEME} {token(secret, request)}",
                 },
             )
             answer = connection.getresponse()
         if answer.status != http.client.OK:
             raise PeerFailed(f"answers with status {answer.status}")
-        if not same(answer.headers.get(PROOF_HEADER, ""), proof(secret, asking)):
+        if not same(answer.headers.get(PROOF_HEADER, ""), proof(secret, request)):
             raise PeerFailed("cannot show that it is an agent of this platform")
         left_bytes = int(answer.headers.get("Content-Length", "0"))
         while left_bytes:
@@ -136,7 +138,7 @@ class Round:
         self._allocation = allocation
         self._gang = GangKey(allocation.job_id, allocation.attempt)
         self._holders: dict[str, list[Peer]] = {}
-        self._heard: set[Peer] = set()
+        self._answered: set[Peer] = set()
         self._dropped: set[Peer] = set()
         self._failures = 0
 
@@ -176,7 +178,7 @@ class Round:
 
     def _ask(self, peers: Sequence[Peer]) -> None:
         """Ask each of them once for its files; one that is late is not waited for."""
-        known = self._heard | self._dropped
+        known = self._answered | self._dropped
         peers = [peer for peer in peers if peer not in known]
         if not peers:
             return
@@ -192,7 +194,7 @@ class Round:
             elif isinstance(error := answer.exception(), PeerFailed):
                 self._drop(peer, error)
             else:
-                self._heard.add(peer)
+                self._answered.add(peer)
                 for name in answer.result():
                     self._holders.setdefault(name, []).append(peer)
 

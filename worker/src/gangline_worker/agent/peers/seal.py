@@ -22,7 +22,7 @@ _SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class PeerRequest:
     """One request: node `client` asks node `server` for `path`, for an attempt of its gang.
 
     `nonce` is the client's and new each time.
@@ -71,14 +71,14 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def token(secret: bytes, asking: Asking) -> str:
+def token(secret: bytes, request: PeerRequest) -> str:
     """The proof that an agent sent the request, in hex."""
-    return _keyed(secret, "ask", asking)
+    return _keyed(secret, "ask", request)
 
 
-def proof(secret: bytes, asking: Asking) -> str:
+def proof(secret: bytes, request: PeerRequest) -> str:
     """The proof that an agent answers this very request, in hex."""
-    return _keyed(secret, "answer", asking)
+    return _keyed(secret, "answer", request)
 
 
 def same(found: str, expected: str) -> bool:
@@ -86,6 +86,6 @@ def same(found: str, expected: str) -> bool:
     return hmac.compare_digest(found.encode(), expected.encode())
 
 
-def _keyed(secret: bytes, purpose: str, asking: Asking) -> str:
-    message = json.dumps([purpose, *astuple(asking)]).encode()
+def _keyed(secret: bytes, purpose: str, request: PeerRequest) -> str:
+    message = json.dumps([purpose, *astuple(request)]).encode()
     return hmac.new(secret, message, hashlib.sha256).hexdigest()

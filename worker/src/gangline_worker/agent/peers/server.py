@@ -1,8 +1,8 @@
 """Answers other agents: gives files of checkpoints, and confirms connections of its ranks.
 
-    GET /v1/copies/JOB/ATTEMPT                          names of what is here, as JSON (`Held`)
-    GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE     its bytes
-    GET /v1/guests/JOB/ATTEMPT/HERE/PORT/THERE/PORT     whose a connection is, as JSON (`Vouched`)
+    GET /v1/copies/JOB/ATTEMPT                              names of files here (`Held`)
+    GET /v1/copies/JOB/ATTEMPT/step-NNNNNNNNNN/FILE         the bytes of a file
+    GET /v1/connections/JOB/ATTEMPT/HERE/PORT/THERE/PORT    whose it is (`ConnectionAnswer`)
 
 JOB and ATTEMPT are those of the gang that starts; what it starts from is all that it is given. A
 request shows that an agent asks (peers/seal.py): 401 else. It must be of a node of that gang (403),
@@ -32,7 +32,7 @@ from gangline_worker.agent.isolation.files import Owner
 
 from .files import NAME, CopyFiles, NotGiven
 from .gangs import Gangs, KnownGang
-from .seal import Asking, Secret, proof, same, token
+from .seal import PeerRequest, Secret, proof, same, token
 
 log = structlog.get_logger(__name__)
 
@@ -43,9 +43,9 @@ SCHEME = "Gangline"
 _GANG = r"([a-z0-9-]{1,63})/(\d{1,9})"
 _COPIES = re.compile(rf"/v1/copies/{_GANG}(?:/({NAME}))?")
 _END = r"([0-9a-f.:]{2,45})/(\d{1,5})"
-_GUESTS = re.compile(rf"/v1/guests/{_GANG}/{_END}/{_END}")
+_CONNECTIONS = re.compile(rf"/v1/connections/{_GANG}/{_END}/{_END}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
-_HEARD_WITHIN_S = 1.0  # the bus may bring a gang's allocation to one of its nodes a little later
+_KNOWN_WITHIN_S = 1.0  # the bus may bring a gang's allocation to one of its nodes a little later
 _SEND_TIMEOUT_S = 5.0
 _REFUSALS_TOLD_S = 10.0
 
@@ -56,16 +56,16 @@ class Held(Model):
     files: tuple[str, ...]
 
 
-class Vouched(Model):
+class ConnectionAnswer(Model):
     """Whether a connection of this node is of the gang's user, or of a node without users."""
 
-    guest: bool
+    confirmed: bool
 
 
-def guest_path(job_id: str, attempt: int, here: End, there: End) -> str:
+def connection_path(job_id: str, attempt: int, here: End, there: End) -> str:
     """The path of a question about a connection."""
     ends = "/".join(f"{address}/{port}" for address, port in (here, there))
-    return f"/v1/guests/{job_id}/{attempt}/{ends}"
+    return f"/v1/connections/{job_id}/{attempt}/{ends}"
 
 
 def path_of(job_id: str, attempt: int, name: str | None = None) -> str:
@@ -92,15 +92,15 @@ class PeerAnswers:
     files: CopyFiles
     owner: Callable[[str], Owner | None]
 
-    def admit(self, asking: Asking, given: str) -> KnownGang:
+    def admit(self, request: PeerRequest, given: str) -> KnownGang:
         """The gang that is asked for. Raises Refused and StoreError."""
-        if not same(given, token(self.secret.value(), asking)):
+        if not same(given, token(self.secret.value(), request)):
             raise Refused(HTTPStatus.UNAUTHORIZED, "no token of an agent for this")
-        gang = self.gangs.live(asking.job_id, asking.attempt, _HEARD_WITHIN_S)
+        gang = self.gangs.live(request.job_id, request.attempt, _KNOWN_WITHIN_S)
         if gang is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "the attempt is over, or was never heard of")
-        if asking.client not in gang.node_ids:
-            raise Refused(HTTPStatus.FORBIDDEN, f"{asking.client} is no node of the gang")
+            raise Refused(HTTPStatus.NOT_FOUND, "the attempt is over, or is unknown here")
+        if request.client not in gang.node_ids:
+            raise Refused(HTTPStatus.FORBIDDEN, f"{request.client} is no node of the gang")
         return gang
 
     def held(self, gang: KnownGang) -> Held:
@@ -113,10 +113,10 @@ class PeerAnswers:
         with _refusals():
             return self.files.opened(*self._of(gang), name)
 
-    def vouched(self, gang: KnownGang, here: End, there: End) -> Vouched:
+    def confirm(self, gang: KnownGang, here: End, there: End) -> ConnectionAnswer:
         """Whether the gang's user connects from here to there. Raises OSError."""
         owner = self.owner(gang.team)
-        return Vouched(guest=owner is None or uid_of(here, there) == owner.uid)
+        return ConnectionAnswer(confirmed=owner is None or uid_of(here, there) == owner.uid)
 
     def _of(self, gang: KnownGang) -> tuple[CheckpointRef, str, Owner | None]:
         if gang.resume is None:
@@ -180,14 +180,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.arrived(self.connection)
         try:
-            asking, path = self._asked()
+            request, path = self._asked()
             answers = self.server.answers
             scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-            gang = answers.admit(asking, given if scheme == SCHEME else "")
-            shown = proof(answers.secret.value(), asking)
-            if path.re is _GUESTS:
+            gang = answers.admit(request, given if scheme == SCHEME else "")
+            shown = proof(answers.secret.value(), request)
+            if path.re is _CONNECTIONS:
                 here, there = (path[3], int(path[4])), (path[5], int(path[6]))
-                self._send(shown, answers.vouched(gang, here, there).encode())
+                self._send(shown, answers.confirm(gang, here, there).encode())
             elif path[3] is None:
                 self._send(shown, answers.held(gang).encode())
             else:
@@ -198,14 +198,14 @@ class _Handler(BaseHTTPRequestHandler):
         except StoreError as error:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"the store: {error}")
 
-    def _asked(self) -> tuple[Asking, re.Match[str]]:
-        path = _COPIES.fullmatch(self.path) or _GUESTS.fullmatch(self.path)
+    def _asked(self) -> tuple[PeerRequest, re.Match[str]]:
+        path = _COPIES.fullmatch(self.path) or _CONNECTIONS.fullmatch(self.path)
         nonce = self.headers.get(NONCE_HEADER, "")
         if path is None or _NONCE.fullmatch(nonce) is None:
             raise Refused(HTTPStatus.NOT_FOUND, "asked for what there is not")
         client = self.headers.get(NODE_HEADER, "")
         server = self.server.answers.node_id
-        return Asking(path[1], int(path[2]), client, server, self.path, nonce), path
+        return PeerRequest(path[1], int(path[2]), client, server, self.path, nonce), path
 
     def _send(self, shown: str, content: bytes | BinaryIO) -> None:
         if isinstance(content, bytes):

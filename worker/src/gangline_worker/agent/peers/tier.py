@@ -66,7 +66,7 @@ class PeerTier:
         self._copies = copies
         return copies
 
-    def vouches(self, gang: GangKey, theirs: End, own: End) -> bool:
+    def confirms(self, gang: GangKey, theirs: End, own: End) -> bool:
         """Whether a connection from another machine is of a gang's user, as an agent there says.
 
         True as well where agents do not answer each other (`peer_copies` is off).
@@ -82,7 +82,7 @@ class PeerTier:
             reasons = []
             for peer in self._gangs.at(known, address, self._settings.node_id):
                 try:
-                    if self._copies.vouches(peer, gang, theirs, own):
+                    if self._copies.confirms(peer, gang, theirs, own):
                         return True
                 except PeerFailed as error:
                     reasons.append(f"{peer.node_id} {error}")

@@ -161,9 +161,9 @@ class Proxy:
         self._todo.put(what)
         self._wake_w.send(b"w")
 
-    def tell(self, number: int, *, guest: bool) -> None:
+    def answer(self, number: int, *, confirmed: bool) -> None:
         """The answer about a connection."""
-        self._soon(lambda: self._told(number, guest=guest))
+        self._soon(lambda: self._on_answer(number, confirmed=confirmed))
 
     def _opened(self, listener: _Listener) -> None:
         self._listeners[listener.key] = listener
@@ -237,12 +237,12 @@ class Proxy:
             listener.socket.accept()[0].close()
         self._spare = _spare()
 
-    def _told(self, number: int, *, guest: bool) -> None:
+    def _on_answer(self, number: int, *, confirmed: bool) -> None:
         waiting = self._leave(number)
         if waiting is None:
             return
         listener = waiting.listener
-        if not (guest and not listener.is_full and self._pass_on(listener, waiting.socket)):
+        if not (confirmed and not listener.is_full and self._pass_on(listener, waiting.socket)):
             waiting.socket.close()
 
     def _leave(self, number: int) -> _Waiting | None:

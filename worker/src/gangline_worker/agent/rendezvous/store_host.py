@@ -57,7 +57,7 @@ class KeptStores:
     wanted: tuple[WantedStore, ...]
 
 
-def unknown_guest(_gang: GangKey, _theirs: End, _own: End) -> bool:
+def admit_unasked(_gang: GangKey, _theirs: End, _own: End) -> bool:
     """Connections from addresses of the gang's nodes are admitted where no agent can be asked."""
     return True
 
@@ -69,12 +69,12 @@ class StoreHost:
         self,
         answer: Callable[[StoreOpened | StoreFailed], None],
         zygote: ZygoteHost | None = None,
-        vouches: Callable[[GangKey, End, End], bool] = unknown_guest,
+        confirms: Callable[[GangKey, End, End], bool] = admit_unasked,
     ) -> None:
-        """`vouches`: whether a connection from another machine, `theirs` to ours, is a gang's."""
+        """`confirms`: whether a connection from another machine, `theirs` to ours, is a gang's."""
         self._answer = answer
-        self._vouches = vouches
-        self._asking = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store-clients")
+        self._confirms = confirms
+        self._questions = ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="store-clients")
         self._zygote = zygote
         self._cold_after_s = 0.0
         self._process: subprocess.Popen[bytes] | Forked | None = None
@@ -168,7 +168,7 @@ class StoreHost:
 
     def stop(self) -> None:
         """End the process."""
-        self._asking.shutdown(wait=False, cancel_futures=True)
+        self._questions.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
             process, self._process = self._process, None
             process.kill()
@@ -201,7 +201,7 @@ class StoreHost:
                     self._failed(answer["failed"], answer["error"])
                 elif "ask" in answer:
                     ends = [(str(address), int(port)) for address, port in answer["ends"]]
-                    self._asking.submit(self._asked, answer["ask"], answer["key"], *ends)
+                    self._questions.submit(self._asked, answer["ask"], answer["key"], *ends)
 
     def _opened(self, key: str) -> None:
         with self._lock:
@@ -214,9 +214,9 @@ class StoreHost:
     def _asked(self, number: int, key: str, theirs: End, own: End) -> None:
         with self._lock:
             wanted = self._wanted.get(key)
-        guest = wanted is not None and self._vouches(wanted.effect.gang, theirs, own)
+        confirmed = wanted is not None and self._confirms(wanted.effect.gang, theirs, own)
         with self._lock:
-            self._send(tell=number, guest=guest)
+            self._send(answer=number, confirmed=confirmed)
 
     def _failed(self, key: str, error: str) -> None:
         """Try again for a while: the port may still be held by what is just ending."""

@@ -7,7 +7,7 @@ socket. Each gang gets a store of its own on a socket that is bound to the given
 torch's own listens on all addresses. With a uid, only that user gets through, with N connections
 at most (`proxy`). Of a connection from one of those peers it asks
 {"ask": N, "key": KEY, "ends": [[ADDRESS, PORT], [ADDRESS, PORT]]}, and waits
-for {"tell": N, "guest": BOOL}.
+for {"answer": N, "confirmed": BOOL}.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Stores:
         self._proxy = namespace, Proxy(namespace, self._ask)
         return self._proxy
 
-    def tell(self, number: int, *, guest: bool) -> None:
+    def answer(self, number: int, *, confirmed: bool) -> None:
         """The answer about a connection."""
         if self._proxy is not None:
-            self._proxy[1].tell(number, guest=guest)
+            self._proxy[1].answer(number, confirmed=confirmed)
 
 
 def _serve(listening: socket.socket) -> object:
@@ -126,8 +126,8 @@ def main() -> None:
         if "close" in command:
             stores.close(command["close"])
             continue
-        if "tell" in command:
-            stores.tell(command["tell"], guest=command["guest"])
+        if "answer" in command:
+            stores.answer(command["answer"], confirmed=command["confirmed"])
             continue
         key, uid = command["open"], command["uid"]
         peers, clients = frozenset(command["peers"]), command["clients"]

@@ -24,7 +24,7 @@ _NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class GangPaths:
     """Where a gang's things are on this node. All belong to the agent's user alone."""
 
     code: Path
@@ -41,13 +41,13 @@ class Places:
         return self.checkpoints / ".cache"
 
 
-def base_environment(places: Places) -> dict[str, str]:
+def base_environment(paths: GangPaths) -> dict[str, str]:
     """The variables that any program needs; this interpreter's folder is first on PATH."""
     path = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     return {
         "PATH": os.pathsep.join(path),
-        "HOME": str(places.home),
-        "TMPDIR": str(places.temporary),
+        "HOME": str(paths.home),
+        "TMPDIR": str(paths.temporary),
         "LANG": "C.UTF-8",
         "PYTHONUNBUFFERED": "1",
         **driver_variables(),
@@ -58,7 +58,7 @@ def rank_environment(
     allocation: GangAllocated,
     assignment: NodeAssignment,
     local_rank: int,
-    places: Places,
+    paths: GangPaths,
     *,
     gpus: str,
     token: str,
@@ -73,11 +73,11 @@ def rank_environment(
     nodes = sorted(allocation.nodes, key=lambda node: node.first_rank)
     node_rank = [node.first_rank for node in nodes].index(assignment.first_rank)
     always = {
-        **base_environment(places),
+        **base_environment(paths),
         **network_variables([node.address for node in nodes], assignment.address),
         "OMP_NUM_THREADS": str(max(1, int(spec.resources.cpus_per_gpu))),
-        "XDG_CACHE_HOME": str(places.cache),
-        "TORCHINDUCTOR_CACHE_DIR": str(places.cache / "torchinductor"),
+        "XDG_CACHE_HOME": str(paths.cache),
+        "TORCHINDUCTOR_CACHE_DIR": str(paths.cache / "torchinductor"),
         **operators,
         **spec.env,
         **secrets,
@@ -103,29 +103,29 @@ def rank_environment(
         "GANGLINE_ATTEMPT": str(allocation.attempt),
         "GANGLINE_NODE_RANK": str(node_rank),
         "GANGLINE_NUM_NODES": str(len(nodes)),
-        "GANGLINE_CHECKPOINT_DIR": str(places.checkpoints),
+        "GANGLINE_CHECKPOINT_DIR": str(paths.checkpoints),
         "GANGLINE_CHECKPOINT_INTERVAL_S": str(
             allocation.checkpoint_interval_s or spec.checkpoint.interval_minutes * 60
         ),
-        "GANGLINE_AGENT_SOCKET": str(places.socket),
+        "GANGLINE_AGENT_SOCKET": str(paths.socket),
         "GANGLINE_RANK_TOKEN": token,
         "GANGLINE_HYPERPARAMETERS": json.dumps(spec.hyperparameters),
     }
     if allocation.left_out:
         ranges = [part.data() for part in allocation.left_out]
         always["GANGLINE_LEFT_OUT"] = json.dumps(ranges)
-    if places.data_cache is not None:
-        always["GANGLINE_DATA_CACHE"] = str(places.data_cache)
-    return always | _asked_for(spec, places)
+    if paths.data_cache is not None:
+        always["GANGLINE_DATA_CACHE"] = str(paths.data_cache)
+    return always | _asked_for(spec, paths)
 
 
-def _asked_for(spec: JobSpec, places: Places) -> dict[str, str]:
+def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
     """Variables of what not every job has."""
     found: dict[str, str] = {}
     if spec.checkpoint.incremental is not None:
         found["GANGLINE_CHECKPOINT_FULL_EVERY"] = str(spec.checkpoint.incremental.full_every)
-    if places.resume is not None:
-        found["GANGLINE_RESUME_FROM"] = str(places.resume)
+    if paths.resume is not None:
+        found["GANGLINE_RESUME_FROM"] = str(paths.resume)
     if spec.checkpoint.promote != "off":
         found["GANGLINE_PROMOTE"] = str(spec.checkpoint.promote)
     if spec.validates:
@@ -164,8 +164,8 @@ def _interface_of(address: str) -> str | None:
         found = {str(place[4][0]) for place in socket.getaddrinfo(address, None)}
     except OSError:
         return None
-    for name, places in psutil.net_if_addrs().items():
-        if found & {place.address.partition("%")[0] for place in places}:
+    for name, paths in psutil.net_if_addrs().items():
+        if found & {place.address.partition("%")[0] for place in paths}:
             return name
     return None
 

@@ -26,7 +26,7 @@ from gangline_worker.agent.runtime.log_lines import secret_texts
 
 from .bundles import BadBundle, fetch_bundle, unpack
 from .data_caches import DataCaches
-from .environment import Places
+from .environment import GangPaths
 from .named_secrets import SecretMissing, read_secrets
 
 _STORE_ATTEMPTS = 3
@@ -38,7 +38,7 @@ class KeptWorkspace:
     """The workspace of a gang, without the facts of its allocation."""
 
     gang: GangKey
-    places: Places
+    paths: GangPaths
     tokens: dict[int, str] = field(repr=False)
     secrets: dict[str, str] = field(repr=False)
     owner: Owner | None
@@ -54,7 +54,7 @@ class GangWorkspace:
 
     allocation: GangAllocated
     assignment: NodeAssignment
-    places: Places
+    paths: GangPaths
     tokens: Mapping[int, str] = field(repr=False)
     secrets: Mapping[str, str] = field(repr=False)
     owner: Owner | None = None
@@ -67,7 +67,7 @@ class GangWorkspace:
 
     def kept(self, gang: GangKey) -> KeptWorkspace:
         """To be adopted by the next program in this process."""
-        return KeptWorkspace(gang, self.places, dict(self.tokens), dict(self.secrets), self.owner)
+        return KeptWorkspace(gang, self.paths, dict(self.tokens), dict(self.secrets), self.owner)
 
 
 class Preparer:
@@ -118,7 +118,7 @@ class Preparer:
         return GangWorkspace(
             allocation,
             assignment,
-            kept.places,
+            kept.paths,
             kept.tokens,
             kept.secrets,
             kept.owner,
@@ -178,7 +178,7 @@ class Preparer:
         return GangWorkspace(
             allocation,
             assignment,
-            Places(
+            GangPaths(
                 code=work / "code",
                 home=work / "home",
                 temporary=self._temporary(key),
