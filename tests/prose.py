@@ -41,7 +41,7 @@ FOLDERS = (
     "services/fault-manager/src",
     "services/quota/src",
     "services/tracker/src",
-    "worker/src/gangline_worker/agent",
+    "worker/src",
 )
 """Folders whose modules keep to plain words."""
 

@@ -40,7 +40,7 @@ def fill_disk(attack: Attack) -> None:
     try:
         disk.fill(leave_bytes=BELOW_RESERVE_BYTES)
         attack.wait(
-            "worker.log", lambda data: any("training goes on" in s.text for s in data.lines)
+            "worker.log", lambda data: any("training continues" in s.text for s in data.lines)
         )
         _train_on(attack)
         disk.fill(leave_bytes=0)
@@ -149,7 +149,7 @@ FAULTS_APART = (
 
 
 def _tells_of_failed_save(log: WorkerLog) -> bool:
-    return any("training goes on" in line.text for line in log.lines)
+    return any("training continues" in line.text for line in log.lines)
 
 
 def _train_on(attack: Attack) -> None:

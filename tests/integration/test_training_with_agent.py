@@ -151,7 +151,7 @@ def test_a_failing_disk_is_reported_and_training_goes_on(agent: AgentEnd, tmp_pa
     agent.ask(Control(stop="cancelled"))
     run = gang.wait()
     assert run.codes == (0, 0), run.text
-    assert "training goes on" in run.text
+    assert "training continues" in run.text
 
 
 def work_of(said: Sequence[FromRank]) -> tuple[list[float], list[float]]:

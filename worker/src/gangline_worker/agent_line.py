@@ -122,16 +122,16 @@ class Reporter:
 
     @property
     def policy(self) -> TrainingPolicy:
-        """What the job says of losses that are not finite, or that leap up."""
+        """The job's reaction to losses that are not finite, or that leap up."""
         return self._policy
 
     @property
     def not_finite(self) -> bool:
-        """Whether the last step that was told of was not finite: nothing of it may be saved."""
+        """Whether the last reported step was not finite: nothing of it may be saved."""
         return self._finite.in_a_row > 0
 
     def should_skip(self, step: int, *values: float) -> bool:
-        """Whether a step's update shall be left out, since one of these values is not finite.
+        """Whether a step's update must be left out, since one of these values is not finite.
 
         Raises:
             NotFiniteError: this happened in more steps in a row than the job bears.
@@ -170,7 +170,7 @@ class Reporter:
 
     @property
     def activity(self) -> RankActivity | None:
-        """What this rank said last that it does."""
+        """The activity that this rank reported last."""
         return self._activity
 
     def do(self, activity: RankActivity) -> None:
@@ -201,7 +201,7 @@ class Reporter:
             return self._replaced.pop(file, False)
 
     def data_damaged(self, message: DataDamaged) -> None:
-        """Tell the agent of a block of data that is left out. Never shed: each is told once."""
+        """Report a block of data that is left out. Never shed: each is reported once."""
         if self.connected:
             self._told.append(message)
             self._wake()
@@ -245,7 +245,7 @@ class Reporter:
         return self._committed
 
     def should_checkpoint(self) -> bool:
-        """Whether somebody has asked for a save, or one is due by the interval (on rank 0).
+        """Whether a save was requested, or one is due by the interval (on rank 0).
 
         True once for each. One that is due waits while the store has not taken those before it.
         """
@@ -339,7 +339,7 @@ class Reporter:
         self._behind = message.behind
 
     def _next_message(self, *, is_due: bool) -> bytes:
-        """What to send now, or nothing; ends the flushes that have nothing left to wait for.
+        """The next message, or nothing; ends the flushes that have nothing left to wait for.
 
         Steps go before the rest, so that the agent knows a step when its shard arrives, and
         what was done until then.

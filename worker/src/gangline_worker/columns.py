@@ -1,4 +1,4 @@
-"""What a rank reported, as the columns of one message."""
+"""A rank's reports as the columns of one message."""
 
 from __future__ import annotations
 

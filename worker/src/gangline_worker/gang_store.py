@@ -1,4 +1,4 @@
-"""What the ranks of a gang say by its rendezvous store: little at a start, nothing in steps."""
+"""Messages of a gang's ranks by its rendezvous store: few at a start, none in steps."""
 
 from __future__ import annotations
 

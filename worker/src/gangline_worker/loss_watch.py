@@ -1,6 +1,6 @@
-"""When training goes wrong though every rank is well: losses that are not finite, and that leap up.
+"""Detects losses that are not finite, and that leap up, while every rank is well.
 
-Both watches are pure: told the same losses, all ranks conclude the same. Imports no torch.
+Both watches are pure: from the same losses all ranks conclude the same. Imports no torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LossSpikeError(LostTrainingError):
 
 
 class FiniteWatch:
-    """Counts the steps in a row that were not finite; a step that is told of twice counts once."""
+    """Counts the steps in a row that were not finite; a step that is given twice counts once."""
 
     def __init__(self, skip: int) -> None:
         """`skip` such steps in a row are borne; one more raises."""
@@ -84,8 +84,8 @@ class Spike:
 class SpikeWatch:
     """Finds losses above `median + deviations x MAD` of the last `window`, `steps` in a row.
 
-    A loss that is out of line is no part of the window. After a spike was told the window begins
-    anew, so that a new level is told once. Cost: O(window) a step, a few microseconds.
+    A loss that is out of line is no part of the window. After a reported spike the window starts
+    from scratch, so that a new level is reported once. Cost: O(window) a step, a few microseconds.
     """
 
     def __init__(self, policy: OnSpike) -> None:

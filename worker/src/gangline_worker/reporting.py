@@ -1,4 +1,4 @@
-"""What a training script tells Gangline, and what Gangline asks of it. Imports no torch.
+"""Reports of a training script to Gangline, and Gangline's requests to it. Imports no torch.
 
 ```python
 from gangline_worker import report, should_stop
@@ -69,7 +69,7 @@ def report(metrics: Mapping[str, float], step: int) -> None:
     """Report the metrics of one finished step. Costs about a microsecond and never blocks.
 
     Every rank may report; curves are kept by rank. Values that are not finite show as gaps. A
-    metric `loss` is watched: one that leaps up is told, and a rank whose loss was finite raises
+    metric `loss` is watched: one that leaps up is reported, and a rank whose loss was finite raises
     NotFiniteError once it is not for more steps than the job's `training.on_nan.skip`. A metric
     `busy_s`, the seconds that the step worked before it waited for other ranks, finds stragglers.
     """
@@ -105,10 +105,10 @@ class doing:  # noqa: N801 -- used like a function, and with `with`
         batch = queue.get()
     ```
 
-    A gang of which all ranks train and none ends a step for 4 times its slow steps (at least 60 s,
-    20 s under `gangline up`) is taken for hung and started again; it is enough that rank 0 reports
-    its steps. Whatever else ranks do may take 10 minutes, and the steps of a program that never
-    says anything may too. Raises ValueError for another word.
+    A gang of which all ranks train hangs when none ends a step for 4 times its slow steps (at least
+    60 s, 20 s under `gangline up`); it is then started again. It is enough that rank 0 reports its
+    steps. Other activities may take 10 minutes, and so may the steps of a program that reports
+    nothing. Raises ValueError for another word.
     """
 
     def __init__(self, activity: str) -> None:
@@ -134,7 +134,7 @@ def should_checkpoint() -> bool:
 
 
 def should_stop() -> str | None:
-    """Why to save and exit 0 (preempted, cancelled, ...), or None to go on.
+    """Why to save and exit 0 (preempted, cancelled, ...), or None to continue.
 
     Call it in every rank after every step. From the first call on the agent leaves the stop to the
     program, within `stop_grace_seconds`; a program that never asks gets SIGTERM at once. SIGTERM

@@ -10,13 +10,13 @@ INTERVAL_ENV = "GANGLINE_CHECKPOINT_INTERVAL_S"
 
 
 def named_interval_s() -> float | None:
-    """What the agent has named for this attempt; None outside of the platform."""
+    """The interval that the agent named for this attempt; None outside of the platform."""
     named = os.environ.get(INTERVAL_ENV)
     return float(named) if named else None
 
 
 class SaveInterval:
-    """Counts from its making, and anew from each save."""
+    """Counts from its making, and again from each save."""
 
     def __init__(
         self,

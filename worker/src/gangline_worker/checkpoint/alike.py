@@ -1,8 +1,8 @@
 """Digests of the tensors that all ranks must hold alike: each rank makes them of all its bytes.
 
-Main memory is hashed by xxh3 (13 GB/s, without the interpreter lock). What lies on a GPU is summed
-there, each word times an odd number that belongs to its place, modulo 2^64: a copy of all of it to
-main memory would cost more than the save, of which a rank writes a part alone.
+Main memory is hashed by xxh3 (13 GB/s, without the interpreter lock). Tensors on a GPU are summed
+there: each word times an odd number that belongs to its place, modulo 2^64. To copy them whole to
+main memory would cost more than the save, of which a rank writes only a part.
 """
 
 from __future__ import annotations

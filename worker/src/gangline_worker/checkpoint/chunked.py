@@ -67,7 +67,7 @@ class _ChunkReader:
         self._stack.close()
 
     def skip(self, offset: int, unused: memoryview) -> None:
-        """Go on to `offset`; what must be read for a chunk's digest goes to `unused`."""
+        """Move to `offset`; bytes that are read for a chunk's digest alone go to `unused`."""
         while self.position < offset:
             if not self._left:
                 self._next()

@@ -42,7 +42,7 @@ def cut(slices: Sequence[TensorSlice], size_bytes: int) -> tuple[Span, ...]:
 
 
 def padding(slices: Sequence[TensorSlice]) -> Iterator[Span]:
-    """What lies between slices and belongs to none."""
+    """The spans between slices, which belong to none."""
     end = 0
     for piece in slices:
         if piece.byte_offset > end:
@@ -60,14 +60,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a save writes: all of its chunks, and the spans that go into its own file, in order."""
+    """All chunks of a save, and the spans that go into its own file, in order."""
 
     table: Table
     spans: tuple[Span, ...]
 
 
 def plan(step: int, spans: Sequence[Span], digests: Sequence[str], base: Table | None) -> Written:
-    """What a save of this step writes, given what an earlier one left (None: write it whole)."""
+    """The bytes that a save of this step writes after an earlier one (None: it is whole)."""
     if base is not None:
         left_out = _against(step, spans, digests, base)
         unchanged = sum(chunk.size_bytes for chunk in left_out.table.chunks if chunk.step != step)
@@ -93,11 +93,11 @@ def _against(step: int, spans: Sequence[Span], digests: Sequence[str], base: Tab
 
 
 class Tables:
-    """What this rank's saves of one attempt left, and which save is to be written whole.
+    """The chunks of this rank's saves of one attempt, and which save must be whole.
 
     `committed` gives the newest step of the attempt that may be referred to, None: none. Each
-    `full_every`-th save begins anew: later ones refer to nothing older, however late it is
-    committed, and are whole until it is.
+    `full_every`-th save is whole. Later ones refer to nothing older, however late it is committed,
+    and are whole until it is.
     """
 
     def __init__(self, full_every: int, committed: Callable[[], int | None]) -> None:
@@ -128,7 +128,7 @@ class Tables:
         return table is not None
 
     def base(self) -> Table | None:
-        """What the next save may refer to; None: it is to be whole."""
+        """The chunks that the next save may refer to; None: it must be whole."""
         step = self._committed()
         if step is None or self._begins_anew or step < (self._oldest or 0):
             return None

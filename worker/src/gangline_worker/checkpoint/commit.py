@@ -1,7 +1,7 @@
 """Committing on a local disk, for runs without an agent (torchrun, notebooks, tests).
 
 On the platform the checkpoint service does this, after the agents' uploads; see
-`gangline_schemas.checkpoint`. What counts is the same in both: COMMIT.json, written last.
+`gangline_schemas.checkpoint`. In both, a checkpoint counts by its COMMIT.json, written last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writing past the page cache: the disk reads the memory itself.
 
 A plain write copies each byte once more, and a large one is slowed down by the kernel's limits on
-dirty pages; both cost the training that runs beside it. What is read back later comes from the
-disk, not from a cached page that was never written.
+dirty pages; both cost the training that runs beside it. Later reads come from the disk, not from a
+cached page that was never written.
 """
 
 from __future__ import annotations

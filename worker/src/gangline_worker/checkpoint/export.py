@@ -44,7 +44,7 @@ FILE_BYTES = 5_000_000_000  # as Hugging Face cuts them; an export holds one fil
 
 
 class IndexMetadata(BaseModel):
-    """What an index says of the whole; only `total_size` (bytes of all tensors) is everybody's."""
+    """The index's facts about the whole; only `total_size` (bytes of all tensors) is standard."""
 
     model_config = ConfigDict(extra="ignore")
 

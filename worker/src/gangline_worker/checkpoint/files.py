@@ -34,7 +34,7 @@ class CorruptCheckpoint(Exception):
 class Filling:
     """Memory that one thread fills, from its start to its end, while another writes it to a file.
 
-    What was filled is hashed at once, while the CPU's cache has it.
+    Filled memory is hashed at once, while the CPU's cache has it.
     """
 
     def __init__(self, data: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Copies of what lies on GPUs, made while training goes on.
+"""Copies of tensors on GPUs, made while training continues.
 
 A copy comes after all that was queued by the time of `mark`, on the streams that were current then.
 It runs on a stream of its own on each GPU, the same for every save: so training's queue waits for

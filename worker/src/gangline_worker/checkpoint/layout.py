@@ -85,7 +85,7 @@ class Overlap(NamedTuple):
 
 
 def overlap(source: TensorSlice | Block, target: TensorSlice | Block) -> Overlap | None:
-    """What `source` holds of `target`, or None. Both must be of the same tensor."""
+    """The part of `target` that `source` has, or None. Both must be of the same tensor."""
     if (source.start, source.shape) == (target.start, target.shape):
         elements = math.prod(source.shape)
         return Overlap((), (), elements) if elements else None

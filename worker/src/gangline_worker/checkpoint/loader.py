@@ -44,7 +44,7 @@ class WrongCheckpoint(ValueError):
 
 
 def no_repair(_damage: CorruptCheckpoint) -> bool:
-    """Nobody has another copy."""
+    """There is no other copy."""
     return False
 
 
@@ -61,8 +61,8 @@ class Checkpoint:
     ) -> None:
         """Read the commit record, as a rank of a gang of this size.
 
-        `repair` is told of a file that is not what was committed, or not here; when it gives True,
-        a sound copy lies there and is read.
+        `repair` gets a file that is missing or differs from its commit; when it gives True, a sound
+        copy lies there and is read.
 
         Raises:
             CorruptCheckpoint: there is none, or it cannot be understood.
@@ -99,7 +99,7 @@ class Checkpoint:
 
     @property
     def own_manifest(self) -> RankManifest:
-        """The manifest whose state this rank goes on from: its own, or that of rank 0."""
+        """The manifest whose state this rank resumes from: its own, or that of rank 0."""
         return self._manifest(goes_on_from(self._rank, self.record.world_size))
 
     def tensors(self, names: Collection[str] | None = None) -> dict[str, TensorSlice]:
@@ -119,9 +119,9 @@ class Checkpoint:
     def fill(self, wanted: Mapping[str, Held]) -> None:
         """Copy what each `Held` names into its data.
 
-        Files are read until there is all, the likeliest first, and those that hold none of it are
-        not. What lies in a file as it lies in memory is read right into it, so after an error the
-        data holds anything.
+        Files are read until all is there, the likeliest first; files with none of it are not read.
+        Bytes that lie in a file as in memory are read right into place. So after an error the data
+        is undefined.
 
         Raises:
             CorruptCheckpoint: a file that was read is not what was committed.
@@ -167,7 +167,7 @@ class Checkpoint:
         return whole
 
     def _again(self, read: Callable[[], R]) -> R:
-        """What `read` gives, from another copy if the first is damaged and there is one."""
+        """The result of `read`, from another copy if the first is damaged and there is one."""
         try:
             return read()
         except CorruptCheckpoint as damage:
@@ -238,7 +238,7 @@ class _Piece(NamedTuple):
 def _destinations(pieces: Sequence[_Piece]) -> Iterator[tuple[int, memoryview]]:
     """Offset in the file and memory to read into, for each piece; then the piece is in place.
 
-    What cannot be read in place (on a GPU, cut otherwise) is copied from one buffer for all.
+    Pieces that cannot be read in place (on a GPU, cut otherwise) are copied from one buffer.
     """
     direct = [_in_place(piece) for piece in pieces]
     others = [p.lies.size_bytes for p, view in zip(pieces, direct, strict=True) if view is None]

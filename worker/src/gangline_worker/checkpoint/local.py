@@ -35,7 +35,7 @@ PER_RANK = "$per_rank"
 
 
 def own_prefix(rank: int) -> str:
-    """What the names of this rank's own tensors begin with: no other rank has one of that name."""
+    """The prefix of names of this rank's own tensors: no other rank has one of that name."""
     return f"{PER_RANK}.{rank}"
 
 
@@ -98,9 +98,9 @@ def _cut(name: str, tensor: DTensor) -> _Cut:
 
 @torch.no_grad()  # else each local part costs a node of autograd's graph
 def holdings(tensors: Mapping[str, torch.Tensor], rank: int, world_size: int) -> dict[str, Held]:
-    """What this rank holds of each tensor, by name: a DTensor's shard, or a plain one as a replica.
+    """This rank's part of each tensor, by name: a DTensor's shard, or a plain one as a replica.
 
-    What is a rank's own (`own_prefix`) has no replicas.
+    A rank's own tensors (`own_prefix`) have no replicas.
 
     Raises:
         TypeError: a placement other than Shard, Replicate, or that of FSDP2 over tensor

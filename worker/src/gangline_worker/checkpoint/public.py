@@ -39,7 +39,7 @@ KEPT_WITHOUT_AGENT = 2
 
 @dataclass(frozen=True)
 class Restored:
-    """What was saved: `state` is as it was given to `save`, `per_rank` as this rank gave it."""
+    """A saved state: `state` as it was given to `save`, `per_rank` as this rank gave it."""
 
     step: int
     state: Any
@@ -47,9 +47,9 @@ class Restored:
 
 
 def identity(directory: Path) -> SaverIdentity:
-    """Who this rank is, from its environment. All ranks must call it together.
+    """The identity of this rank, from its environment. All ranks must call it together.
 
-    Outside of the platform nobody counts attempts, so rank 0 takes the next that is free: files
+    Outside of the platform attempts are not counted, so rank 0 takes the next that is free: files
     of an earlier launch must never complete a checkpoint of this one.
     """
     named = os.environ.get("GANGLINE_ATTEMPT")
@@ -73,7 +73,7 @@ def _free_attempt(directory: Path) -> int:
 
 
 def announcer(directory: Path) -> Callable[[ShardReady], None]:
-    """Where finished shards are told: the agent, or a local commit by whoever is last."""
+    """Where finished shards are reported: the agent, or a local commit by the last rank."""
 
     def announce(message: ShardReady) -> None:
         if reporter().connected:
@@ -133,13 +133,14 @@ def save(
     waits for the one before. Sharded tensors (DTensor) are saved as shards; plain tensors, arrays
     and bytes every rank must hold alike: each writes a part, and small ones (64 KiB) whole. If
     ranks hold different values, nothing is committed, and the reason names the tensor and the
-    ranks. What is a rank's own (a ZeRO partition, random numbers) goes into `per_rank`: another
-    state, without DTensors, that only as many ranks can restore.
+    ranks. A rank's own values (a ZeRO partition, random numbers) go into `per_rank`: another state,
+    without DTensors, that only as many ranks can restore.
 
     Steps grow within a run; one that was saved is not written again. As in `report`, metrics that
-    are not finite are left out, and those beyond 1,000. Gives False, with a warning, when the
-    environment names no GANGLINE_CHECKPOINT_DIR, the last save failed (a full disk, a step that did
-    not grow), or the loss or gradient that this rank told of last was not finite.
+    are not finite are left out, and those beyond 1,000. Gives False, with a warning, when:
+    - the environment names no GANGLINE_CHECKPOINT_DIR,
+    - the last save failed (a full disk, a step that did not grow),
+    - or the last loss or gradient that this rank reported was not finite.
 
     Raises:
         TypeError: the state holds what `checkpoint.tree.flatten` does not take, the step is no
@@ -227,7 +228,7 @@ def _finish(saver: AsyncSaver) -> None:
 
 
 def restore(into: Mapping[str, Any] | None = None, *, per_rank: bool = True) -> Restored | None:
-    """The checkpoint to go on from, or None on a first start. Every byte read is verified.
+    """The checkpoint to resume from, or None on a first start. Every byte read is verified.
 
     With `into`, a state like the one that was saved, its tensors are filled in place (sharded
     ones by their shard, at any world size) and are those of the result. Without it, whole tensors

@@ -1,11 +1,11 @@
-"""Saving in the background: one rank's part of a checkpoint, while training goes on.
+"""Saves one rank's part of a checkpoint in the background, while training continues.
 
 A save is these steps, one save at a time per rank:
 
 1. `begin`, at a step boundary: the copier and the writer thread are woken;
 2. the copier, at low priority, copies this rank's blocks into a staging buffer that was allocated
-   and touched at the start, while the next forward and backward passes only read them, and hashes
-   what it has copied, and all of what every rank holds alike, so that a difference is found;
+   and touched at the start, while the next forward and backward passes only read them. It hashes
+   its copies, and all tensors that every rank holds alike, so that a difference is found;
 3. the writer checks that there is room and lets the disk take what is copied while the rest is;
 4. `wait_copied`, before the state is changed next: training waits for the rest of the copy;
 5. the writer syncs the file, then writes the manifest; only then the shard is announced.
@@ -109,7 +109,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Announced:
-    """What a save left under its step."""
+    """The result of a save under its step."""
 
     step: int
     state: Mapping[str, JsonValue]
@@ -145,9 +145,9 @@ class AsyncSaver:
     ) -> None:
         """`announce` is called in the writer thread once a shard and its manifest are on disk.
 
-        In the copier thread are called: `committed`, which gives the newest step of this attempt
-        that is committed and kept: a save may leave out what lies in its files, or in those that
-        it refers to; and `check`, once all is copied: if it raises, the save has failed.
+        The copier thread calls `committed`, which gives the newest retained step of this attempt: a
+        save may leave out bytes that lie in its files, or in those that it refers to. Once all is
+        copied, the thread calls `check`: if it raises, the save has failed.
         """
         self._identity = identity
         self._announce = announce
@@ -213,7 +213,7 @@ class AsyncSaver:
     def let_go(self) -> None:
         """Keep no tensor once it is copied, for states that are made for one save.
 
-        They would hold a GPU's memory until the next save, which is planned anew instead.
+        They would hold a GPU's memory until the next save, which is planned again instead.
         """
         self.wait_copied()
         if self._plan is not None:
@@ -270,7 +270,7 @@ class AsyncSaver:
         error = None
         try:
             self._write(job, copying)
-        except Exception as failure:  # noqa: BLE001 -- told as a result; training goes on
+        except Exception as failure:  # noqa: BLE001 -- given as a result; training continues
             error = f"{type(failure).__name__}: {failure}"
         self._copier.finish()
         self._results.put(
@@ -319,7 +319,7 @@ class AsyncSaver:
             filling.fill_up()
 
     def _changed(self, job: _Job) -> chunks.Written | None:
-        """What an incremental save writes; None: this step has been saved."""
+        """The bytes that an incremental save writes; None: this step has been saved."""
         if job.plan.padding:  # the moves of earlier saves left bytes there
             torch._foreach_zero_(job.plan.padding)
         data = self._staging.numpy().data
@@ -367,7 +367,7 @@ class AsyncSaver:
                 f"{prefix}/{manifest_name(me.rank)}",
             )
         except BaseException:
-            (folder / shard_name(me.rank)).unlink(missing_ok=True)  # nobody would ever ask for it
+            (folder / shard_name(me.rank)).unlink(missing_ok=True)  # it would stay for ever
             raise
         self._newest = _Announced(job.step, job.state, shard.xxh3)
         if found is not None:

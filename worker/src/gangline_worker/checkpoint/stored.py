@@ -15,7 +15,7 @@ from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
 def bring(store: ObjectStore, place: str, below: Path) -> Checkpoint:
     """Copy the checkpoint at `place`, `.../attempt-NNNN/step-NNNNNNNNNN`, to a folder in `below`.
 
-    What it refers to comes along. Nothing is verified here: each byte is when it is read.
+    Files that it refers to are copied too. Bytes are verified when they are read, not here.
 
     Raises:
         CorruptCheckpoint: there is no commit record, it cannot be understood or names what lies

@@ -84,7 +84,7 @@ def _check_depth(path: str, depth: int) -> None:
 
 
 def _tensor_of(path: str, value: Any) -> tuple[str, torch.Tensor] | None:
-    """What a file keeps of it, and as what it comes back; None: no file does."""
+    """Its kind and the tensor that a file stores; None: it is no tensor."""
     if isinstance(value, torch.Tensor):
         return _TENSOR, value
     if type(value) is bytes:

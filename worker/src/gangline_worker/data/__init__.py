@@ -1,1 +1,1 @@
-"""What the trainer reads: text or prepared tokens, and the order in which it is read."""
+"""The trainer's data: text or prepared tokens, and the order in which they are read."""

@@ -71,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DataError as error:
         return _fail(str(error), EXIT_USAGE)
     except (OSError, StoreError) as error:
-        again = "; the same command goes on" if options.command == "prepare" else ""
+        again = "; run the same command to continue" if options.command == "prepare" else ""
         return _fail(f"{error}{again}", EXIT_FAILED)
     except KeyboardInterrupt:
-        return _fail("stopped; the same command goes on", EXIT_FAILED)
+        return _fail("stopped; run the same command to continue", EXIT_FAILED)
 
 
 def _corpus(name: str | None, folder: str) -> str:

@@ -10,12 +10,12 @@ from gangline_worker.data.source import Source
 
 
 class DamagedBlock(Exception):
-    """What is asked for touches a block that is left out."""
+    """The wanted bytes touch a block that is left out."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A block of a snapshot that stayed damaged when it was read again; it is told once."""
+    """A block of a snapshot that stayed damaged when it was read again; it is reported once."""
 
     snapshot: str
     shard: str
@@ -57,7 +57,7 @@ class VerifiedBlocks:
             self._make_right(first + int(verified.argmin()))
 
     def hopeless(self, tries: int) -> DataShardError:
-        """What to raise when so many samples in a row touch quarantined blocks."""
+        """The error when so many samples in a row touch quarantined blocks."""
         block, wrong = next(iter(self.quarantined.items()))
         shard, within = self.source.place(block)
         name = self.source.manifest.shards[shard].name

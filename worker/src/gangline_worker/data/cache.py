@@ -1,8 +1,8 @@
 """A folder of a node that keeps pieces of shards, shared by all its processes, up to a size.
 
-Each shard is a sparse file of its full size: what was not fetched is a hole. Room is made by
-removing whole files, those first that were not used for the longest; a process that has one mapped
-reads on in what it has, and finds out when it writes or makes room itself. Only bytes that agree
+Each shard is a sparse file of its full size, with holes where nothing was fetched. Whole files are
+removed to make room, the longest unused first. A process that has such a file mapped still reads
+from it, and notices when it writes or makes room itself. Only bytes that agree
 with their checksum are written, so two writers of one block write the same.
 """
 

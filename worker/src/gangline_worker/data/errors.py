@@ -1,4 +1,4 @@
-"""What is wrong with data: the kinds that a caller, or the fault manager, treats differently."""
+"""Errors of data, by the kinds that a caller or the fault manager treats differently."""
 
 from __future__ import annotations
 

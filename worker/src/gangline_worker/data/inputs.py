@@ -1,7 +1,7 @@
-"""What `prepare` reads: text files, JSON lines and Parquet, as one stream of documents.
+"""Inputs of `prepare`: text files, JSON lines and Parquet, as one stream of documents.
 
 Each document has a place in its file to which reading can come back, so that a preparation that
-was killed goes on where it was.
+was killed continues where it was.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def read_documents(source: Input, start: Place, field: str) -> Iterator[Document
     path = Path(source.path)
     if not path.exists() or _describe(path) != source:
         raise DataError(
-            f"{path}: has changed since this preparation began; give back what it was, or begin "
-            "anew in another folder"
+            f"{path}: has changed since this preparation began; restore the file, or start again "
+            "in another folder"
         )
     if source.kind == "jsonl":
         yield from _lines(path, start, field)

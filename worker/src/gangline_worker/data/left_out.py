@@ -2,7 +2,7 @@
 
 A position counts the samples that were used, so it says no more where in the order it is once
 some are left out. `LeftOut` gives the one for the other; both are the same on every rank and at
-every world size. What is left out is so in its epoch: in the next one the sample has another place.
+every world size. A sample is left out in its epoch alone: in the next one it has another place.
 """
 
 from __future__ import annotations
@@ -117,6 +117,6 @@ def used_in(steps: range, *, before: int, size: int, began: tuple[int, int]) -> 
 
 
 def left_out_of_job() -> LeftOut:
-    """What the job goes without, as this rank's agent says."""
+    """The samples that the job leaves out, as this rank's agent names them."""
     named = os.environ.get(LEFT_OUT_ENV)
     return LeftOut().join(_RANGES.validate_json(named)) if named else LeftOut()

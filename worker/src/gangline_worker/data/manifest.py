@@ -8,7 +8,7 @@ A snapshot is a folder, or a prefix of a store, and never changes. One of tokens
 - `shard-NNNNNN.idx`: where the documents that begin in the shard begin: token offsets in it,
   uint64, little-endian, rising.
 
-A document may go on in the next shard. One of tar files (tar_index.py): the files, and beside each
+A document may continue in the next shard. A snapshot of tar files (tar_index.py) has beside each
 `NAME.tar` a `NAME.tar.idx` with the offsets in bytes at which its samples begin.
 
 The name of a snapshot, `corpus@xxh3-...`, is the digest of

@@ -111,8 +111,8 @@ class GroupedOrder(SampleOrder):
     """A shuffle that stays in a few places at a time, for data that is larger than its cache.
 
     Windows that lie side by side form groups of `group`. In an epoch the groups come in a shuffled
-    order, `together` at a time, and their windows are shuffled among them. What is left behind the
-    last whole group comes last.
+    order, `together` at a time, and their windows are shuffled among them. Windows after the last
+    whole group come last.
     """
 
     group: int

@@ -1,6 +1,6 @@
 """Batches read ahead by a thread, in order, a bounded number of them.
 
-What is read ahead is no state: positions are counted by who takes the batches, and a new start
+Batches that are ready are no state: the reader of the batches counts positions, and a new start
 reads again from there.
 """
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Prefetcher(Generic[T]):
-    """What `read` gives for the positions `start`, `start + stride`, ..., up to `ahead` ready."""
+    """Results of `read` for positions `start`, `start + stride`, ...; up to `ahead` are ready."""
 
     def __init__(self, read: Callable[[int], T], *, start: int, stride: int, ahead: int) -> None:
         """Start the thread; `ahead` is at least 1."""

@@ -8,8 +8,8 @@
    whole, on disk and named before the next. A shard counts from its record on.
 4. After the last one `manifest.json` is written and the records go.
 
-Going on means: read the records, check that their files are there, and start at the last place.
-What a shard holds depends on the sources alone, so an interrupted run gives the same bytes.
+To continue, it reads the records, checks that their files are there, and starts at the last place.
+The bytes of a shard depend on the sources alone, so an interrupted run gives the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SOURCES_FILE = "sources.json"
 
 
 class Sources(Model):
-    """What decides the content of a snapshot."""
+    """The facts that decide the content of a snapshot."""
 
     corpus: str
     tokenizer: TokenizerInfo
@@ -91,7 +91,7 @@ Tell = Callable[[Progress], None]
 
 
 def prepare(out: Path, sources: Sources, tokenizer: Tokenizer, tell: Tell) -> Manifest:
-    """Make the snapshot in `out`, or go on with making it; done already, it is only read.
+    """Make the snapshot in `out`, or continue with it; a finished one is only read.
 
     `tell` is called for each document.
 

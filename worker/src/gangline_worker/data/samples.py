@@ -1,4 +1,4 @@
-"""What the trainer sees of any data."""
+"""The interface of any data for the trainer."""
 
 from __future__ import annotations
 

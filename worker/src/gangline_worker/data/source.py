@@ -86,7 +86,7 @@ class Source(ABC):
         del self.mapped[shard]
 
     def _check(self, shard: int, block: int, read: Callable[[], bytes]) -> str | None:
-        """What is wrong with the bytes that are read for a block."""
+        """The error in the bytes that are read for a block; None when they agree."""
         try:
             data = read()
         except OSError as error:
@@ -143,7 +143,7 @@ class FolderSource(Source):
 class StoreSource(Source):
     """A snapshot in a store: blocks are fetched when they are first needed, and kept in a cache.
 
-    Whether the cache has a block is told by its checksum alone, so neither a kill nor another
+    Whether the cache has a block is known by its checksum alone, so neither a kill nor another
     process that fills the same cache can make it lie.
     """
 
@@ -245,7 +245,7 @@ def store_snapshot(store: ObjectStore, cache: CacheFolder) -> Snapshot:
 
 
 def _cached(path: Path, inode: int, start: int, length: int) -> bytes:
-    """What the cache has there; nothing if the file is no longer the one that is mapped."""
+    """The bytes of the cache there; none if the file is no longer the one that is mapped."""
     with contextlib.suppress(OSError):
         data = read_at(path, start, length)
         if path.stat().st_ino == inode:

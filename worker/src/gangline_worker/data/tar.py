@@ -77,7 +77,7 @@ class TarData:
         return self.manifest.digest
 
     def counts(self) -> dict[str, float]:
-        """What was found wrong so far; empty when nothing was."""
+        """Counts of damage so far; empty when there was none."""
         return self.blocks.counts(self._replaced)
 
     def batch(self, position: int, size: int, rank: int, world_size: int) -> list[TarSample]:

@@ -1,8 +1,8 @@
 """Making a snapshot of tar files where they lie: they stay as they are, each gets an index.
 
 1. Every `*.tar` of the place is read once, by name: its blocks are hashed, its headers are read.
-2. Files that follow one another with the same key, the path up to the first dot of the file's name,
-   are one sample, as in WebDataset; what is behind that dot is the file's extension in the sample.
+2. Files that follow one another with the same key are one sample, as in WebDataset. The key is the
+   path up to the first dot of the file's name; the rest is the file's extension in the sample.
 3. `NAME.tar.idx` (the offset of each sample's first header) is put beside each, then the manifest.
 
 Until then nothing is written, and a place that holds another snapshot is refused.

@@ -2,9 +2,8 @@
 
 A window that touches a block which stays damaged after it was read again is replaced by another
 window, drawn by a permutation of its own. That needs no agreement among ranks: each sample is read
-by one rank only, and which window stands in is a function of seed, window and the damaged bytes, so
-it is the same on whatever rank and at whatever world size the sample is read. Positions do not
-move.
+by one rank only. The replacement is a function of seed, window and the damaged bytes, so it is the
+same on any rank and at any world size. Positions do not move.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class TokenData:
         return self.reader.manifest.digest
 
     def counts(self) -> dict[str, float]:
-        """What was found wrong so far; empty when nothing was."""
+        """Counts of damage so far; empty when there was none."""
         return self.reader.blocks.counts(self._replaced)
 
     def batch(self, position: int, size: int, rank: int, world_size: int) -> Batch:

@@ -1,9 +1,13 @@
 """`python -m gangline_worker.training [--config FILE] [--set name=value ...]`.
 
-Exit codes: 0 trained to the end, saved and stopped as asked, or validated a checkpoint; 1 an error
-in the program, or a checkpoint that may not be promoted; 2 wrong settings or data; 65 a corrupt or
-foreign checkpoint; 66 data that is not what its manifest says; 74 the last checkpoint could not be
-written; 75 the agent, or the store that has the data, is gone.
+Exit codes:
+- 0: trained to the end, saved and stopped as asked, or validated a checkpoint;
+- 1: an error in the program, or a checkpoint that may not be promoted;
+- 2: wrong settings or data;
+- 65: a corrupt or foreign checkpoint;
+- 66: data that differs from its manifest;
+- 74: the last checkpoint could not be written;
+- 75: the agent, or the store that has the data, is gone.
 """
 
 from __future__ import annotations
@@ -128,7 +132,7 @@ if __name__ == "__main__":
         leave(main())
     except SystemExit as usage:
         leave(usage.code if isinstance(usage.code, int) else EXIT_ERROR)
-    except BaseException:  # noqa: BLE001 -- printed, and told by the exit code
+    except BaseException:  # noqa: BLE001 -- printed, and shown by the exit code
         traceback.print_exc()
         with contextlib.suppress(OSError):
             flush()

@@ -1,6 +1,6 @@
-"""One small exchange between two steps: what all ranks must know, and do alike.
+"""One small exchange between two steps: facts that all ranks must know, and decisions alike.
 
-Rank 0 gathers what the others say and tells all what follows from it: 2 messages a rank. In an
+Rank 0 gathers the news of the others and sends all the decision: 2 messages a rank. In an
 all-gather each row goes by way of all ranks: 64 on two cores take 13 times as long for it
 (tests/bench/bench_agreement.py).
 """
@@ -21,7 +21,7 @@ T = TypeVar("T", bound="StepNews | StepSummary")
 
 @dataclass(frozen=True)
 class StepNews:
-    """What one rank tells the others between two steps. All are sent as float64."""
+    """The news of one rank between two steps. All are sent as float64."""
 
     loss: float
     data_wait_s: float
@@ -38,7 +38,7 @@ class StepNews:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """What every rank concludes from all news; the same on each of them."""
+    """The conclusion from all news; the same on every rank."""
 
     loss: float  # mean over ranks that have one, summed in the order of ranks; NaN if none has
     data_wait_s: float  # the longest
@@ -70,7 +70,7 @@ def summarize(news: list[StepNews]) -> StepSummary:
 
 
 def exchange(news: StepNews, group: dist.ProcessGroup) -> StepSummary:
-    """Tell all ranks of a group and hear what follows; 168 bytes a rank, both ways together."""
+    """Send a rank's news and receive the decision; 168 bytes a rank, both ways together."""
 
     def join(rows: Rows) -> list[float]:
         return _row(summarize([_of(StepNews, row) for row in rows]))
@@ -93,7 +93,7 @@ def all_same(group: dist.ProcessGroup, value: float) -> bool:
 def _joined(
     mine: list[float], join: Callable[[Rows], list[float]], size: int, group: dist.ProcessGroup
 ) -> list[float]:
-    """What rank 0 makes of the rows of all, by rank: so many numbers, the same on each of them."""
+    """Rank 0's result of `join` over the rows of all ranks: `size` numbers, the same on each."""
     row = torch.tensor(mine, dtype=torch.float64)
     if group.rank() == 0:
         rows = [torch.empty_like(row) for _ in range(group.size())]

@@ -22,7 +22,7 @@ Span = tuple[nn.Module, nn.Module]
 
 
 def own_work(layers: Iterable[nn.Module], *, tensor_parallel: bool) -> Iterator[Span]:
-    """What of each layer's forward pass a rank does without any other.
+    """The spans of each layer's forward pass that a rank computes without any other.
 
     With tensor parallelism positions are gathered before attention and feed-forward, and shared
     out after the last matrix of each. Where experts are shared out, attention alone is timed: what

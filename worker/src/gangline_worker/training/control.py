@@ -44,7 +44,7 @@ def open_control(store: Store, rank: int, world_size: int, timeout_s: float) -> 
 
 
 def _device() -> dist.ProcessGroupGloo.Device:
-    """Of the interface that gloo is told to use, as in the groups that torch makes."""
+    """Of the interface that gloo is configured to use, as in the groups that torch makes."""
     interface, *_ = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")
     if interface:
         return dist.ProcessGroupGloo.create_device(interface=interface, lazy_init=True)

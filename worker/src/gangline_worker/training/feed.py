@@ -17,7 +17,7 @@ SHORT_WAIT_S = 1.0
 
 
 class Feed:
-    """What `read` gives for the positions `start`, `start + stride`, ..., each taken once."""
+    """Results of `read` for the positions `start`, `start + stride`, ..., each taken once."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Feed:
         return self._batches.failed
 
     def await_batch(self) -> None:
-        """Wait a second at most. A longer wait is told: a store that is away is no hang."""
+        """Wait a second at most. A longer wait is reported: a store that is away is no hang."""
         started = time.perf_counter()
         if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._told:
             doing("waiting")

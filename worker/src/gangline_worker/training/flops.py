@@ -105,9 +105,9 @@ def _synchronize(device: torch.device) -> None:
 def _peak_of_this_host(device: torch.device, dtype: torch.dtype) -> float:
     """The best peak ever measured here, in FLOP/s per device.
 
-    A probe on a busy machine sees too little, so each start probes for a moment and the best is
-    kept in the user's cache folder (that of a job outlives its attempts); without a home folder
-    this start's probe counts alone.
+    A probe on a busy machine gives too little. So each start probes for a moment, and the best is
+    stored in the user's cache folder, which outlives a job's attempts. Without a home folder this
+    start's probe counts alone.
     """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     key = f"{platform.node()}/{name}/{dtype}/{torch.get_num_threads()}".replace("torch.", "")

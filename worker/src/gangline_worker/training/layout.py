@@ -45,7 +45,7 @@ class Layout:
 
 
 def lay_out(config: TrainConfig, rank: int, world_size: int) -> Layout:
-    """Place one rank. Every rank refuses the same settings, so nobody waits for it.
+    """Place one rank. Every rank refuses the same settings, so none waits for it.
 
     Raises:
         ConfigError, BatchError: the settings do not fit together or the gang; the message names

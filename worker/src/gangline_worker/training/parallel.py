@@ -162,7 +162,7 @@ def _shard(
         inner = outer = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         if layout.last_stage:
             outer = dataclasses.replace(outer, output_dtype=torch.float32)
-    # Stages are used once a micro-batch: gathering anew each time would cost more than memory.
+    # Stages are used once a micro-batch: to gather again each time would cost more than memory.
     again = layout.shape.pipeline == 1
     for layer in model.layers.values():
         if experts_mesh is not None:

@@ -46,7 +46,7 @@ class CheckpointSchedule:
         self._put_off = False
 
     def ask(self) -> None:
-        """Somebody wants a checkpoint as soon as can be."""
+        """Save a checkpoint as soon as possible."""
         self._asked = True
 
     def wanted(self, step: int, rank: int) -> bool:
@@ -143,7 +143,7 @@ class Checkpointer:
     def _tell(self, result: SaveResult) -> None:
         self.failures += 1
         self._failed_step = result.step
-        complain(f"checkpoint of step {result.step} failed: {result.error}; training goes on")
+        complain(f"checkpoint of step {result.step} failed: {result.error}; training continues")
 
 
 def local_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -159,7 +159,7 @@ def local_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
 def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether no number in them is NaN or infinite; one pass over them, without a copy.
 
-    The smallest and the largest tell it, at 15 times the speed of the largest norm.
+    The smallest and the largest show it, at 15 times the speed of the largest norm.
     """
     ends = [end.double() for one in tensors if one.numel() for end in one.aminmax()]
     return not ends or bool(torch.stack(ends).isfinite().all())

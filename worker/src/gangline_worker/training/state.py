@@ -1,4 +1,4 @@
-"""What a checkpoint holds: weights, optimizer, step, data position, RNG, and what they were."""
+"""The state of a checkpoint: weights, optimizer, step, data position, RNG, and the settings."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tensor parallelism: each layer's matrices are shared out, and between them the positions.
 
-As in Megatron-LM (Shoeybi et al., 2019) with sequence parallelism (Korthikanti et al., 2022): the
-residual stream and the norms hold 1/n of the positions on each rank, attention and feed-forward
+As in Megatron-LM (Shoeybi et al., 2019) with sequence parallelism (Korthikanti et al., 2022). The
+residual stream and the norms hold 1/n of the positions on each rank. Attention and feed-forward
 gather all of them for 1/n of the heads and of the hidden width.
 """
 

@@ -4,7 +4,7 @@
 
 1. read this rank's part of the batch (a function of the position in the data alone);
 2. take the step; its update is left out when a gradient is not finite, which all ranks see alike;
-3. tell all ranks how it went and hear whether to save or to stop, in one small exchange;
+3. agree with all ranks, in one small exchange, on its result and whether to save or to stop;
 4. report the step's metrics;
 5. begin a save when it was agreed on; it runs while the next step computes;
 6. while a rank has no next batch, wait with it: what is asked of any of them is heeded meanwhile.
@@ -214,7 +214,7 @@ class Trainer:
         return (should_stop() or "another rank was asked to stop") if summary.stop else None
 
     def _meet(self, result: StepResult | None) -> StepSummary:
-        """What ranks do between two steps, until all have their next batch or are to leave.
+        """Exchange news between two steps, until all ranks have their next batch or must leave.
 
         `result` is that of the step before, of which there is none at the start.
         """
@@ -442,7 +442,7 @@ class Trainer:
             say(f"resumed from {folder.parent.name}/{folder.name}{saved}")
 
     def _load(self, checkpoint: Checkpoint) -> tuple[str, ...]:
-        """Go on from it; what is not now as it was when it was saved, in words."""
+        """Resume from it; gives the differences between now and its save, in words."""
         world = self.world
         checkpoint.fill(holdings(self._tensors, world.rank, world.size))
         try:
@@ -460,7 +460,7 @@ class Trainer:
         self._recorded = state.evaluation
         if checkpoint.record.world_size == world.size:
             restore_rng(state.rng, world.device)
-        else:  # there is no state for each new rank: draw anew, but not what was drawn before
+        else:  # there is no state for each new rank: draw other numbers than before
             seed_everything(self.config.seed + state.step, world.rank)
         self.model.plain.reset_buffers()
         now = {
