@@ -49,7 +49,11 @@ def in_topics(bootstrap: str, text: str) -> set[str]:
     """Topics, dead letters included, with a committed record that holds the text."""
     names = TopicNames()
     topics = [names.name(topic) for topic in Topic]
-    topics += [names.dlq(names.name(t)) for t, e in catalog().items() if e.kind == "stream"]
+    topics += [
+        names.dlq(names.name(t))
+        for t, e in catalog().items()
+        if e.kind == "stream" and not e.compacted
+    ]
     bus = KafkaBus(bootstrap, client="leak-search")
     places = [TopicPartition(name, p) for name in topics for p in range(bus.partitions(name))]
     ends = bus.end_offsets(places)

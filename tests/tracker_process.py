@@ -17,6 +17,7 @@ from typing import Any
 import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 
+from gangline.local.probe import answers_ok
 from gangline_bus.codec import encode
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
@@ -45,6 +46,7 @@ class TrackerProcess:
     def __init__(self, bootstrap: str, folder: Path, module: str = "gangline_tracker") -> None:
         self.folder = folder
         self.module = module
+        self.bootstrap = bootstrap
         self.names = TopicNames(f"t{uuid.uuid4().hex[:8]}-")
         self.tokens = {name: new_token() for name in ("admin", "nlp", "vision", "service")}
         self.bus = KafkaBus(bootstrap, client="tracker-test")
@@ -52,6 +54,7 @@ class TrackerProcess:
         self.writer = self.bus.writer()
         self.sent = 0
         self.address = folder / "address.json"
+        self.health = folder / "health.json"
         self._process: subprocess.Popen[bytes] | None = None
         write_tokens(
             folder / "tokens.json",
@@ -72,19 +75,40 @@ class TrackerProcess:
             "GANGLINE_CLICKHOUSE": f"chdb://{folder / 'db'}",
             "GANGLINE_QUERY_TIME_S": "2",
             "GANGLINE_HTTP_FILE": str(self.address),
-            "GANGLINE_LIVE_FILE": str(self.address),
+            "GANGLINE_HEALTH_FILE": str(self.health),
         }
 
     def start(self) -> None:
         """Start the process and wait until it serves."""
-        self.address.unlink(missing_ok=True)
+        for file in (self.address, self.health):
+            file.unlink(missing_ok=True)
         with (self.folder / "tracker.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self.module], env=self._environment, stderr=log
             )
         process = self._process
-        wait_until("the address", lambda: self.address.exists() or process.poll() is not None)
+        ready = self._serves if self.module == "gangline_tracker" else self._is_ready
+        wait_until("the start", lambda: ready() or process.poll() is not None)
         assert process.poll() is None, (self.folder / "tracker.log").read_text()[-4000:]
+
+    def _serves(self) -> bool:
+        return self.address.exists()
+
+    def _is_ready(self) -> bool:
+        if not self.health.exists():
+            return False
+        url = json.loads(self.health.read_text(encoding="utf-8"))["url"]
+        return answers_ok(f"{url}/readyz")
+
+    @property
+    def pid(self) -> int:
+        """The process that runs now."""
+        assert self._process is not None
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process is not None and self._process.poll() is None
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end."""

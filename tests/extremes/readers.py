@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from gangline_tracker.views.model import LiveRuns
 from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received, encode, receive
@@ -36,7 +37,6 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run
-from gangline_tracker.views.model import LiveRuns
 
 DECIDERS = ("quota", "scheduler", "faults", "checkpoints")
 LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)

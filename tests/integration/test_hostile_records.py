@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
-import confluent_kafka
 import pytest
-from confluent_kafka import Producer
 
 from builders_deciding import spec, team
 from gangline_bus.codec import decode, encode
@@ -27,21 +23,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.requests import JobSubmitted
-
-KEY = b"all in one partition"
-_ARGUMENTS = {"topic": 1, "partition": 3, "value": 4, "key": 5, "flags": 7, "header": 9}
-_CODEC = (b"compression.type", b"zstd")
-_COPY = 2
-
-
-def attributes(kind: str, subject: str = "bad") -> list[tuple[str, bytes]]:
-    return [
-        ("ce_specversion", b"1.0"),
-        ("ce_id", uuid.uuid4().hex.encode()),
-        ("ce_source", b"/hostile"),
-        ("ce_type", kind.encode()),
-        ("ce_subject", subject.encode()),
-    ]
+from hostile_writer import KEY, Headers, HostileWriter, attributes
 
 
 class Place:
@@ -61,36 +43,15 @@ class Place:
     def send(
         self,
         value: bytes,
-        headers: list[tuple[str, bytes]],
+        headers: Headers,
         *,
         times: int = 1,
         at_ms: int = 0,
         codec: str = "none",
     ) -> int:
-        """Write as a client without any limits does; how many records the broker refused."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "message.max.bytes": 1_000_000_000,
-                "queue.buffering.max.kbytes": 2_000_000,
-                "batch.size": 500_000_000,
-                "linger.ms": 500 if times > 1 else 0,
-                "compression.type": codec,
-                "partitioner": "murmur2_random",
-            }
-        )
-        failed: list[object] = []
-        for _ in range(times):
-            producer.produce(
-                self.topic,
-                value=value,
-                headers=headers,
-                key=KEY,
-                timestamp=at_ms,
-                on_delivery=lambda error, _: failed.append(error) if error else None,
-            )
-        assert producer.flush(60) == 0
-        return len(failed)
+        """How many records the broker refused."""
+        writer = HostileWriter(self.bootstrap, self.topic, headers)
+        return writer.send(value, times=times, at_ms=at_ms, codec=codec)
 
     def say(self, subject: str, event: Event) -> None:
         """A good request behind all that is bad."""
@@ -211,44 +172,8 @@ def test_headers_that_are_there_twice(place: Place) -> None:
 
 
 def test_a_header_whose_name_is_no_text(place: Place) -> None:
-    send_raw_header(place, b"\xff\xfe", times=50)  # the interpreter has optimised its code then
+    headers = attributes("job.cancel.requested")
+    writer = HostileWriter(place.bootstrap, place.topic, headers)
+    writer.raw_header(b"\xff\xfe", times=50)  # the interpreter has optimised its code then
     place.served()
     assert place.refused() == ["the name of a header is not UTF-8"] * 50
-
-
-def send_raw_header(place: Place, name: bytes, *, times: int) -> None:
-    """By librdkafka itself: its Python client writes no such name."""
-    folder = Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs"
-    library = ctypes.CDLL(str(next(folder.glob("librdkafka*.so*"))))
-    library.rd_kafka_conf_new.restype = ctypes.c_void_p
-    library.rd_kafka_new.restype = ctypes.c_void_p
-    settings = ctypes.c_void_p(library.rd_kafka_conf_new())
-    error = ctypes.create_string_buffer(512)
-    # Of another codec than the topic's, the broker would look at each record and refuse it.
-    for setting, text in ((b"bootstrap.servers", place.bootstrap.encode()), _CODEC):
-        library.rd_kafka_conf_set(settings, setting, text, error, ctypes.c_size_t(512))
-    client = ctypes.c_void_p(library.rd_kafka_new(0, settings, error, ctypes.c_size_t(512)))
-    number = {at: ctypes.c_int(code) for at, code in _ARGUMENTS.items()}
-    value = b'{"job_id": "a"}'
-    arguments: list[object] = [
-        number["topic"],
-        ctypes.c_char_p(place.topic.encode()),
-        number["partition"],
-        ctypes.c_int32(0),
-        number["value"],
-        ctypes.c_char_p(value),
-        ctypes.c_size_t(len(value)),
-        number["key"],
-        ctypes.c_char_p(KEY),
-        ctypes.c_size_t(len(KEY)),
-        number["flags"],
-        ctypes.c_int(_COPY),
-    ]
-    raw = [(key.encode(), text) for key, text in attributes("job.cancel.requested")]
-    for header, text in (*raw, (name, b"v")):
-        arguments += [number["header"], ctypes.c_char_p(header), ctypes.c_char_p(text)]
-        arguments.append(ctypes.c_ssize_t(len(text)))
-    for _ in range(times):
-        assert library.rd_kafka_producev(client, *arguments, ctypes.c_int(0)) == 0
-    assert library.rd_kafka_flush(client, 10_000) == 0
-    library.rd_kafka_destroy(client)

@@ -27,6 +27,7 @@ class Topic(StrEnum):
     HEARTBEATS = "gangline.heartbeats"
     STEPS = "gangline.steps"
     LOGS = "gangline.logs"
+    PROGRESS = "gangline.progress"
     PARTS = "gangline.parts"
 
     @property
@@ -44,6 +45,11 @@ class TopicEntry(Model):
     key: str
     partitions: int = Field(ge=1)
     retention: str = Field(pattern=r"^(forever|\d+[hd])$")
+    compacted: bool = False
+    """Of each key the newest record is kept, for `retention`: the topic is derived from others.
+
+    Its readers pass over what they cannot read, so it has no dead letters.
+    """
     types: dict[str, str]
 
     @field_validator("types")

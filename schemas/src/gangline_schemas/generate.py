@@ -51,6 +51,9 @@ def async_api() -> dict[str, Any]:
             "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in entry.types},
             "bindings": {"kafka": {"partitions": entry.partitions}},
         }
+        if entry.compacted:
+            policy = {"cleanup.policy": ["compact", "delete"]}
+            channels[channel]["bindings"]["kafka"]["topicConfiguration"] = policy
         action = "receive" if topic in _ASKED else "send"
         operations[f"{action}-{channel}"] = {
             "action": action,

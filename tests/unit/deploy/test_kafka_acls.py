@@ -15,6 +15,7 @@ from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic, catalog
 from gangline_tracker.ingest import GROUPS
+from gangline_tracker.live import CLIENT
 
 PAGE = Path(__file__).parents[3] / "deploy" / "kafka" / "README.md"
 DECIDERS: tuple[Any, ...] = (Quota(), Scheduler(), FaultDecider(Timing()), CheckpointDecider())
@@ -61,7 +62,8 @@ def test_a_decider_reads_its_inputs_and_writes_its_log(decider: Any) -> None:
 def test_the_tracker_and_the_gateway_read_everything() -> None:
     tracker, gateway = table()["tracker"], table()["gateway"]
     topics = tuple(topic for group in GROUPS for topic in group.topics)
-    assert tracker.read == gateway.read == {topic.value for topic in topics} == {*Topic}
+    assert tracker.read == {topic.value for topic in topics} == {*Topic} - {Topic.PROGRESS}
+    assert gateway.read == {*Topic}
     refusing = tuple(t for group in GROUPS if group.dead_letters for t in group.topics)
     assert tracker.write == {Topic.PARTS.value} | dead_letters(refusing)
     assert gateway.write == {Topic.REQUESTS.value, Topic.ADMIN.value, Topic.PARTS.value}
@@ -91,6 +93,15 @@ def test_a_log_has_one_writer_and_a_transactional_id_one_holder() -> None:
     assert len(held) == len(set(held)) == len(DECIDERS)
 
 
+def test_progress_is_written_by_the_live_view_alone() -> None:
+    rights = table()
+    assert rights["live-view"].read == {Topic.STEPS, Topic.PROGRESS}
+    assert rights["live-view"].write == {Topic.PROGRESS}
+    assert rights["live-view"].group == CLIENT
+    assert [p for p, right in rights.items() if Topic.PROGRESS in right.write] == ["live-view"]
+    assert catalog()[Topic.PROGRESS].owner == "live-view"
+
+
 def test_no_agent_or_client_announces_a_service_s_release() -> None:
     writers = {name for name, right in table().items() if Topic.PARTS.value in right.write}
     assert writers == {"tracker", "gateway"} | {decider.name for decider in DECIDERS}
@@ -100,4 +111,5 @@ def test_every_topic_is_somebody_s() -> None:
     read = {name for right in table().values() for name in right.read}
     written = {name for right in table().values() for name in right.write}
     assert read == {*Topic}
-    assert written >= {*Topic} | dead_letters(tuple(Topic))
+    refused = tuple(topic for topic, entry in catalog().items() if not entry.compacted)
+    assert written >= {*Topic} | dead_letters(refused)

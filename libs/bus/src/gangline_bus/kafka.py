@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from gangline_bus.kafka_client import (
     API_TIMEOUT_S,
+    COMPACTED,
     CONSUMER,
     PRODUCER,
     SESSION_TIMEOUT_MS,
@@ -78,6 +79,7 @@ class KafkaBus:
                         num_partitions=topic.partitions,
                         replication_factor=replicas,
                         config={
+                            **(COMPACTED if topic.compacted else {}),
                             "retention.ms": str(topic.retention_ms),
                             "min.insync.replicas": "2" if replicas == 3 else "1",
                             "max.message.bytes": "4194304",

@@ -18,6 +18,14 @@ FENCED_CODES = {
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
+COMPACTED = {
+    # Small segments that are soon closed: a reader from the start reads little more than a record
+    # of each key, since the newest segment is never compacted.
+    "cleanup.policy": "compact,delete",
+    "segment.bytes": str(8 << 20),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.2",
+}
 TRANSIENT_CODES = {
     # While partitions get or change their leader, and topics become known.
     KafkaError.NOT_LEADER_FOR_PARTITION,

@@ -198,7 +198,7 @@ class Bus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How to create a topic. `retention_ms` -1: for ever.
+    """How to create a topic. `retention_ms` -1: for ever. `compacted`: the newest of each key.
 
     `compression`: the broker compresses all batches so; `producer`: they stay as they were sent.
     """
@@ -207,3 +207,4 @@ class TopicSettings:
     partitions: int
     retention_ms: int
     compression: str = "producer"
+    compacted: bool = False

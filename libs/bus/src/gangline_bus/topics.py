@@ -39,13 +39,18 @@ class TopicNames:
         return [TopicPartition(name, index) for index in range(bus.partitions(name))]
 
     def settings(self) -> list[TopicSettings]:
-        """How all topics and their DLQs are created."""
+        """How all topics, and the DLQs of those that are not derived, are created."""
         found = []
         for topic, entry in catalog().items():
             name = self.name(topic)
             compression = STREAM_COMPRESSION if entry.kind == "stream" else "producer"
-            found.append(TopicSettings(name, entry.partitions, entry.retention_ms, compression))
-            found.append(TopicSettings(self.dlq(name), 1, _DLQ_RETENTION_MS))
+            found.append(
+                TopicSettings(
+                    name, entry.partitions, entry.retention_ms, compression, entry.compacted
+                )
+            )
+            if not entry.compacted:
+                found.append(TopicSettings(self.dlq(name), 1, _DLQ_RETENTION_MS))
         return found
 
 

@@ -68,7 +68,7 @@ LOGS = Group("logs", (Topic.LOGS,), timedelta(milliseconds=500), 100_000, dead_l
 HEARTBEATS = Group("heartbeats", (Topic.HEARTBEATS,), timedelta(seconds=5), 50_000, True)
 EVENTS = Group(
     "events",
-    tuple(t for t in Topic if t not in {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS}),
+    tuple(t for t in Topic if t not in {Topic.STEPS, Topic.LOGS, Topic.HEARTBEATS, Topic.PROGRESS}),
     timedelta(milliseconds=100),
     20_000,
     dead_letters=False,  # the services that decide on these topics do

@@ -1,28 +1,38 @@
-"""`python -m gangline_tracker.live`: rolling throughput and loss of every run, over HTTP."""
+"""`python -m gangline_tracker.live`: makes gangline.progress from gangline.steps.
+
+1. Read what an earlier process published: no run falls back behind it.
+2. Join the group that reads the steps, from its committed offsets on.
+3. Five times a second: publish the runs that are due, wait until the bus has them, then let the
+   offsets of the steps behind them be committed.
+
+A process that is killed reads the steps of its last seconds again. Any error ends the process.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import time
 
-from gangline_bus.codec import UndecodableError, receive
-from gangline_bus.ports import Record
+from gangline_bus.codec import UndecodableError, decode
+from gangline_bus.kafka import KafkaBus
+from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.steps import WorkerStep
-from gangline_service.http_server import HttpServer
+from gangline_schemas.events.workers import WorkerStep
 from gangline_service.lifecycle import Context, run
-from gangline_service.loopback import LOOPBACK
-from gangline_service.tokens import TokenBook, TokenFileError
-from gangline_tracker.address import write_address
 from gangline_tracker.views.config import LiveSettings
-from gangline_tracker.views.endpoint import live_app
-from gangline_tracker.views.model import LiveRun, LiveRuns
-from gangline_tracker.views.stream import StepStream
+from gangline_tracker.views.publishing import Publisher, published
+from gangline_tracker.views.runs import EVERY_MS, Runs
+from gangline_tracker.views.stream import Positions, StepStream
 
+CLIENT = "gangline-live"
 _SECURITY = "security.protocol"
-_TALKATIVE = ("faust", "mode", "aiokafka", "uvicorn")
+_TALKATIVE = ("faust", "mode", "aiokafka")
+_TICK_S = 0.2
+_FLUSH_S = 5.0
+_STRETCH, _STRETCH_S = 1000, 2.0
+"""Records, and seconds, that are read past something that faust cannot read."""
 
 
 def main(context: Context[LiveSettings]) -> int:
@@ -32,57 +42,91 @@ def main(context: Context[LiveSettings]) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     if settings.kafka.get(_SECURITY, "plaintext").lower() != "plaintext":
         raise SystemExit("the live view speaks plaintext to Kafka only; leave it out here")
-    try:
-        tokens = TokenBook.load(settings.tokens_file)
-    except TokenFileError as error:
-        raise SystemExit(str(error)) from None
-    return asyncio.run(_serve(context, tokens))
+    return asyncio.run(_View(context).serve())
 
 
-async def _serve(context: Context[LiveSettings], tokens: TokenBook) -> int:
-    settings = context.settings
-    names = TopicNames(settings.topic_prefix)
-    runs = LiveRuns(settings.live_window_s, settings.live_runs)
-    refused = context.meter.create_counter("gangline.live.refused")
-    taken = context.meter.create_counter("gangline.live.records")
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
-    lock = threading.Lock()
 
-    def current() -> list[LiveRun]:
-        with lock:
-            return runs.current()
+class _View:
+    """The parts of the process."""
 
-    def handle(record: Record) -> None:
+    def __init__(self, context: Context[LiveSettings]) -> None:
+        settings = context.settings
+        self._context = context
+        self._names = TopicNames(settings.topic_prefix)
+        self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
+        self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
+        meter = context.meter
+        self._refused = meter.create_counter("gangline.live.refused")
+        self._taken = meter.create_counter("gangline.live.records")
+        self._published = meter.create_counter("gangline.live.published")
+        self._alive = meter.create_gauge("gangline.live.runs")
+
+    async def serve(self) -> int:
+        """Until the process stops."""
+        context, settings = self._context, self._context.settings
+        context.health.set("stream", ok=False, detail="reads what was published")
+        for event, at_ms in published(
+            self._bus, self._names, context.stopping, context.health.beat
+        ):
+            self._runs.restore(event, at_ms)
+        publisher = Publisher(self._bus, self._names)
+        stream = StepStream(
+            settings.bootstrap_servers,
+            self._names.name(Topic.STEPS),
+            f"{self._names.prefix}{CLIENT}",
+            self._handle,
+            self._aside,
+            _now_ms,
+        )
+        context.health.set("stream", ok=False, detail="joining the group")
+        await stream.start()
+        context.health.set("stream", ok=True)
+        while not context.stopping.is_set() and not stream.crashed():
+            context.health.beat()
+            await self._publish(publisher, stream)
+            await asyncio.sleep(_TICK_S)
+        crashed = stream.crashed()
+        if not crashed:
+            await self._publish(publisher, stream, everything=True)
+        await stream.stop()
+        publisher.close()
+        return 1 if crashed else 0
+
+    async def _publish(
+        self, publisher: Publisher, stream: StepStream, *, everything: bool = False
+    ) -> None:
+        """Publish what is due. `everything`: also what would be due within a second."""
+        now_ms = _now_ms()
+        asked_ms = now_ms + EVERY_MS if everything else now_ms
+        self._published.add(publisher.publish(self._runs.due(asked_ms), now_ms))
+        self._alive.set(len(self._runs))
+        safe = await asyncio.to_thread(publisher.flush, _FLUSH_S)
+        self._context.health.set("bus", ok=safe, detail="" if safe else "takes no events")
+        if safe:
+            stream.done_before(asked_ms - EVERY_MS)
+
+    def _handle(self, record: Record) -> None:
         try:
-            event = receive(record).envelope.data
+            event = decode(record).data
         except UndecodableError:
-            refused.add(1)  # ingest has put it into the DLQ
+            self._refused.add(1)  # ingest has put it into the DLQ
             return
         if isinstance(event, WorkerStep):
-            taken.add(1)
-            with lock:
-                runs.note(event)
+            self._taken.add(1)
+            self._runs.note(event, _now_ms())
 
-    stream = StepStream(
-        settings.bootstrap_servers,
-        names.name(Topic.STEPS),
-        f"{names.prefix}gangline-live",
-        handle,
-    )
-    server = HttpServer(LOOPBACK, settings.live_port)
-    context.health.set("stream", ok=False, detail="joining the group")
-    await stream.start()
-    server.start(live_app(current, tokens))
-    if settings.live_file is not None:
-        write_address(settings.live_file, server.port)
-    context.health.set("stream", ok=True)
-    while not context.stopping.is_set() and not stream.crashed():
-        context.health.beat()
-        await asyncio.sleep(0.2)
-    crashed = stream.crashed()
-    server.close()
-    await stream.stop()
-    return 1 if crashed else 0
+    def _aside(self, at: Positions) -> tuple[list[Record], dict[TopicPartition, int]]:
+        """Read a stretch with the bus's own reader, which passes over what cannot be read."""
+        reader = self._bus.reader("aside")
+        try:
+            reader.assign(at)
+            records = reader.poll(_STRETCH, _STRETCH_S)
+            return records, reader.positions()
+        finally:
+            reader.close()
 
 
 if __name__ == "__main__":

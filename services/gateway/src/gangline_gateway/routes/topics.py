@@ -34,6 +34,7 @@ class TopicName(StrEnum):
     HEARTBEATS = "heartbeats"
     STEPS = "steps"
     LOGS = "logs"
+    PROGRESS = "progress"
     PARTS = "parts"
 
     @property
@@ -53,7 +54,7 @@ async def get_events(
     gate: TheGate,
     caller: Admin,
     topic: Annotated[
-        list[TopicName] | None, Query(max_length=11, description="All but heartbeats if none.")
+        list[TopicName] | None, Query(max_length=12, description="All but heartbeats if none.")
     ] = None,
     start: Annotated[Literal["start", "end"], Query(alias="from")] = "end",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,

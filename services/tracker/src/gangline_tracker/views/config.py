@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -15,12 +14,7 @@ class LiveSettings(ServiceSettings):
 
     section: ClassVar[str] = "live"
 
-    tokens_file: Path
-    live_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Where the view is served on 127.0.0.1; port 0 takes a free one."""
-    live_file: Path | None = None
-    """Where the bound address is written as JSON: {"pid": ..., "port": ..., "url": ...}."""
-    live_window_s: Annotated[float, Field(gt=0)] = 30.0
-    """Rates are means over so many seconds."""
     live_runs: Annotated[int, Field(ge=1)] = 10_000
-    """Runs kept; the longest silent are forgotten first."""
+    """Runs kept; the longest silent are forgotten first, and each after an hour of silence."""
+    live_metrics: Annotated[int, Field(ge=1000)] = 500_000
+    """Last values of metrics kept of all runs together; the longest silent runs go first."""

@@ -1,29 +1,60 @@
-"""The only file that touches faust: a stream of gangline.steps, one record at a time.
+"""The only file that touches faust: the records of gangline.steps, one at a time.
 
-At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables: the view
-keeps a window of seconds, which a restart fills again.
+- At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables.
+- A record's offset is committed after `done_before` was told that what it said is published.
+- aiokafka, below faust, raises at a header whose name is not UTF-8 and at a batch that it cannot
+  unpack, and would raise there forever. `aside` then reads that stretch of the topic instead.
 """
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import faust
+from aiokafka.errors import (
+    ConsumerStoppedError,
+    CorruptRecordException,
+    KafkaError,
+    UnsupportedCodecError,
+)
+from faust.exceptions import ConsumerNotStarted
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 
-from gangline_bus.ports import Record
+from gangline_bus.ports import Record, TopicPartition
 
 _SESSION_TIMEOUT_S = 8.0
+_COMMIT_S = 2.0
+_ITS_OWN = (KafkaError, ConsumerNotStarted, ConsumerStoppedError, OSError)
+"""Errors of the connection and of a consumer that stops: faust knows what to do."""
+_DAMAGE = (CorruptRecordException, UnsupportedCodecError)
 
 Handle = Callable[[Record], None]
+Positions = Mapping[TopicPartition, int]
+Aside = Callable[[Positions], tuple[list[Record], Positions]]
+"""Reads on from these positions, and says where it came to. Called in the consumer's thread."""
 
 
 class StepStream:
-    """Consumes one topic and hands each record over; `failed` waits for the end of a broken one."""
+    """Consumes one topic and hands each record over in the loop that started it.
 
-    def __init__(self, bootstrap: str, topic: str, group: str, handle: Handle) -> None:
+    `clock` gives the Unix milliseconds that `done_before` compares with.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        group: str,
+        handle: Handle,
+        aside: Aside,
+        clock: Callable[[], int],
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gangline-live-")
+        self._taken: deque[tuple[int, Any]] = deque()
         self._app: Any = faust.App(
             group,
             broker=[f"kafka://{server.strip()}" for server in bootstrap.split(",")],
@@ -32,19 +63,21 @@ class StepStream:
             web_enabled=False,
             autodiscover=False,
             topic_disable_leader=True,
-            consumer_auto_offset_reset="latest",
-            broker_commit_interval=2.0,
+            consumer_auto_offset_reset="earliest",
+            broker_commit_interval=_COMMIT_S,
             # After a kill -9 the group waits so long for the dead member before it lets us in.
             broker_session_timeout=_SESSION_TIMEOUT_S,
             broker_heartbeat_interval=_SESSION_TIMEOUT_S / 4,
             stream_wait_empty=False,
         )
+        self._app.transport = _transport(self._app, handle, aside)
         source = self._app.topic(
             topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
 
         async def follow(stream: Any) -> None:
-            async for event in stream.events():
+            async for event in stream.noack().events():
+                self._taken.append((clock(), event))
                 handle(_record(event.message))
 
         self._app.agent(source, name="live-steps", concurrency=1)(follow)
@@ -53,6 +86,15 @@ class StepStream:
         """Join the group and begin."""
         self._app.finalize()
         await self._app.start()
+
+    def done_before(self, at_ms: int) -> None:
+        """What was handed over before then has done its work: a restart need not read it again."""
+        while self._taken and self._taken[0][0] < at_ms:
+            self._taken.popleft()[1].ack()
+
+    def waiting(self) -> int:
+        """Records that were handed over and are not done."""
+        return len(self._taken)
 
     def failed(self) -> Awaitable[None]:
         """Ends when the stream has crashed or stopped."""
@@ -67,6 +109,46 @@ class StepStream:
         """Commit and leave."""
         await self._app.stop()
         self._folder.cleanup()
+
+
+def _transport(app: Any, handle: Handle, aside: Aside) -> Any:
+    """Faust's transport, whose consumer does not end at what it cannot read."""
+    home = asyncio.get_running_loop()
+
+    class Thread(AIOKafkaConsumerThread):
+        async def _fetch_records(
+            self,
+            consumer: Any,
+            active_partitions: Any,
+            timeout: float | None = None,  # noqa: ASYNC109 - as its base has it
+            max_records: int | None = None,
+        ) -> Any:
+            try:
+                return await super()._fetch_records(
+                    consumer, active_partitions, timeout, max_records
+                )
+            except Exception as error:
+                if isinstance(error, _ITS_OWN) and not isinstance(error, _DAMAGE):
+                    raise
+                places = {TopicPartition(*tp): tp for tp in active_partitions}
+                at = {place: await consumer.position(tp) for place, tp in places.items()}
+                records, after = aside(at)
+                if after == at:
+                    raise
+            for record in records:
+                home.call_soon_threadsafe(handle, record)
+            for place, offset in after.items():
+                consumer.seek(places[place], offset)
+            return {}
+
+    class Reading(Consumer):
+        def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+            return Thread(self, loop=self.loop, beacon=self.beacon)
+
+    class Robust(Transport):
+        Consumer = Reading
+
+    return Robust(app.conf.broker_consumer, app)
 
 
 def _record(message: Any) -> Record:
