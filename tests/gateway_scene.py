@@ -44,6 +44,7 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.team_limits import TeamConfig
 from gangline_service.asking import Asked
@@ -51,6 +52,7 @@ from gangline_service.http_server import HttpServer
 from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
+from gangline_tracker.views.runs import EVERY_MS, Runs
 
 DEADLINE_S = 20.0
 TOKENS = {"admin": "admin-token", "nlp": "nlp-token", "vision": "vision-token", "svc": "svc-token"}
@@ -154,6 +156,8 @@ class GatewayScene:
         )
         self.limits = RequestLimits(per_s=100_000, burst=100_000)
         self._telemetry = start_telemetry("gateway", "test")
+        self.runs = Runs(0)
+        self._runs_ms = 0
         self._stopping = threading.Event()
         self.failures: list[BaseException] = []
         self._deciders = threading.Thread(target=self._decide, name="deciders", daemon=True)
@@ -188,12 +192,17 @@ class GatewayScene:
         assert self.failures == []
 
     def say(self, event: Event, subject: str, key: str | None = None) -> None:
-        """Publish an event as somebody else does."""
+        """Publish an event as somebody else does; of steps also what the live view says."""
         at = datetime.now(UTC)
         ce_id = f"{subject}-{time.monotonic_ns()}"
         envelope = Envelope(ce_id, "/test", at, subject, event)
         topic = self.names.name(topic_of(event.type))
         self.bus.writer().send(encode(envelope, topic=topic, key=key))
+        if isinstance(event, WorkerStep):
+            self._runs_ms += EVERY_MS
+            self.runs.note(event, self._runs_ms)
+            for progress in self.runs.due(self._runs_ms):
+                self.say(progress, progress.run_id)
 
     def configure(self, team: str, limit: int = 8) -> None:
         """Configure a team and wait until the gateway sees it."""

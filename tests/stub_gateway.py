@@ -167,7 +167,7 @@ def job(state: str = "running", **fields: Any) -> dict[str, Any]:
         "ended_at": None,
         "elapsed_s": 75.0, "estimated_remaining_s": 30.0, "step": 18, "total_steps": 30,
         "loss": 2.5712345, "lr": 0.004, "mfu": 0.312, "last_checkpoint": None, "failure": None,
-        "gpu_seconds": 0.0, "metrics": {"loss": 2.5712345, "tokens_per_s": 12345.6},
+        "gpu_seconds": 0.0, "metrics": {"loss": 2.5712345}, "tokens_per_s": 12345.6,
         "gpu_utilization": None, "ranks": None,
         "nodes": [{"node_id": "node-0", "gpus": [0, 1], "first_rank": 0}],
         "stopping": None, "errors": [], "spec": None, "a_field_of_tomorrow": 1,

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from gangline_tracker.views.model import LiveRuns
 from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received, encode, receive
@@ -33,10 +32,12 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
 from gangline_tracker.batches import HeartbeatBatch, LogBatch, StepBatch
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.runs import Run
+from gangline_tracker.views.runs import Runs
 
 DECIDERS = ("quota", "scheduler", "faults", "checkpoints")
 LATER_S = (0.5, 10.0, 10.0, 10.0, 10.0, 1900.0, 90_000.0)
@@ -245,13 +246,15 @@ def check_tracker(said: Iterable[Received], now: datetime) -> None:
         Topic.LOGS.value: LogBatch(),
         Topic.HEARTBEATS.value: HeartbeatBatch(),
     }
-    events, runs = EventBatch(Rows()), LiveRuns(10.0, 100)
+    now_ms = int(now.timestamp() * 1000)
+    events, runs = EventBatch(Rows()), Runs(now_ms, limit=100)
     with bounded():
         for received in said:
             batches.get(received.topic, events).add(received)
             if isinstance(received.envelope.data, WorkerStep):
-                runs.note(received.envelope.data)
+                runs.note(received.envelope.data, now_ms)
         for batch in (*batches.values(), events):
             for insert in batch.inserts(now):
                 insert.rows.validate(full=True)
-        runs.current()
+        for progress in runs.due(now_ms):
+            RunProgress.decode(progress.encode())

@@ -13,7 +13,7 @@ from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import OutRecord, Reader, Record
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from hostile_writer import KEY, HostileWriter, attributes
 from tracker_process import TrackerProcess, wait_until
 

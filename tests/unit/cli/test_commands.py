@@ -406,6 +406,7 @@ def test_watch_ends_with_the_jobs_exit_code(
     gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch, state: str, code: int
 ) -> None:
     monkeypatch.setattr("gangline.commands.watch.REFRESH_S", 0.0)
+    monkeypatch.setattr("gangline.commands.watch.LINGER_S", 0.0)
     all_routes(stub)
     stub.on("GET", ONE, job(step=1), job(step=1), job(step=2), job(state, failure=FAILURE, step=3))
     shown = gangline("watch", JOB)
@@ -414,6 +415,17 @@ def test_watch_ends_with_the_jobs_exit_code(
         "step 1/30", "step 2/30", "step 3/30",
     ]  # fmt: skip
     assert ("rank 1 on node-1 failed first" in shown.err) == (state == "failed")
+
+
+def test_watch_waits_for_the_last_step_of_a_job_that_succeeded(
+    gangline: Runner, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.commands.watch.REFRESH_S", 0.0)
+    all_routes(stub)
+    stub.on("GET", ONE, job(step=28), job("succeeded", step=29), job("succeeded", step=30))
+    shown = gangline("watch", JOB)
+    assert shown.code == 0
+    assert shown.out.splitlines()[-1].split("  ")[:2] == ["succeeded", "step 30/30"]
 
 
 def test_watch_tells_of_a_failure_that_the_job_survives(

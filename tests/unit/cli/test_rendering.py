@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gangline import render
 from gangline.commands.events import event_line
-from gangline.commands.jobs import description, gpus
+from gangline.commands.jobs import aged_steps, description, gpus
 from gangline.commands.outcome import ending, exit_code
 from gangline.commands.watch import LossHistory, line, panel
 from gangline.render import Column, table
@@ -129,6 +129,26 @@ def test_the_watch_panel_fits() -> None:
                  "rank 1 first"):  # fmt: skip
         assert part in text, part
     assert len(line(busy_job())) <= 80
+
+
+def test_a_step_has_its_age_where_the_live_view_says_nothing_new() -> None:
+    fresh = read(Job, job(progress_at=(NOW - timedelta(seconds=5)).isoformat()))
+    old = read(Job, job(progress_at=(NOW - timedelta(seconds=90)).isoformat()))
+    ended = old.model_copy(update={"state": "succeeded"})
+    assert [aged_steps(one, NOW) for one in (fresh, old, ended)] == [
+        "18/30", "18/30 (1 min 30 s ago)", "18/30",
+    ]  # fmt: skip
+    assert "18/30 (1 min 30 s ago)" in description(old, NOW)
+    assert "ago" not in line(old), "a line is printed when it changes"
+
+
+def test_a_job_without_new_steps_is_shown_as_stalled() -> None:
+    stalled = read(Job, job(stalled_since=(NOW - timedelta(minutes=4)).isoformat()))
+    for text in (description(stalled, NOW), panel(stalled, LossHistory(), NOW)):
+        assert "no step for 4 min" in text
+    waits = read(Job, job(data_wait_share=0.25))
+    assert "25.0 % of the time waits for data" in description(waits, NOW)
+    assert "stalled" not in description(waits, NOW)
 
 
 @pytest.mark.parametrize(("held", "shown"), [(4, "4 GPUs"), (2, "2 of 4 GPUs"), (0, "4 GPUs")])

@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from gangline_gateway import heard, present
-from gangline_gateway.live import Live, place_of
+from gangline_gateway.live import METRICS_OF_A_RUN, Live, place_of
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.publish import SOURCE
@@ -33,6 +33,7 @@ from gangline_schemas.events.heartbeats import (
     RankStatus,
     WorkerHeartbeat,
 )
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     JobAdmitted,
@@ -56,7 +57,6 @@ from gangline_schemas.events.scheduling import (
     ReleaseReason,
     Rendezvous,
 )
-from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
@@ -104,13 +104,13 @@ def allocated(attempt: int = 1) -> GangAllocated:
     )  # fmt: skip
 
 
-def step(first: int, count: int = 1, attempt: int = 1, rank: int = 0, ms: int = 100) -> WorkerStep:
-    steps = tuple(range(first, first + count))
-    loss = tuple(float(index) for index in steps)
-    times = tuple(index * ms for index in steps)
-    return WorkerStep(
-        run_id="a", team="nlp", attempt=attempt, rank=rank, step=steps, time_ms=times,
-        metrics={"loss": loss, "mfu": (*loss[1:], None)},
+def at_step(number: int, attempt: int = 1, **fields: object) -> RunProgress:
+    return RunProgress.model_validate(
+        {
+            "run_id": "a", "team": "nlp", "attempt": attempt, "rank": 0, "step": number,
+            "time_ms": 100 * number, "metrics": {"loss": float(number), "mfu": number - 1.0},
+            "step_s": 0.1, **fields,
+        }
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def test_a_job_has_the_same_state_in_whatever_order_its_topics_are_read() -> Non
     requests = [JobSubmitted(job_id="a", spec=SPEC, user="ada")]
     quota = [JobAdmitted(job_id="a", spec=SPEC, user="ada", submitted_at=NOW)]
     scheduling = [queued(), moved(PENDING), allocated(), moved(RUNNING)]
-    others: list[Event] = [step(5), committed(5)]
+    others: list[Event] = [at_step(5), committed(5)]
     for order in permutations([requests, quota, scheduling, others]):
         live = fold([event for topic in order for event in topic])
         found = details(live)
@@ -177,9 +177,9 @@ def test_a_restart_is_counted_and_its_first_failed_rank_is_shown() -> None:
 
 
 def test_progress_gives_the_newest_values_and_the_remaining_time() -> None:
-    live = fold([queued(), allocated(), moved(RUNNING), step(1, 10), step(11, 10)])
+    live = fold([queued(), allocated(), moved(RUNNING), at_step(10), at_step(20)])
     answer = present.summary(details(live), NOW + timedelta(seconds=62))
-    assert (answer.step, answer.loss, answer.mfu) == (20, 20.0, 20.0)
+    assert (answer.step, answer.loss, answer.mfu) == (20, 20.0, 19.0)
     assert answer.total_steps == 100
     assert (answer.gpus, answer.gpus_allocated) == (2, 2)
     assert answer.estimated_remaining_s == pytest.approx(80 * 0.1)
@@ -195,18 +195,40 @@ def test_an_elastic_gang_is_shown_with_what_it_has() -> None:
     assert (waiting.gpus, waiting.gpus_allocated) == (2, 0)
 
 
-def test_reports_of_older_attempts_and_other_ranks_change_nothing() -> None:
-    live = fold([queued(), step(30, attempt=2), step(50), step(60, attempt=2, rank=1), step(29)])
-    progress = details(live).progress
+def test_progress_never_falls_back() -> None:
+    events = [at_step(30, attempt=2), at_step(50), at_step(29, attempt=2), at_step(30, attempt=2)]
+    progress = details(fold([queued(), *events])).progress
     assert progress is not None
-    assert (progress.attempt, progress.rank, progress.step) == (2, 0, 30)
+    assert (progress.attempt, progress.step) == (2, 30)
+    assert progress.at == NOW + timedelta(seconds=4), "the same step, said again, has a new age"
+
+
+def test_a_run_without_steps_is_stalled_only_while_its_attempt_runs() -> None:
+    since = NOW - timedelta(minutes=3)
+    stalled = at_step(7, tokens_per_s=9.0, data_wait_share=0.25, stalled_since=since)
+    live = fold([queued(), allocated(), moved(RUNNING), at_step(7), stalled])
+    answer = present.summary(details(live), NOW)
+    assert (answer.stalled_since, answer.step) == (since, 7)
+    assert (answer.tokens_per_s, answer.data_wait_share) == (9.0, 0.25)
+    assert answer.progress_at == NOW + timedelta(seconds=4)
+    again = fold([moved(PENDING, RUNNING), allocated(2), moved(RUNNING)], live)
+    assert present.summary(details(again), NOW).stalled_since is None, "of an earlier attempt"
+    ended = fold([queued(), allocated(), stalled, moved(SUCCEEDED, RUNNING)])
+    assert present.summary(details(ended), NOW).stalled_since is None
+
+
+def test_of_many_metrics_the_first_are_kept() -> None:
+    many = {f"m{index}": 1.0 for index in range(METRICS_OF_A_RUN + 9)}
+    progress = details(fold([queued(), at_step(1, metrics=many)])).progress
+    assert progress is not None
+    assert list(progress.metrics) == list(many)[:METRICS_OF_A_RUN]
 
 
 def test_steps_that_another_team_reports_are_not_the_jobs() -> None:
-    foreign = step(50, attempt=2).model_copy(update={"team": "vision"})
+    foreign = at_step(50, attempt=2, team="vision")
     live = fold([foreign, queued(), foreign])
     assert details(live).progress is None
-    progress = details(fold([step(1), foreign], live)).progress
+    progress = details(fold([at_step(1), foreign], live)).progress
     assert progress is not None
     assert (progress.attempt, progress.step) == (1, 1)
 
@@ -218,18 +240,14 @@ def test_a_job_is_listed_whatever_its_hyperparameter_steps_is(given: object) -> 
     assert present.summary(details(live), NOW).total_steps is None
 
 
-def test_a_new_attempt_starts_its_progress_anew() -> None:
-    live = fold([queued(), step(50, 5), step(40, 3, attempt=2)])
-    progress = details(live).progress
+def test_a_new_attempt_may_begin_at_an_earlier_step() -> None:
+    progress = details(fold([queued(), at_step(54), at_step(42, attempt=2)])).progress
     assert progress is not None
     assert (progress.attempt, progress.step) == (2, 42)
 
 
 def test_not_finite_metrics_never_reach_an_answer() -> None:
-    report = WorkerStep.model_construct(
-        run_id="a", team="nlp", attempt=1, rank=0, step=(1,), time_ms=(1,),
-        metrics={"loss": (float("nan"),), "lr": (0.1,)},
-    )  # fmt: skip
+    report = at_step(1).model_copy(update={"metrics": {"loss": float("nan"), "lr": 0.1}})
     answer = present.job(details(fold([queued(), report])), NOW, heard.GangHeard())
     assert (answer.loss, answer.metrics) == (None, {"lr": 0.1})
 
@@ -266,7 +284,7 @@ def test_ended_jobs_are_forgotten_oldest_first_and_active_ones_never() -> None:
 
 def test_an_ended_job_leaves_nothing_behind() -> None:
     live = Live(ended_kept=0)
-    fold([step(1), committed(1), queued(), moved(SUCCEEDED, RUNNING)], live)
+    fold([at_step(1), committed(1), queued(), moved(SUCCEEDED, RUNNING)], live)
     fold([queued()], live)
     assert (details(live).progress, details(live).checkpoints) == (None, ())
 

@@ -20,9 +20,9 @@ from gangline_gateway.view_snapshot import VERSION, ViewSnapshots
 from gangline_gateway.view_snapshot import codec as view_codec
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope, LogPosition
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.steps import WorkerStep
 from golden.scenario import Logged, Scenario
 
 NAMES = TopicNames("t.")
@@ -102,11 +102,11 @@ class Bus:
 
     def _streams(self, entry: Logged, event: JobAdmitted) -> None:
         submitted = JobSubmitted(job_id=event.job_id, spec=event.spec, user=event.user)
-        step = WorkerStep(
-            run_id=event.job_id, team=event.spec.team, attempt=1, rank=0, step=(1,),
-            time_ms=(1,), metrics={"loss": (0.25,)},
+        progress = RunProgress(
+            run_id=event.job_id, team=event.spec.team, attempt=1, rank=0, step=1,
+            time_ms=1, metrics={"loss": 0.25},
         )  # fmt: skip
-        for said in (submitted, step):
+        for said in (submitted, progress):
             envelope = Envelope(f"{said.type}-{event.job_id}", "/t", entry.at, event.job_id, said)
             out = encode(envelope, topic=NAMES.name(topic_of(said.type)), key=event.job_id)
             self.bus.writer().send(out)
@@ -188,12 +188,12 @@ def test_a_start_beats_while_it_reads_a_snapshot_and_says_how_far_it_is(
 
 def test_a_place_where_nothing_came_keeps_its_mark(snapped: tuple[Bus, Kept, LiveFacts]) -> None:
     bus, kept, known = snapped
-    step = WorkerStep(
-        run_id=next(iter(known.jobs)), team="nlp", attempt=1, rank=0, step=(2,), time_ms=(2,),
+    progress = RunProgress(
+        run_id=next(iter(known.jobs)), team="nlp", attempt=1, rank=0, step=2, time_ms=2,
         metrics={},
     )  # fmt: skip
-    envelope = Envelope("s", "/t", Scenario(0).now, step.run_id, step)
-    bus.bus.writer().send(encode(envelope, topic=NAMES.name(Topic.STEPS), key=step.run_id))
+    envelope = Envelope("s", "/t", Scenario(0).now, progress.run_id, progress)
+    bus.bus.writer().send(encode(envelope, topic=NAMES.name(Topic.PROGRESS)))
     with bus.tail(views(kept, every=0)) as tail:
         after = facts(tail)
     assert len(kept.held) > 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gangline_schemas.events.progress import RunProgress
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.limits import METRIC_MAX, METRICS_PER_STEP
 from gangline_tracker.views.runs import (
     EVERY_MS,

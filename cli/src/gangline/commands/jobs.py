@@ -15,6 +15,8 @@ from gangline_schemas.api.jobs import Job, JobSummary
 
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `list` shows it.")]
 
+_FRESH_S = 15.0
+"""The age of a running job's step is shown from here on."""
 _QUIET_S = 10.0
 """A rank that progressed later is not mentioned."""
 _LIST = (
@@ -52,7 +54,7 @@ def _row(job: JobSummary, now: datetime) -> list[str]:
         job.team,
         job.state,
         gpus(job),
-        steps(job),
+        aged_steps(job, now),
         render.number(job.loss),
         render.short_age(job.submitted_at, now),
     ]
@@ -74,6 +76,22 @@ def steps(job: JobSummary) -> str:
     return f"{job.step}/{job.total_steps}" if job.total_steps else str(job.step)
 
 
+def aged_steps(job: JobSummary, now: datetime) -> str:
+    """The steps of a running job, with the age of what is known if that is not fresh."""
+    if job.state != "running" or job.progress_at is None:
+        return steps(job)
+    age_s = (now - job.progress_at).total_seconds()
+    if age_s < _FRESH_S:
+        return steps(job)
+    return f"{steps(job)} ({render.duration(age_s)} ago)"
+
+
+def stall_text(job: JobSummary, now: datetime) -> str:
+    """For how long a running job reported no step."""
+    since = job.stalled_since
+    return NONE if since is None else f"no step for {render.age(since, now)}"
+
+
 def show(session: Session, job_id: JobId) -> None:
     """Everything that is known of a job."""
     job = session.client.get(job_id)
@@ -92,9 +110,11 @@ def description(job: Job, now: datetime) -> str:
         ("ended", moment(job.ended_at, now)),
         ("elapsed", render.duration(job.elapsed_s)),
         ("remaining", render.duration(job.estimated_remaining_s)),
-        ("step", steps(job)),
+        ("step", aged_steps(job, now)),
+        ("stalled", stall_text(job, now)),
         ("loss", f"{render.number(job.loss)}, lr {render.number(job.lr)}"),
         ("mfu", f"{render.percent(job.mfu)}, GPUs busy {_busy(job)}"),
+        ("tokens/s", f"{render.number(job.tokens_per_s)}{_waiting(job)}"),
         ("checkpoint", checkpoint_text(job, now)),
         ("runs on", _places(job)),
         ("ranks", ranks(job)),
@@ -147,6 +167,11 @@ def ranks(job: Job) -> str:
         return text
     since = render.duration(quiet.quiet_s)
     return f"{text}; rank {quiet.rank} on {quiet.node_id} quiet for {since}"
+
+
+def _waiting(job: JobSummary) -> str:
+    share = job.data_wait_share
+    return "" if share is None else f", {render.percent(share)} of the time waits for data"
 
 
 def _busy(job: Job) -> str:

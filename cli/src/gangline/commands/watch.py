@@ -14,7 +14,15 @@ from rich.live import Live
 from rich.text import Text
 
 from gangline import render
-from gangline.commands.jobs import JobId, checkpoint_text, gpus, ranks, steps
+from gangline.commands.jobs import (
+    JobId,
+    aged_steps,
+    checkpoint_text,
+    gpus,
+    ranks,
+    stall_text,
+    steps,
+)
 from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
@@ -23,6 +31,8 @@ from gangline.session import Session
 from gangline_schemas.api.jobs import Failure, Job
 
 REFRESH_S = 1.0
+LINGER_S = 2.0
+"""The last step may be known a little later than the job's end."""
 _BAR = 30
 _SPARK = 48
 
@@ -90,11 +100,14 @@ def _until_end(
     losses: LossHistory,
 ) -> Job:
     began = time.monotonic()
+    ended_at: float | None = None
     while True:
         losses.add(job.step, job.loss)
         show(job)
         if job.ended:
-            return job
+            ended_at = ended_at or time.monotonic()
+            if not _lacks_steps(job) or time.monotonic() - ended_at >= LINGER_S:
+                return job
         if timeout_s is not None and time.monotonic() - began >= timeout_s:
             raise CliError(
                 f"{job.job_id} is {job.state} after {timeout_s:g} s; it continues",
@@ -102,6 +115,13 @@ def _until_end(
             )
         time.sleep(REFRESH_S)
         job = session.client.get(job.job_id)
+
+
+def _lacks_steps(job: Job) -> bool:
+    """It succeeded, and its last steps are not known yet."""
+    if job.state != "succeeded" or job.step is None or job.total_steps is None:
+        return False
+    return job.step < job.total_steps
 
 
 class _Teller:
@@ -158,14 +178,16 @@ def panel(job: Job, losses: LossHistory, now: datetime) -> str:
         left = (job.stopping.deadline - now).total_seconds()
         lines.append(f"  stopping ({job.stopping.reason}), {render.duration(left)} left to save")
     if job.step is not None:
-        lines.append(f"  step {steps(job)}  {_bar(job)}")
+        lines.append(f"  step {aged_steps(job, now)}  {_bar(job)}")
+    if job.stalled_since is not None:
+        lines.append(f"  stalled: {stall_text(job, now)}")
     if losses.values:
         lines.append(f"  loss {render.number(job.loss)}  {render.sparkline(losses.values, _SPARK)}")
     if job.step is not None:
         busy = "" if job.gpu_utilization is None else f"   GPUs {job.gpu_utilization:.0f} % busy"
         lines.append(
             f"  lr {render.number(job.lr)}   "
-            f"tokens/s {render.number(job.metrics.get('tokens_per_s'))}   "
+            f"tokens/s {render.number(job.tokens_per_s)}   "
             f"mfu {render.percent(job.mfu)}{busy}"
         )
     if job.ranks is not None and job.ranks.doing.keys() != {"training"}:

@@ -180,7 +180,6 @@ class Platform:
             "GANGLINE_CLICKHOUSE": self.settings.clickhouse or embedded,
             "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,
             "GANGLINE_HTTP_PORT": str(ports["clickhouse"]),
-            "GANGLINE_LIVE_PORT": str(ports["live"]),
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
             "GANGLINE_SCHEDULER_URLS": ",".join(
                 f"http://127.0.0.1:{ports[name]}" for name in self._schedulers()
@@ -217,7 +216,7 @@ class Platform:
         """The ports of this data directory: picked once, kept over restarts."""
         path = self.data_dir / "ports.json"
         kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        wanted = ("gateway", "clickhouse", "live", *self._schedulers())
+        wanted = ("gateway", "clickhouse", *self._schedulers())
         missing = [name for name in wanted if name not in kept]
         if missing:
             free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]

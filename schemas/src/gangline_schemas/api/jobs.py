@@ -94,6 +94,16 @@ class JobSummary(Answer):
     loss: float | None
     lr: float | None
     mfu: float | None
+    tokens_per_s: float | None = Field(default=None, description="Mean of the last 30 seconds.")
+    data_wait_share: float | None = Field(
+        default=None, description="The share of its time that it waits for data, 0 to 1."
+    )
+    progress_at: datetime | None = Field(
+        default=None, description="When step, loss and the other metrics were last known."
+    )
+    stalled_since: datetime | None = Field(
+        default=None, description="It runs, but reported no step since then; null: steps come."
+    )
     last_checkpoint: Checkpoint | None
     failure: Failure | None
     gpu_seconds: float = Field(description="Of attempts that have ended.")

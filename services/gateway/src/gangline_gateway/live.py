@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import singledispatchmethod
+from itertools import islice
 from typing import Generic, TypeVar
 
 from gangline_gateway import checkpoint_rows
@@ -26,7 +27,6 @@ from gangline_gateway.live_model import (
     Outcome,
     Progress,
 )
-from gangline_gateway.progress import advance
 from gangline_gateway.publish import SOURCE
 from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
@@ -58,6 +58,7 @@ from gangline_schemas.events.faults import (
     NodeSuspected,
     WorkerStraggling,
 )
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -86,7 +87,6 @@ from gangline_schemas.events.scheduling import (
     NodeCordoned,
     NodeUncordoned,
 )
-from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import NodeUnfit
 from gangline_schemas.job import JobSpec, JobState
 
@@ -105,6 +105,7 @@ ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
 LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
 _OTHERS_KEPT = 3 * ENDED_KEPT
+METRICS_OF_A_RUN = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ValueT = TypeVar("ValueT")
@@ -610,15 +611,28 @@ class Live:
         self._advice.put(event.job_id, Advice(**facts, advised_at=at))
 
     @_on.register
-    def _(self, event: WorkerStep, at: datetime) -> None:
+    def _(self, event: RunProgress, at: datetime) -> None:
         known, job = self._progress.get(event.run_id), self.jobs.get(event.run_id)
         if known is not None and known.team != event.team:
             if job is None or job.team != event.team:
                 return
             known = None
-        last = advance(known, event)
-        if last is not None:
-            self._progress.put(event.run_id, last)
+        if known is None or (event.attempt, event.step) >= (known.attempt, known.step):
+            self._progress.put(event.run_id, _progress(event, at))
+
+
+def _progress(event: RunProgress, at: datetime) -> Progress:
+    return Progress(
+        team=event.team,
+        attempt=event.attempt,
+        step=event.step,
+        metrics=dict(islice(event.metrics.items(), METRICS_OF_A_RUN)),
+        at=at,
+        step_s=event.step_s,
+        tokens_per_s=event.tokens_per_s,
+        data_wait_share=event.data_wait_share,
+        stalled_since=event.stalled_since,
+    )
 
 
 def _submitted(job_id: str, spec: JobSpec, user: str, at: datetime) -> LiveJob:

@@ -19,16 +19,18 @@ from gangline_schemas.team_limits import TeamConfig
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The newest reported step of a run. `s_per_step` is smoothed; None before two reports."""
+    """How far a run was at a time, as the live view published it then."""
 
+    team: str
+    """As the event says: it is the job's where it is the job's own."""
     attempt: int
-    rank: int
     step: int
-    time_ms: int
     metrics: Mapping[str, float]
-    s_per_step: float | None = None
-    team: str = ""
-    """As the report says: it is the job's where it is the job's own."""
+    at: datetime
+    step_s: float | None = None
+    tokens_per_s: float | None = None
+    data_wait_share: float | None = None
+    stalled_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,10 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
     step = progress.step if progress else None
     values = finite(dict(progress.metrics)) if progress else {}
     remaining = None
-    if one.state == "running" and progress and progress.s_per_step and total is not None:
-        remaining = max(0.0, (total - progress.step) * progress.s_per_step)
+    if one.state == "running" and progress and progress.step_s and total is not None:
+        remaining = max(0.0, (total - progress.step) * progress.step_s)
+    # It tells of silence alone: one that does not run has no steps to report.
+    runs = one.state == "running" and progress is not None and progress.attempt == one.attempt
     elapsed = None
     if one.started_at is not None:
         elapsed = max(0.0, ((one.ended_at or now) - one.started_at).total_seconds())
@@ -83,6 +85,10 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
         "loss": values.get("loss"),
         "lr": values.get("lr"),
         "mfu": values.get("mfu"),
+        "tokens_per_s": progress.tokens_per_s if progress else None,
+        "data_wait_share": progress.data_wait_share if progress else None,
+        "progress_at": progress.at if progress else None,
+        "stalled_since": progress.stalled_since if progress and runs else None,
         "last_checkpoint": newest,
         "failure": found.failure,
     }

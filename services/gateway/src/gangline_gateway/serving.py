@@ -75,10 +75,12 @@ def main(context: Context[Settings]) -> int:
     address = _announce(settings, server.port)
     health.set("http", ok=True, detail=address.url)
     context.log.info("gateway.serving", url=address.url)
+    silent = context.meter.create_gauge("gangline.gateway.progress.silent", "s")
     while not context.stopping.wait(0.5):
         if not server.alive:
             raise RuntimeError("the HTTP server has ended")
         health.beat()
+        silent.set(tail.progress_silent_s())
     if settings.gateway_file is not None:
         settings.gateway_file.unlink(missing_ok=True)
     server.close()

@@ -2,7 +2,8 @@
 
 1. Where to start: decision logs from their start, or from the newest snapshot of the model that
    holds (view_snapshot.py), and the scheduler's state from a snapshot of its own (scheduling.py);
-   streams at most `STREAM_RECORDS` before their end, heartbeats at it.
+   streams at most `STREAM_RECORDS` before their end, heartbeats at it, compacted ones from their
+   start.
 2. Read until the ends that were seen at the start: from then on the gateway is ready.
 3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
    a snapshot now and then.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -31,6 +33,7 @@ from gangline_bus.topics import TopicNames
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
+from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
 from gangline_gateway.scheduling import Moment, Scheduling
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
@@ -78,6 +81,8 @@ class Tail:
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
         self._decisions = names.name(Topic.SCHEDULING)
+        self._steps, self._progress = names.name(Topic.STEPS), names.name(Topic.PROGRESS)
+        self._watch = ProgressWatch()
         self._logs = {names.name(at) for at, entry in catalog().items() if entry.kind == "log"}
         self._marks = Marks({})
         self._since = 0
@@ -102,6 +107,10 @@ class Tail:
         with self._lock:
             left = sum(max(0, end - self._rings[at].end) for at, end in self._goal.items())
         return self._records - left, self._records
+
+    def progress_silent_s(self) -> float:
+        """Since when steps come and the live view publishes no progress; 0 while it does."""
+        return self._watch.silent_s(time.monotonic())
 
     def close(self) -> None:
         """Stop reading."""
@@ -193,7 +202,8 @@ class Tail:
                 kept = {Topic.HEARTBEATS: 0, Topic.STEPS: STEP_RECORDS, Topic.LOGS: STEP_RECORDS}
                 ends = self.bus.end_offsets(places)
                 back = kept.get(topic, STREAM_RECORDS)
-                positions |= {at: max(starts[at], ends[at] - back) for at in places}
+                first = starts if entry.compacted else {at: ends[at] - back for at in places}
+                positions |= {at: max(starts[at], first[at]) for at in places}
                 for at in [at for at, after in known.items() if after > ends[at]]:
                     self._marks.forget(at)  # the stream was made anew
             else:
@@ -264,8 +274,8 @@ class Tail:
             self._snapshot()
 
     def _decoded(self, record: Record) -> Envelope | None:
-        """The event of a record; None: it is a heartbeat, or no valid event."""
-        if record.topic == self._heartbeats:
+        """The event of a record; None: it is a heartbeat, steps, or no valid event."""
+        if record.topic in {self._heartbeats, self._steps}:
             return None
         try:
             return decode(record)
@@ -277,6 +287,10 @@ class Tail:
         if record.topic == self._heartbeats:
             self._hear(record)
             return
+        if record.topic == self._progress:
+            self._watch.answered()
+        elif record.topic == self._steps and self.ready.is_set():
+            self._watch.stepped(time.monotonic())
         if not self._marks.passes(record):
             return
         self._since += record.topic in self._logs

@@ -19,7 +19,7 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_service.lifecycle import Context, run
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published

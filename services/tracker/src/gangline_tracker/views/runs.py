@@ -1,4 +1,4 @@
-"""What gangline.progress says of each run, and when. Pure: the present is an argument.
+"""Decides the events of gangline.progress and their times. Pure: the time is an argument.
 
 1. A run's speaker is the lowest rank of its newest attempt that reports. A step counts if it is
    above the last one, so records may come twice and late.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gangline_schemas.events.progress import RunProgress
-from gangline_schemas.events.workers import WorkerStep
+from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.limits import METRICS_PER_STEP
 from gangline_tracker.views.window import Rates, StepSample, Window
 
@@ -27,10 +27,10 @@ STALL_LEAST_MS = 30_000
 STALL_UNKNOWN_MS = 600_000
 FORGET_MS = 3_600_000
 PAUSE_MS = 5000
-"""If nobody asked what is due for so long, the process stood still: it did not listen."""
+"""If `due` was not called for so long, the process stood still: it did not listen."""
 
 RunKey = tuple[str, str]
-"""A run and the team that reports it: whoever can write steps may name the run of another team."""
+"""A run and the team that reports it: a writer of steps may name the run of another team."""
 
 
 def stall_after_ms(step_s: float | None) -> float:

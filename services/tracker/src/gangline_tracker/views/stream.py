@@ -1,7 +1,7 @@
 """The only file that touches faust: the records of gangline.steps, one at a time.
 
 - At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables.
-- A record's offset is committed after `done_before` was told that what it said is published.
+- A record's offset is committed once `done_before` says that its progress is published.
 - aiokafka, below faust, raises at a header whose name is not UTF-8 and at a batch that it cannot
   unpack, and would raise there forever. `aside` then reads that stretch of the topic instead.
 """
@@ -88,7 +88,7 @@ class StepStream:
         await self._app.start()
 
     def done_before(self, at_ms: int) -> None:
-        """What was handed over before then has done its work: a restart need not read it again."""
+        """Let the offsets of records that were handed over before then be committed."""
         while self._taken and self._taken[0][0] < at_ms:
             self._taken.popleft()[1].ack()
 
