@@ -1,0 +1,75 @@
+"""The way of a step: rank, agent, gangline.steps, live view, gangline.progress, lists."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from gangline.commands.jobs import aged_steps
+from gangline.sdk import connect
+from gangline_schemas.api.jobs import Job
+from log_watch import LogWatch
+from platform_fixture import RunningPlatform
+
+DEADLINE_S = 90.0
+VIEW = "live-view-0"
+
+
+def until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.1)
+
+
+def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it(
+    platform: RunningPlatform,
+) -> None:
+    with (
+        LogWatch(platform.client.bootstrap_servers) as watch,
+        connect(platform.client.url, platform.client.token) as client,
+    ):
+        job_id = watch.submit("progress", hyperparameters={"steps": 100_000})
+
+        def listed() -> Job:
+            return client.get(job_id)
+
+        def reported() -> int:
+            """The newest step that a rank reported."""
+            watch.poll()
+            steps = [s.data.step[-1] for s in watch.of("worker.step") if s.data.run_id == job_id]
+            return max(steps, default=0)
+
+        until("the first steps", lambda: (listed().step or 0) >= 5)
+        job = listed()
+        assert job.progress_at is not None
+        assert job.tokens_per_s is not None
+        assert job.data_wait_share is not None
+        assert job.estimated_remaining_s is not None
+        assert job.stalled_since is None
+
+        os.kill(platform.pid(VIEW), signal.SIGSTOP)  # it is away, and nothing restarts it
+        seen = reported() + 20
+        until("further steps", lambda: reported() >= seen)
+        before = listed()
+        assert (before.step or 0) < seen
+        assert before.progress_at is not None
+        later = before.progress_at.replace(year=before.progress_at.year + 1)
+        assert aged_steps(before, later).endswith(" ago)")
+        until("more steps", lambda: reported() >= seen + 10)
+        assert (listed().step, listed().loss) == (before.step, before.loss)
+        assert listed().progress_at == before.progress_at
+
+        os.kill(platform.pid(VIEW), signal.SIGKILL)
+        steps: list[int] = []
+
+        def caught_up() -> bool:
+            steps.append(listed().step or 0)
+            return steps[-1] >= seen + 10
+
+        until("the steps of meanwhile", caught_up)
+        assert steps == sorted(steps), "it fell back"
+        client.cancel(job_id)
+        until("its end", lambda: listed().ended)
