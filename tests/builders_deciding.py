@@ -22,7 +22,7 @@ START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 class Drive(Generic[StateT]):
     """A decider, its state, its log and a clock that moves only when told."""
 
-    def __init__(self, decider: Decider[StateT]) -> None:
+    def __init__(self, decider: Decider[StateT, None]) -> None:
         self.decider = decider
         self.state = decider.initial()
         self.now = START
@@ -51,7 +51,7 @@ class Drive(Generic[StateT]):
 
     def take(self, item: Input) -> list[Event]:
         """Decide, fold and check one input, as the loop does."""
-        decisions = list(self.decider.decide(self.state, item, self.now))
+        decisions = list(self.decider.decide(self.state, None, item, self.now))
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
             self.log.append((decision, self.now))

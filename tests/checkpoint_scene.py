@@ -9,6 +9,7 @@ from typing import Literal
 from decider_run import START, DeciderRun
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Verified
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.snapshot import fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
@@ -45,7 +46,7 @@ PREFIX = f"teams/nlp/checkpoints/{JOB}"
 ROWS, COLUMNS = 6, 4
 
 
-def checkpoint_run() -> DeciderRun[CheckpointState]:
+def checkpoint_run() -> DeciderRun[CheckpointState, Reports]:
     return DeciderRun(CheckpointDecider(), fingerprint)
 
 
@@ -221,7 +222,7 @@ def rows_of(rank: int, world_size: int) -> TensorSlice:
 
 
 def commit(
-    run: DeciderRun[CheckpointState],
+    run: DeciderRun[CheckpointState, Reports],
     step: int,
     *,
     attempt: int = 1,

@@ -8,24 +8,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recalling, Tick
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Observed, Recalling, Tick
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
 
 StateT = TypeVar("StateT")
+SoftT = TypeVar("SoftT")
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-SOFT = ("liveness", "reports")
-"""Fields of states that no fingerprint covers."""
 
 
-class DeciderRun(Generic[StateT]):
-    """A decider, its state and its log. Each step checks invariants and that decide is pure."""
+class DeciderRun(Generic[StateT, SoftT]):
+    """A decider, its states and its log. Each step checks invariants and that decide is pure."""
 
-    def __init__(self, decider: Decider[StateT], fingerprint: Callable[[StateT], str]) -> None:
+    def __init__(
+        self, decider: Decider[StateT, SoftT], fingerprint: Callable[[StateT], str]
+    ) -> None:
         self.decider = decider
         self.fingerprint = fingerprint
         self.state = decider.initial()
+        self.soft = decider.initial_soft()
         self.now = START
         self.log: list[tuple[Decision, datetime]] = []
         self.inputs: list[Received] = []
@@ -37,14 +39,14 @@ class DeciderRun(Generic[StateT]):
         events = self._decide(received)
         if isinstance(self.decider, Recalling):
             self.inputs.append(received)
-            self.decider.observe(self.state, received, self.now)
+            self._observe(received)
         return events
 
     def tick(self, after_s: float = 0.0) -> list[Event]:
         """Let time pass, then a Tick; the own events that followed."""
         self.now += timedelta(seconds=after_s)
         tick = Tick()
-        self.decider.observe(self.state, tick, self.now)
+        self._observe(tick)
         return self._decide(tick)
 
     def done(self, key: str, result: object) -> list[Event]:
@@ -53,11 +55,11 @@ class DeciderRun(Generic[StateT]):
 
     def signal(self, event: Event) -> None:
         """A heartbeat is seen."""
-        self.decider.observe(self.state, self.received(event), self.now)
+        self._observe(self.received(event))
 
     def effects(self) -> dict[str, object]:
         """What the state asks for now."""
-        return dict(self.decider.effects(self.state))
+        return dict(self.decider.effects(self.state, self.soft))
 
     def take_over(self) -> None:
         """A new process folds the log: the hard state is equal, the soft one is lost or reread."""
@@ -66,13 +68,13 @@ class DeciderRun(Generic[StateT]):
         for decision, at in self.log:
             state = self.decider.evolve(state, decision, at)
         assert self.fingerprint(state) == before
+        self.state, self.soft = state, self.decider.initial_soft()
         if isinstance(self.decider, Recalling):
             recall = self.decider.recall(state)
             for received in self.inputs:
                 begin = recall.offsets.get(received.partition, received.offset + 1)
                 if received.envelope.type in recall.types and received.offset >= begin:
-                    self.decider.observe(state, received, self.now)
-        self.state = state
+                    self._observe(received)
 
     def events(self, kind: type[Event]) -> list[Event]:
         """All own events of one type so far."""
@@ -84,16 +86,17 @@ class DeciderRun(Generic[StateT]):
         envelope = Envelope(f"id-{self._offset}", "/test", self.now, "subject", event)
         return Received(envelope, topic_of(event.type).value, 0, self._offset)
 
-    def _soft(self) -> list[object]:
-        return [deepcopy(getattr(self.state, name, None)) for name in SOFT]
+    def _observe(self, observed: Observed) -> None:
+        self.soft = self.decider.observe(self.state, self.soft, observed, self.now)
 
     def _decide(self, item: Input) -> list[Event]:
-        before, soft = self.fingerprint(self.state), self._soft()
-        decisions = list(self.decider.decide(self.state, item, self.now))
+        before, soft = self.fingerprint(self.state), deepcopy(self.soft)
+        decisions = list(self.decider.decide(self.state, self.soft, item, self.now))
         assert self.fingerprint(self.state) == before, "decide changed the state"
-        assert self._soft() == soft, "decide changed the soft part"
+        assert self.soft == soft, "decide changed the soft state"
         for decision in decisions:
             self.state = self.decider.evolve(self.state, deepcopy(decision), self.now)
             self.log.append((decision, self.now))
+            self._observe(decision)
         assert self.decider.check(self.state) == []
         return [decision.event for decision in decisions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decider_run import START, DeciderRun
 from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.timing import Timing
 from gangline_faults.core.snapshot import fingerprint
 from gangline_faults.core.state import FaultState
@@ -24,7 +25,7 @@ from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 
 
-def fault_run() -> DeciderRun[FaultState]:
+def fault_run() -> DeciderRun[FaultState, Liveness]:
     return DeciderRun(
         FaultDecider(Timing(heartbeat_timeout_s=60, settle_s=2, hang_min_s=5)), fingerprint
     )
@@ -147,7 +148,7 @@ def exited(
 PEER_LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"
 
 
-def running(restart: RestartPolicy | None = None) -> DeciderRun[FaultState]:
+def running(restart: RestartPolicy | None = None) -> DeciderRun[FaultState, Liveness]:
     """`job-1` runs rank 0 on n1 and rank 1 on n2."""
     run = fault_run()
     for node_id in ("n1", "n2"):

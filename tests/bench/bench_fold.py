@@ -142,7 +142,7 @@ class Writer:
         self._inputs += 1
         envelope = Envelope(f"in-{self._inputs}", "/bench", self.now, "s", event)
         received = Received(envelope, "t", 0, self._inputs)
-        for decision in list(self.decider.decide(self.state, received, self.now)):
+        for decision in list(self.decider.decide(self.state, None, received, self.now)):
             self.state = self.decider.evolve(self.state, decision, self.now)
             position = LogPosition(0, 1, len(self.out))
             written = Envelope(

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from harness import Context, Result
 
 from gangline_bus.codec import Received, encode, receive
-from gangline_bus.decision import Tick
+from gangline_bus.decision import Observed, Tick
 from gangline_bus.ports import Record
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.state import FaultState
@@ -49,6 +49,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self._decider = FaultDecider()
         self._state: FaultState = self._decider.initial()
+        self._soft = self._decider.initial_soft()
         self._now = START
         self._jobs: list[str] = []
         for number in range(nodes):
@@ -81,16 +82,20 @@ class Cluster:
         self._now += timedelta(seconds=1)
         began_s = time.thread_time()
         for record in records:
-            self._decider.observe(self._state, receive(record), self._now)
-        self._decider.observe(self._state, Tick(), self._now)
-        assert list(self._decider.decide(self._state, Tick(), self._now)) == []
+            self._observe(receive(record))
+        self._observe(Tick())
+        assert list(self._decider.decide(self._state, self._soft, Tick(), self._now)) == []
         return time.thread_time() - began_s
 
     def _give(self, event: Event) -> None:
         envelope = Envelope("id", "/bench", self._now, "subject", event)
         item = Received(envelope, topic_of(event.type).value, 0, 0)
-        for decision in self._decider.decide(self._state, item, self._now):
+        for decision in self._decider.decide(self._state, self._soft, item, self._now):
             self._state = self._decider.evolve(self._state, decision, self._now)
+            self._observe(decision)
+
+    def _observe(self, observed: Observed) -> None:
+        self._soft = self._decider.observe(self._state, self._soft, observed, self._now)
 
 
 def node_info(number: int) -> NodeInfo:

@@ -236,7 +236,7 @@ class Scene:
 
     def _cycle(self, kind: str, item: Input) -> None:
         started = time.thread_time()
-        decisions = self.scheduler.decide(self.state, item, self.now)
+        decisions = self.scheduler.decide(self.state, None, item, self.now)
         for decision in decisions:
             self.state = self.scheduler.evolve(self.state, decision, self.now)
         decided = time.thread_time()

@@ -280,7 +280,7 @@ class FaultYear(Service):
                 )  # fmt: skip
                 envelope = Envelope("b", "/agent", self.now, node_id, beat)
                 heard = Received(envelope, Topic.HEARTBEATS.value, 0, 0)
-                self.decider.observe(self.state, heard, self.now)
+                self.observe(heard)
 
 
 class CheckpointYear(Service):
@@ -348,10 +348,10 @@ class CheckpointYear(Service):
     def _report(self, kind: str, event: Event) -> None:
         self.give(kind, event)
         envelope = Envelope("in", "/bench", self.now, "s", event)
-        self.decider.observe(self.state, Received(envelope, Topic.WORKERS.value, 0, 0), self.now)
+        self.observe(Received(envelope, Topic.WORKERS.value, 0, 0))
 
     def _perform(self) -> None:
-        for key, effect in self.decider.effects(self.state).items():
+        for key, effect in self.decider.effects(self.state, self.soft).items():
             match effect:
                 case Verify():
                     self.done(key, Verified(10**9, 3, 9.0))

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from gangline_bus.codec import Received, encode
-from gangline_bus.decision import Decider, Decision, EffectDone, Input, Tick
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Observed, Tick
 from gangline_bus.ports import Record
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
@@ -200,7 +200,7 @@ class Service:
     followed by a check of the invariants; the service checks each batch.
     """
 
-    decider: Decider[Any]
+    decider: Decider[Any, Any]
     codec: Any
     runs_a_day: int = RUNS_A_DAY
     remembers: int = MONTH_DAYS
@@ -210,11 +210,13 @@ class Service:
     checks: bool = True
     now: datetime = START
     state: Any = None
+    soft: Any = None
     written: list[tuple[datetime, Event]] = field(default_factory=list)
     cycles: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         self.state = self.decider.initial()
+        self.soft = self.decider.initial_soft()
 
     @property
     def between_runs(self) -> timedelta:
@@ -251,6 +253,10 @@ class Service:
         envelope = Envelope("in", "/bench", self.now, getattr(event, "job_id", "s"), event)
         return self.cycle(kind, Received(envelope, topic_of(event.type).value, 0, 0))
 
+    def observe(self, observed: Observed) -> None:
+        """Note it in the soft state."""
+        self.soft = self.decider.observe(self.state, self.soft, observed, self.now)
+
     def tick(self) -> list[Event]:
         return self.cycle("tick", Tick())
 
@@ -260,9 +266,10 @@ class Service:
     def cycle(self, kind: str, item: Input) -> list[Event]:
         """Decide, fold, check the invariants; the CPU time of this thread."""
         began_s = time.thread_time()
-        decisions = self.decider.decide(self.state, item, self.now)
+        decisions = self.decider.decide(self.state, self.soft, item, self.now)
         for decision in decisions:
             self.state = self.decider.evolve(self.state, decision, self.now)
+            self.observe(decision)
         checked = self.checks and kind not in REPORTS
         broken = self.decider.check(self.state) if checked else []
         self.cycles[kind].append((time.thread_time() - began_s) * 1e3)

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient  # type: ignore[attr-defined]
 
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
-from gangline_bus.decision import Decision, Input, InvariantViolated, Refused
+from gangline_bus.decision import BaseDecider, Decision, Input, InvariantViolated, Refused
 from gangline_bus.fold import LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
@@ -52,18 +52,17 @@ class Seen:
     refused: int = 0
 
 
-class Teams:
+class Teams(BaseDecider[Seen, None]):
     """Records each configured team once; a limit of 13 breaks an invariant."""
 
     name = "teams"
     log = Topic.QUOTA
     inputs: tuple[Topic, ...] = (Topic.ADMIN,)
-    signals: tuple[Topic, ...] = ()
 
     def initial(self) -> Seen:
         return Seen()
 
-    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         if isinstance(item, Refused) and item.subject:
             event = RequestRefused(
                 request=item.event_type, target=item.subject, reason=item.error.reason
@@ -84,11 +83,6 @@ class Teams:
             state.limits[config.team] = config.gpu_limit
             state.order.append(config.team)
         return state
-
-    def observe(self, state: Seen, signal: Received, now: datetime) -> None: ...
-
-    def effects(self, state: Seen) -> Mapping[str, object]:
-        return {}
 
     def check(self, state: Seen) -> list[str]:
         return ["thirteen is not allowed"] if 13 in state.limits.values() else []
@@ -424,14 +418,14 @@ def test_too_many_refusals_are_counted_and_others_are_served(world: World) -> No
 class Buggy(Teams):
     """Fails on some teams, as decide, by an invariant, or without a word."""
 
-    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         if isinstance(item, Received):
             team = item.envelope.data.config.team
             if team == "raises":
                 raise OverflowError("a value of the message")
             if team == "kills":
                 raise SimulatedCrash(team)
-        return super().decide(state, item, now)
+        return super().decide(state, soft, item, now)
 
 
 ONE_BY_ONE = 8
@@ -491,12 +485,12 @@ class Hanging(Teams):
     def __init__(self) -> None:
         self.hangs, self.ended = threading.Event(), threading.Event()
 
-    def decide(self, state: Seen, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         if isinstance(item, Received) and item.envelope.data.config.team == "hangs":
             self.hangs.set()
             assert self.ended.wait(60.0)
             raise SimulatedCrash("hangs")
-        return super().decide(state, item, now)
+        return super().decide(state, soft, item, now)
 
 
 def hang_once(world: World) -> None:

@@ -85,7 +85,7 @@ def until(loop: DeciderLoop[CheckpointState], done: Callable[[], bool]) -> None:
 
 
 def parts_of(loop: DeciderLoop[CheckpointState]) -> int:
-    reported = loop.state.reports.of_jobs.get(JOB, {})
+    reported = loop.soft.of_jobs.get(JOB, {})
     return sum(len(step.shards) for step in reported.values())
 
 
@@ -103,10 +103,10 @@ def test_parts_that_two_processes_read_complete_a_checkpoint(connect: Callable[[
     second = service.process()
     assert parts_of(second) == 6
     service.say(*(part(rank, 20, world_size=RANKS) for rank in range(3, RANKS)))
-    until(second, lambda: bool(second.decider.effects(second.state)))
+    until(second, lambda: bool(second.decider.effects(second.state, second.soft)))
     assert second.next_seq == written + 1, "one event says that all parts are there"
 
     third = service.process()
-    [effect] = third.decider.effects(third.state).values()
+    [effect] = third.decider.effects(third.state, third.soft).values()
     assert isinstance(effect, Verify)
     assert [shard.rank for shard in effect.shards] == list(range(RANKS))

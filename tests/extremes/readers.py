@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gangline_bus.codec import Received, encode, receive
-from gangline_bus.decision import Decider, Decision, EffectDone, Input, Recalling, Tick
+from gangline_bus.decision import Decider, Decision, EffectDone, Input, Observed, Recalling, Tick
 from gangline_bus.ports import Record
 from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.core import snapshot as checkpoints_snapshot
@@ -49,7 +49,7 @@ CPU_S = 1.0
 
 
 @cache
-def deciders() -> dict[str, Decider[Any]]:
+def deciders() -> dict[str, Decider[Any, Any]]:
     """One of each, as production makes them."""
     return {
         "quota": Quota(),
@@ -95,8 +95,9 @@ def bounded() -> Any:
 class Services:
     """All deciders from one moment on, each hearing what the others decide."""
 
-    def __init__(self, states: Mapping[str, Any], now: datetime) -> None:
-        self.states = dict(states)
+    def __init__(self, states: Mapping[str, tuple[Any, Any]], now: datetime) -> None:
+        self.states = {name: state for name, (state, _) in states.items()}
+        self.soft = {name: soft for name, (_, soft) in states.items()}
         self.now = now
         self.logs: dict[str, list[tuple[Decision, datetime]]] = {name: [] for name in self.states}
         self.said: list[Received] = []
@@ -112,11 +113,11 @@ class Services:
             topic = Topic(received.topic)
             for name, decider in deciders().items():
                 if topic in decider.signals:
-                    decider.observe(self.states[name], received, self.now)
+                    self._observe(name, received)
                 elif topic in decider.inputs:
                     waiting += self._take(name, received)
                     if isinstance(decider, Recalling):
-                        decider.observe(self.states[name], received, self.now)
+                        self._observe(name, received)
 
     def pass_time(self, seconds: float, again: tuple[Event, str] | None = None) -> None:
         """Time passes; effects are done, each service ticks. A signal is heard `again` first."""
@@ -126,13 +127,17 @@ class Services:
         for name, decider in deciders().items():
             items: list[Input] = [
                 EffectDone(key, _done(effect))
-                for key, effect in decider.effects(self.states[name]).items()
+                for key, effect in decider.effects(self.states[name], self.soft[name]).items()
             ]
             for item in (*items, Tick()):
                 if isinstance(item, Tick):
-                    decider.observe(self.states[name], item, self.now)
+                    self._observe(name, item)
                 for received in self._take(name, item):
                     self._deliver(received)
+
+    def _observe(self, name: str, observed: Observed) -> None:
+        decider = deciders()[name]
+        self.soft[name] = decider.observe(self.states[name], self.soft[name], observed, self.now)
 
     def _deliver(self, received: Received) -> None:
         self.hear(received.envelope.data, received.envelope.subject)
@@ -140,7 +145,7 @@ class Services:
     def _take(self, name: str, item: Input) -> list[Received]:
         decider = deciders()[name]
         with bounded():
-            decisions = decider.decide(self.states[name], item, self.now)
+            decisions = decider.decide(self.states[name], self.soft[name], item, self.now)
         self._decided += len(decisions)
         assert self._decided <= MOST_EVENTS, "one event leads to more and more"
         found = []
@@ -149,6 +154,7 @@ class Services:
             assert received.envelope.data == decision.event, "it is read as another event"
             self.states[name] = decider.evolve(self.states[name], decision, self.now)
             self.logs[name].append((decision, self.now))
+            self._observe(name, decision)
             found.append(received)
         if decisions:
             assert decider.check(self.states[name]) == []

@@ -148,6 +148,7 @@ def _fold(
 ) -> list[tuple[Scene, str | None]]:
     parts = deciders()
     states = {name: parts[name].initial() for name in DECIDERS}
+    soft = {name: parts[name].initial_soft() for name in DECIDERS}
     live, gangs, nodes = Live(), {}, {}
     found = []
     for number, (now, received) in enumerate(records):
@@ -159,7 +160,7 @@ def _fold(
                 data=_whole(event.type, event.data()),
                 subject=received.envelope.subject,
                 now=now,
-                states={name: pickle.dumps(state) for name, state in states.items()},
+                states={name: pickle.dumps((states[name], soft[name])) for name in states},
                 live=pickle.dumps(live),
                 gang=gang,
                 node=nodes.get(gang.nodes[0].node_id) if gang is not None else None,
@@ -171,10 +172,11 @@ def _fold(
             if decider.log is topic:
                 decision = Decision(received.envelope.subject, event)
                 states[name] = decider.evolve(states[name], decision, received.envelope.time)
+                soft[name] = decider.observe(states[name], soft[name], decision, now)
             elif topic in decider.signals or (
                 topic in decider.inputs and isinstance(decider, Recalling)
             ):
-                decider.observe(states[name], received, now)
+                soft[name] = decider.observe(states[name], soft[name], received, now)
         match event.type:
             case "node.joined":
                 nodes[event.node.node_id] = event.node  # type: ignore[attr-defined]

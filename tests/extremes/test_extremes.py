@@ -101,8 +101,8 @@ def _read(model: type[Event], text: str, place: Field) -> Event | None:
         return None
 
 
-def states_of(scene: Scene) -> dict[str, Any]:
-    """The deciders' states at a moment, each a copy."""
+def states_of(scene: Scene) -> dict[str, tuple[Any, Any]]:
+    """The deciders' states and soft states at a moment, each a copy."""
     return {name: pickle.loads(data) for name, data in scene.states.items()}
 
 
@@ -118,7 +118,7 @@ def drive(event: Event, scene: Scene) -> None:
         passed_s = after_s
     for seconds in LATER_S:
         services.pass_time(seconds, again)
-    for name, before in states_of(scene).items():
+    for name, (before, _) in states_of(scene).items():
         if services.logs[name]:
             check_replay(name, before, services.states[name], services.logs[name])
     if scene.gang is not None and scene.node is not None:

@@ -76,8 +76,9 @@ def _lag(world: World) -> str:
                 return f"{service} is at {done[place]} of {ends[place]} of {place.topic}"
         if process.executor is not None and process.executor.pending:
             return f"{service} executes {process.executor.pending} effects"
-        if decider.effects(process.loop.state):
-            return f"{service} wants {sorted(decider.effects(process.loop.state))}"
+        wanted = decider.effects(process.loop.state, process.loop.soft)
+        if wanted:
+            return f"{service} wants {sorted(wanted)}"
     return ""
 
 

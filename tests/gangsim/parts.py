@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 GUARD_S = 60.0
 
 
-def _scheduler() -> Decider[Any]:
+def _scheduler() -> Decider[Any, Any]:
     second = timedelta(seconds=1)
     preemption = Preemption(
         checkpoint=second, restart=second, min_runtime=10 * second, nearly_done=10 * second
@@ -34,7 +34,7 @@ def _scheduler() -> Decider[Any]:
     return Scheduler(Limits(), policy)
 
 
-def _faults() -> Decider[Any]:
+def _faults() -> Decider[Any, Any]:
     return FaultDecider(
         Timing(
             heartbeat_timeout_s=TIMEOUT_S,
@@ -54,10 +54,10 @@ class Parts:
 
     broker: type[SimBroker] = SimBroker
     loop: type[DeciderLoop[Any]] = DeciderLoop
-    quota: Callable[[], Decider[Any]] = Quota
-    scheduler: Callable[[], Decider[Any]] = _scheduler
-    faults: Callable[[], Decider[Any]] = _faults
-    checkpoints: Callable[[], Decider[Any]] = CheckpointDecider
+    quota: Callable[[], Decider[Any, Any]] = Quota
+    scheduler: Callable[[], Decider[Any, Any]] = _scheduler
+    faults: Callable[[], Decider[Any, Any]] = _faults
+    checkpoints: Callable[[], Decider[Any, Any]] = CheckpointDecider
     agent: type[AgentCore] = AgentCore
     limits: AgentLimits = field(default_factory=lambda: AgentLimits(HEARTBEAT_S, LEASE_S))
     snapshot_every: int | None = None

@@ -36,7 +36,7 @@ class Poisons:
     met: dict[str, dict[InputAt, bool]] = field(default_factory=dict)
     deaths: dict[tuple[str, InputAt], int] = field(default_factory=dict)
 
-    def around(self, decider: Decider[Any]) -> Decider[Any]:
+    def around(self, decider: Decider[Any, Any]) -> Decider[Any, Any]:
         """The decider with these bugs."""
         return (
             _Recalling(decider, self) if isinstance(decider, Recalling) else _Buggy(decider, self)
@@ -66,7 +66,7 @@ class Poisons:
 class _Buggy:
     """A decider that meets poisons before it decides."""
 
-    def __init__(self, decider: Decider[Any], poisons: Poisons) -> None:
+    def __init__(self, decider: Decider[Any, Any], poisons: Poisons) -> None:
         self._decider = decider
         self._poisons = poisons
         self.name, self.log = decider.name, decider.log
@@ -75,18 +75,21 @@ class _Buggy:
     def initial(self) -> Any:
         return self._decider.initial()
 
-    def decide(self, state: Any, item: Input, now: datetime) -> Sequence[Decision]:
+    def initial_soft(self) -> Any:
+        return self._decider.initial_soft()
+
+    def decide(self, state: Any, soft: Any, item: Input, now: datetime) -> Sequence[Decision]:
         self._poisons.meet(self.name, item)
-        return self._decider.decide(state, item, now)
+        return self._decider.decide(state, soft, item, now)
 
     def evolve(self, state: Any, decision: Decision, at: datetime) -> Any:
         return self._decider.evolve(state, decision, at)
 
-    def observe(self, state: Any, observed: Observed, now: datetime) -> None:
-        self._decider.observe(state, observed, now)
+    def observe(self, state: Any, soft: Any, observed: Observed, now: datetime) -> Any:
+        return self._decider.observe(state, soft, observed, now)
 
-    def effects(self, state: Any) -> Mapping[str, object]:
-        return self._decider.effects(state)
+    def effects(self, state: Any, soft: Any) -> Mapping[str, object]:
+        return self._decider.effects(state, soft)
 
     def check(self, state: Any) -> list[str]:
         return self._decider.check(state)

@@ -32,7 +32,7 @@ class Service:
     """What a kind of service is made of."""
 
     name: str
-    decider: Callable[[], Decider[Any]]
+    decider: Callable[[], Decider[Any, Any]]
     fingerprint: Callable[[Any], str]
     codec: Callable[[], SnapshotCodec[Any]]
     execute: Callable[[str, object], object] | None = None

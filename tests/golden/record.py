@@ -47,7 +47,7 @@ class Kind:
     """One log: its file's name, who folds it, how its state is kept, and its canonical form."""
 
     file: str
-    decider: Callable[[], Decider[Any]]
+    decider: Callable[[], Decider[Any, Any]]
     codec: Callable[[Callable[[], Any]], DataclassCodec[Any]]
     canonical: Callable[..., bytes]
 

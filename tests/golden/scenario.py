@@ -67,7 +67,7 @@ class Scenario:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = START
-        self.deciders: dict[str, Decider[Any]] = {"quota": Quota(), "scheduler": Scheduler()}
+        self.deciders: dict[str, Decider[Any, Any]] = {"quota": Quota(), "scheduler": Scheduler()}
         self.states = {name: decider.initial() for name, decider in self.deciders.items()}
         self.logs: dict[str, list[Logged]] = {name: [] for name in self.deciders}
         self.incarnations = dict.fromkeys(range(NODES), 1)
@@ -263,7 +263,7 @@ class Scenario:
     def _decide(self, name: str, item: Received | Tick) -> list[tuple[str, Event]]:
         """What was decided, for the other."""
         decider, (other,) = self.deciders[name], self.deciders.keys() - {name}
-        decisions = list(decider.decide(self.states[name], item, self.now))
+        decisions = list(decider.decide(self.states[name], None, item, self.now))
         for decision in decisions:
             self.states[name] = decider.evolve(self.states[name], decision, self.now)
             self.logs[name].append(Logged(decision.subject, decision.event, self.now))

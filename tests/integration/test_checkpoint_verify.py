@@ -32,6 +32,7 @@ from gangline_checkpoints.core.model import (
     Verified,
     Verify,
 )
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import (
@@ -62,7 +63,7 @@ class Scene:
         self.store = LocalStore(folder / "store")
         self.pauses: list[float] = []
         self.execute = StoreExecutor(self.store, clock=lambda: START, pause=self.pauses.append)
-        self.run: DeciderRun[CheckpointState] = checkpoint_run()
+        self.run: DeciderRun[CheckpointState, Reports] = checkpoint_run()
         self.run.feed(allocated())
         for rank in (0, 1):
             self.run.feed(write_part(self.store, rank))

@@ -16,6 +16,7 @@ from torch import nn
 from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes
 from decider_run import DeciderRun
 from gangline_checkpoints.core.model import Corrupt, Refused, Scrub, Verified
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import (
@@ -73,7 +74,7 @@ class Job:
         self.allocation = allocated(
             keep=Retention(latest=2), incremental=Incremental(full_every=full_every)
         )
-        self.run: DeciderRun[CheckpointState] = checkpoint_run()
+        self.run: DeciderRun[CheckpointState, Reports] = checkpoint_run()
         self.run.feed(self.allocation)
         self.execute = StoreExecutor(self.store)
         self.committed: int | None = None

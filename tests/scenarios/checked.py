@@ -28,7 +28,7 @@ class Checked(Cluster):
     def take(self, item: Input) -> list[Event]:
         """Decide, fold and check one input."""
         mark = fingerprint(self.state) if self.thorough else ""
-        decisions = list(self.decider.decide(self.state, item, self.now))
+        decisions = list(self.decider.decide(self.state, None, item, self.now))
         assert not self.thorough or fingerprint(self.state) == mark, "decide changed the state"
         if self.thorough or isinstance(item, Tick):
             assert decisions == self._decided_without_memory(item), "a memory decided"
@@ -38,7 +38,7 @@ class Checked(Cluster):
         found = violations(self.state)
         assert not found, "; ".join(found)
         if self.thorough and not isinstance(item, Tick):
-            again = self.decider.decide(self.state, item, self.now)
+            again = self.decider.decide(self.state, None, item, self.now)
             assert not again, f"decided twice: {again[0].event!r}"
         if self.thorough:
             derived = consistent(self.state)
@@ -52,7 +52,7 @@ class Checked(Cluster):
         state.free.searches, state.empty.searches = Searches(), Searches()
         state.unreservable = Searches()
         try:
-            return list(self.decider.decide(state, item, self.now))
+            return list(self.decider.decide(state, None, item, self.now))
         finally:
             state.free.searches, state.empty.searches, state.unreservable = known
 

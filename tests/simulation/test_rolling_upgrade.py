@@ -77,8 +77,8 @@ class NextScheduler(Scheduler):
     def __init__(self) -> None:
         super().__init__(features=(PAUSE,))
 
-    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
-        decided = list(super().decide(state, item, now))
+    def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        decided = list(super().decide(state, soft, item, now))
         if PAUSE.name not in state.features:
             return decided
         found: list[Decision] = []

@@ -41,7 +41,7 @@ from record_fuzz import records
 RECORDS = int(os.environ.get("GANGLINE_FUZZ_RECORDS", "300"))
 SEED = int(os.environ.get("GANGLINE_SOAK_SEED", "23"))
 NAMES = TopicNames("fuzz.")
-DECIDERS: tuple[Callable[[], Decider[Any]], ...] = (
+DECIDERS: tuple[Callable[[], Decider[Any, Any]], ...] = (
     Quota,
     Scheduler,
     lambda: FaultDecider(Timing()),
@@ -65,7 +65,7 @@ def broker_with(topics: Iterable[Topic]) -> Broker:
 class Lives:
     """A decider's process, and those that follow it when it ends."""
 
-    def __init__(self, broker: Broker, make: Callable[[], Decider[Any]]) -> None:
+    def __init__(self, broker: Broker, make: Callable[[], Decider[Any, Any]]) -> None:
         self.broker = broker
         self.now = START
         self.deaths: list[BaseException] = []
@@ -99,12 +99,12 @@ class Lives:
         return positions == self.broker.connect("ends").end_offsets(positions)
 
 
-def streams_of(decider: Decider[Any]) -> list[Topic]:
+def streams_of(decider: Decider[Any, Any]) -> list[Topic]:
     return [at for at in (*decider.inputs, *decider.signals) if catalog()[at].kind == "stream"]
 
 
 @pytest.mark.parametrize("make", DECIDERS, ids=lambda make: make().name)
-def test_no_record_of_a_stream_ends_a_decider(make: Callable[[], Decider[Any]]) -> None:
+def test_no_record_of_a_stream_ends_a_decider(make: Callable[[], Decider[Any, Any]]) -> None:
     streams = streams_of(make())
     loop = Lives(broker_with(streams), make).live(most=0)
     read = {place.topic for place, offset in loop.positions().items() if offset}
@@ -112,7 +112,7 @@ def test_no_record_of_a_stream_ends_a_decider(make: Callable[[], Decider[Any]]) 
 
 
 @pytest.mark.parametrize("make", DECIDERS, ids=lambda make: make().name)
-def test_a_decider_outlives_what_another_s_log_says(make: Callable[[], Decider[Any]]) -> None:
+def test_a_decider_outlives_what_another_s_log_says(make: Callable[[], Decider[Any, Any]]) -> None:
     """There each deadly record costs two processes, and no more."""
     decider = make()
     logs = [at for at in decider.inputs if catalog()[at].kind == "log" and at is not decider.log]

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from gangline_bus.codec import Received
 from gangline_bus.decider import DeciderLoop, LoopSettings
-from gangline_bus.decision import Decision, Input, Tick
+from gangline_bus.decision import BaseDecider, Decision, Input, Tick
 from gangline_bus.memory import Broker
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_schemas.catalog import Topic
 
 
-class Ticks:
+class Ticks(BaseDecider[None, None]):
     """Counts its Ticks."""
 
     name = "ticks"
     log = Topic.QUOTA
     inputs: tuple[Topic, ...] = (Topic.REQUESTS,)
-    signals: tuple[Topic, ...] = ()
     seen = 0
 
     def initial(self) -> None:
         return None
 
-    def decide(self, state: None, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: None, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         self.seen += isinstance(item, Tick)
         return []
 
     def evolve(self, state: None, decision: Decision, at: datetime) -> None:
         return None
-
-    def observe(self, state: None, signal: Received, now: datetime) -> None: ...
-
-    def effects(self, state: None) -> Mapping[str, object]:
-        return {}
 
     def check(self, state: None) -> list[str]:
         return []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gangline_bus.codec import Received, encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
-from gangline_bus.decision import Decision, Input
+from gangline_bus.decision import BaseDecider, Decision, Input
 from gangline_bus.memory import Broker
 from gangline_bus.ports import TopicPartition
 from gangline_bus.topics import TopicNames, create_topics
@@ -25,13 +25,12 @@ HANG_LIMIT_S = 12.0
 
 
 @dataclass
-class Slow:
+class Slow(BaseDecider[None, None]):
     """Needs a while for each input, by a clock that only it moves."""
 
     name = "slow"
     log = Topic.QUOTA
     inputs: tuple[Topic, ...] = (Topic.REQUESTS,)
-    signals: tuple[Topic, ...] = ()
     now_s: float = 0.0
     slow_s: float = SLOW_S
     decided: list[str] = field(default_factory=list)
@@ -39,7 +38,7 @@ class Slow:
     def initial(self) -> None:
         return None
 
-    def decide(self, state: None, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: None, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         if not isinstance(item, Received):
             return []
         self.now_s += self.slow_s
@@ -49,11 +48,6 @@ class Slow:
 
     def evolve(self, state: None, decision: Decision, at: datetime) -> None:
         return None
-
-    def observe(self, state: None, signal: Received, now: datetime) -> None: ...
-
-    def effects(self, state: None) -> Mapping[str, object]:
-        return {}
 
     def check(self, state: None) -> list[str]:
         return []

@@ -21,8 +21,8 @@ from gangline_scheduler.core import snapshot as scheduler
 from gangline_scheduler.core.state import State as SchedulerState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-SOFT = {"liveness", "reports", "unreservable", "queue", "levels", "mix_from"}
-"""No facts: soft parts, the policy's order of facts, and the configuration's."""
+NO_FACTS = {"unreservable", "queue", "levels", "mix_from"}
+"""Memories, the policy's order of facts, and the configuration's."""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ def test_every_field_of_a_state_is_in_its_fingerprint(
     Watched.__init__(watched)
     fingerprint(watched)
     read = object.__getattribute__(watched, "seen")
-    assert {item.name for item in fields(state)} - read == SOFT & {f.name for f in fields(state)}
+    assert {item.name for item in fields(state)} - read == NO_FACTS & {
+        f.name for f in fields(state)
+    }
 
 
 def test_a_field_of_a_job_that_only_the_live_state_has_is_seen() -> None:

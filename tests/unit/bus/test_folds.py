@@ -19,7 +19,7 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("decider", [CheckpointDecider(), FaultDecider(), Quota(), Scheduler()])
-def test_every_type_of_the_own_log_is_folded(decider: BaseDecider[Any]) -> None:
+def test_every_type_of_the_own_log_is_folded(decider: BaseDecider[Any, Any]) -> None:
     assert decider.fold.missing() == frozenset()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +11,7 @@ import pytest
 from builders_deciding import team
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop
-from gangline_bus.decision import Decision, Input
+from gangline_bus.decision import BaseDecider, Decision, Input
 from gangline_bus.fold import LogBroken
 from gangline_bus.input_places import HEADER, begin_at, named_inputs, with_inputs
 from gangline_bus.memory import Broker
@@ -36,12 +36,11 @@ class Order:
     limits: list[int] = field(default_factory=list)
 
 
-class Echo:
+class Echo(BaseDecider[Order, None]):
     """Decides each request of an even limit again whenever it comes, and each leaving node."""
 
     name = "echo"
     log = Topic.QUOTA
-    signals: tuple[Topic, ...] = ()
 
     def __init__(self, *inputs: Topic) -> None:
         self.inputs = inputs or (Topic.ADMIN,)
@@ -49,7 +48,7 @@ class Echo:
     def initial(self) -> Order:
         return Order()
 
-    def decide(self, state: Order, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: Order, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
         if not isinstance(item, Received):
             return []
         data = item.envelope.data
@@ -63,11 +62,6 @@ class Echo:
         assert isinstance(decision.event, TeamConfigured)
         state.limits = [*state.limits, decision.event.config.gpu_limit]
         return state
-
-    def observe(self, state: Order, signal: Received, now: datetime) -> None: ...
-
-    def effects(self, state: Order) -> Mapping[str, object]:
-        return {}
 
     def check(self, state: Order) -> list[str]:
         return []

@@ -72,7 +72,7 @@ class Soft(NamedTuple):
     """A service whose log the simulation writes."""
 
     topic: Topic
-    decider: Decider[Any]
+    decider: Decider[Any, Any]
     codec: SnapshotCodec[Any]
     fingerprint: Any
 
@@ -115,7 +115,8 @@ def test_any_place_of_the_log_can_be_gone_on_from(
                 for record in rest:
                     fold_record(service.decider, each, record)
             assert service.fingerprint(heir.state) == service.fingerprint(folded.state)
-            assert service.decider.effects(heir.state) == service.decider.effects(folded.state)
+            soft, decider = service.decider.initial_soft(), service.decider
+            assert decider.effects(heir.state, soft) == decider.effects(folded.state, soft)
             assert _ticks(service.decider, heir.state) == _ticks(service.decider, folded.state)
 
 
@@ -131,7 +132,7 @@ def test_what_came_after_the_copy_is_not_in_it(logs: dict[Topic, list[list[Recor
 
 
 def _places(
-    decider: Decider[Any], log: list[Record], *, step: int
+    decider: Decider[Any, Any], log: list[Record], *, step: int
 ) -> Iterator[tuple[Folded[Any], list[Record]]]:
     for count in range(0, len(log), max(1, len(log) // step)):
         folded = Folded(decider.initial())
@@ -140,10 +141,11 @@ def _places(
         yield folded, log[count:]
 
 
-def _ticks(decider: Decider[Any], state: Any) -> list[Decision]:
+def _ticks(decider: Decider[Any, Any], state: Any) -> list[Decision]:
     found: list[Decision] = []
+    soft = decider.initial_soft()
     for minutes in (0, 1, 60):
         now = START + timedelta(days=400, minutes=minutes)
-        decider.observe(state, Tick(), now)
-        found += decider.decide(state, Tick(), now)
+        soft = decider.observe(state, soft, Tick(), now)
+        found += decider.decide(state, soft, Tick(), now)
     return found

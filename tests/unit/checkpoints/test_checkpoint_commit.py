@@ -16,6 +16,7 @@ from gangline_checkpoints.core.model import (
     Verify,
 )
 from gangline_checkpoints.core.parts import MAX_OPEN
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.events.checkpoints import (
@@ -37,7 +38,7 @@ DELETE = f"delete:{JOB}:1:20:0"
 FINE = Verified(size_bytes=100, objects=5, verify_s=0.1)
 
 
-def running(attempt: int = 1) -> DeciderRun[CheckpointState]:
+def running(attempt: int = 1) -> DeciderRun[CheckpointState, Reports]:
     run = checkpoint_run()
     run.feed(allocated(attempt))
     return run

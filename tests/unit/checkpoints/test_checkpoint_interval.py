@@ -29,6 +29,7 @@ from gangline_checkpoints.core.policy.interval import (
     failure_rate,
     optimum_s,
 )
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
@@ -150,7 +151,7 @@ def test_it_is_news_from_a_fifth_on() -> None:
 
 
 def save(
-    run: DeciderRun[CheckpointState],
+    run: DeciderRun[CheckpointState, Reports],
     step: int,
     *,
     attempt: int = 1,
@@ -165,7 +166,7 @@ def save(
     return [event for event in found if isinstance(event, IntervalAdvised)]
 
 
-def running() -> DeciderRun[CheckpointState]:
+def running() -> DeciderRun[CheckpointState, Reports]:
     run = checkpoint_run()
     run.feed(allocated())
     return run
@@ -218,7 +219,7 @@ def test_the_next_attempt_is_told_at_once_and_failures_make_it_shorter() -> None
     run.take_over()
 
 
-def sign(run: DeciderRun[CheckpointState], **changed: Any) -> list[IntervalAdvised]:
+def sign(run: DeciderRun[CheckpointState, Reports], **changed: Any) -> list[IntervalAdvised]:
     """A node of the gang tells of a sign; what is advised then."""
     asked = CheckpointRequested(
         job_id=JOB, attempt=1, reason="node n: hot", node_id="n", requested_at=run.now

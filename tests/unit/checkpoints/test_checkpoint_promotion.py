@@ -21,6 +21,7 @@ from checkpoint_scene import (
 )
 from decider_run import DeciderRun
 from gangline_checkpoints.core.invariants import log_violations
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint import checkpoint_prefix
@@ -39,7 +40,7 @@ from gangline_schemas.job import JobSpec, JobState
 
 RUN = "validate-it"
 LATEST = Retention(latest=1)
-Run = DeciderRun[CheckpointState]
+Run = DeciderRun[CheckpointState, Reports]
 
 
 def running(promote: Literal["off", "final"] | int = "off", keep: Retention = LATEST) -> Run:

@@ -29,6 +29,7 @@ from gangline_checkpoints.core.model import (
     StepId,
     Verified,
 )
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint_policy import Incremental, Retention
@@ -41,7 +42,7 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 
-Run = DeciderRun[CheckpointState]
+Run = DeciderRun[CheckpointState, Reports]
 ONE = Retention(latest=1)
 STEP = 10
 

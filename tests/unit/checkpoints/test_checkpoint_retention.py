@@ -20,6 +20,7 @@ from decider_run import DeciderRun
 from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import Kept, Removed, StepId
 from gangline_checkpoints.core.policy.retention import surplus
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.checkpoints import (
@@ -31,13 +32,15 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
 
 
-def running(keep: Retention, resume: CheckpointRef | None = None) -> DeciderRun[CheckpointState]:
+def running(
+    keep: Retention, resume: CheckpointRef | None = None
+) -> DeciderRun[CheckpointState, Reports]:
     run = checkpoint_run()
     run.feed(allocated(keep=keep, resume=resume))
     return run
 
 
-def steps(run: DeciderRun[CheckpointState], job_id: str = JOB) -> list[int]:
+def steps(run: DeciderRun[CheckpointState, Reports], job_id: str = JOB) -> list[int]:
     job = run.state.find(job_id)
     return [] if job is None else [kept.id.step for kept in job.kept]
 
@@ -164,7 +167,7 @@ def test_another_job_holds_the_checkpoint_that_it_started_from() -> None:
     assert steps(run) == [20]
 
 
-def held_by_another_job() -> DeciderRun[CheckpointState]:
+def held_by_another_job() -> DeciderRun[CheckpointState, Reports]:
     """Steps 10 to 30, of which 30 alone is kept, and 10 as long as job-2 is to start from it."""
     run = running(Retention(latest=1))
     commit(run, 10)

@@ -9,6 +9,7 @@ from decider_run import DeciderRun
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Away, Corrupt, Scrubbed, StepId
 from gangline_checkpoints.core.policy.scrubbing import AWAY_S, Scrubbing
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
@@ -31,7 +32,7 @@ def key(step: int) -> str:
     return f"scrub:{JOB}:1:{step}"
 
 
-def with_checkpoints(*steps: int) -> DeciderRun[CheckpointState]:
+def with_checkpoints(*steps: int) -> DeciderRun[CheckpointState, Reports]:
     run = checkpoint_run()
     run.feed(allocated(keep=Retention(latest=10)))
     for step in steps:
@@ -176,7 +177,7 @@ def test_a_snapshot_remembers_what_is_being_read_and_what_was_measured() -> None
     run.done(key(10), RIGHT)
     restored = states.load(b"".join(states.dump(held)).splitlines(keepends=True))
     assert fingerprint(restored) == before != fingerprint(run.state)
-    assert restored.wanted() == effects
+    assert run.decider.effects(restored, run.soft) == effects
     assert restored.failures.count == 1
     assert len(restored.jobs[JOB].saves) == 2
 

@@ -22,6 +22,7 @@ from checkpoint_scene import (
 from decider_run import DeciderRun
 from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.snapshot import codec, fingerprint
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
@@ -41,14 +42,16 @@ DAY_S = 24 * 3600.0
 LINE_BYTES = 100
 
 
-def end(run: DeciderRun[CheckpointState], job_id: str = JOB, *, other: str = "job-2") -> None:
+def end(
+    run: DeciderRun[CheckpointState, Reports], job_id: str = JOB, *, other: str = "job-2"
+) -> None:
     """The job ends, its late parts are not waited for any more, and something else happens."""
     run.feed(released(reason=ReleaseReason.SUCCEEDED, job_id=job_id))
     run.tick(700.0)
     run.feed(allocated(job_id=other))
 
 
-def ended(*steps: int, keep: Retention | None = None) -> DeciderRun[CheckpointState]:
+def ended(*steps: int, keep: Retention | None = None) -> DeciderRun[CheckpointState, Reports]:
     run = checkpoint_run()
     run.feed(allocated(keep=keep))
     for step in steps:

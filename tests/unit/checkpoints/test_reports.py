@@ -22,7 +22,7 @@ PER_NODE = 8
 RANKS = st.sets(st.integers(0, 40))
 
 
-def save(run: DeciderRun[CheckpointState], step: int, ranks: int) -> list[Event]:
+def save(run: DeciderRun[CheckpointState, Reports], step: int, ranks: int) -> list[Event]:
     """All events of one save, from the first report to the deletion of an older one."""
     found: list[Event] = []
     for first in range(0, ranks, PER_NODE):
@@ -65,7 +65,7 @@ def test_a_verification_whose_reports_are_gone_is_given_up() -> None:
     run.feed(allocated())
     run.feed(part(0))
     run.feed(part(1))
-    run.state.reports = Reports()  # the stream was emptied before this process took over
+    run.soft = Reports()  # the stream was emptied before this process took over
     assert run.effects() == {}
     [gone] = [event for event in run.tick() if isinstance(event, CheckpointAbandoned)]
     assert "no longer on gangline.workers" in gone.reason
@@ -100,7 +100,7 @@ def test_what_a_commit_left_behind_is_not_remembered() -> None:
         run.take_over()
         done = run.done(f"verify:{JOB}:1:{step}:0", Verified(100, 5, 0.1))
         assert isinstance(done[0], CheckpointCommitted)
-    assert run.state.reports.of_jobs == {}
+    assert run.soft.of_jobs == {}
 
 
 @given(RANKS, RANKS)

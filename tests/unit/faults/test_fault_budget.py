@@ -9,6 +9,7 @@ import pytest
 from decider_run import DeciderRun
 from fault_scene import allocated, committed, exited, fault_run, joined, moved, released, running
 from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.snapshot import fingerprint
 from gangline_faults.core.state import FaultState
@@ -20,7 +21,7 @@ from gangline_schemas.failure_policy import RestartPolicy
 MANY = RestartPolicy(max=100)
 
 
-def limited(limits: FaultLimits, restart: RestartPolicy) -> DeciderRun[FaultState]:
+def limited(limits: FaultLimits, restart: RestartPolicy) -> DeciderRun[FaultState, Liveness]:
     run = DeciderRun(FaultDecider(limits=limits), fingerprint)
     for node_id in ("n1", "n2"):
         run.feed(joined(node_id))
@@ -29,7 +30,10 @@ def limited(limits: FaultLimits, restart: RestartPolicy) -> DeciderRun[FaultStat
 
 
 def kill(
-    run: DeciderRun[FaultState], attempt: int, last_step: int | None = None, message: str = ""
+    run: DeciderRun[FaultState, Liveness],
+    attempt: int,
+    last_step: int | None = None,
+    message: str = "",
 ) -> GangFailed:
     """Rank 0 of the attempt dies, and the next attempt is allocated."""
     died = exited(
@@ -168,7 +172,7 @@ def test_the_settings_say_it() -> None:
 NAN = "NotFiniteError: the loss or the gradient was not finite in step 90"
 
 
-def not_finite(run: DeciderRun[FaultState], attempt: int, last_step: int) -> GangFailed:
+def not_finite(run: DeciderRun[FaultState, Liveness], attempt: int, last_step: int) -> GangFailed:
     """Both ranks of the attempt end for the same reason, and the next one is allocated."""
     died = exited(attempt=attempt, code=1, message=NAN, last_step=last_step)
     (failed,) = [event for event in run.feed(died) if isinstance(event, GangFailed)]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, exited, joined
 from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.snapshot import fingerprint
 from gangline_faults.core.state import FaultState
@@ -19,7 +20,7 @@ FULL = "OSError: [Errno 28] No space left on device"
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
-def cluster(nodes: int = 10, limits: FaultLimits = LIMITS) -> DeciderRun[FaultState]:
+def cluster(nodes: int = 10, limits: FaultLimits = LIMITS) -> DeciderRun[FaultState, Liveness]:
     run = DeciderRun(FaultDecider(limits=limits), fingerprint)
     for number in range(1, nodes + 1):
         run.feed(joined(f"n{number}"))
@@ -27,7 +28,11 @@ def cluster(nodes: int = 10, limits: FaultLimits = LIMITS) -> DeciderRun[FaultSt
 
 
 def fail(
-    run: DeciderRun[FaultState], job: int, message: str, node: int = 1, after_s: float = 300
+    run: DeciderRun[FaultState, Liveness],
+    job: int,
+    message: str,
+    node: int = 1,
+    after_s: float = 300,
 ) -> list[Event]:
     """A new job runs on that node alone and fails there; what was said of nodes."""
     run.now += timedelta(seconds=after_s)

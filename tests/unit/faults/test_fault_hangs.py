@@ -6,6 +6,7 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import allocated, beat, running
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed, IncidentClosed
@@ -33,7 +34,7 @@ def says(node_id: str, status: RankStatus, attempt: int = 1) -> WorkerHeartbeat:
     return beat(node_id).model_copy(update={"gangs": (told,)})
 
 
-def after(run: DeciderRun[FaultState], n1: RankStatus, n2: RankStatus) -> list[Event]:
+def after(run: DeciderRun[FaultState, Liveness], n1: RankStatus, n2: RankStatus) -> list[Event]:
     run.signal(says("n1", n1))
     run.signal(says("n2", n2))
     return run.tick(1)

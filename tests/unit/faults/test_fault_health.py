@@ -10,6 +10,7 @@ import pytest
 from decider_run import DeciderRun
 from fault_scene import allocated, exited, joined
 from gangline_faults.core.decide import FaultDecider
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.trends import TrendLimits
 from gangline_faults.core.snapshot import fingerprint
@@ -25,7 +26,7 @@ class Cluster:
 
     def __init__(self, nodes: int = 4, trends: TrendLimits | None = None) -> None:
         decider = FaultDecider(limits=FaultLimits(), trends=trends or TrendLimits())
-        self.run: DeciderRun[FaultState] = DeciderRun(decider, fingerprint)
+        self.run: DeciderRun[FaultState, Liveness] = DeciderRun(decider, fingerprint)
         for number in range(1, nodes + 1):
             self.run.feed(joined(f"n{number}"))
         self.run.feed(allocated("job-1", nodes=("n1", "n2")))

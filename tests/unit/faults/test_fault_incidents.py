@@ -9,6 +9,7 @@ import pytest
 
 from decider_run import START, DeciderRun
 from fault_scene import allocated, beat, committed, exited, moved, released, running
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
@@ -22,7 +23,7 @@ from gangline_schemas.events.heartbeats import GangStatus, RankStatus, WorkerHea
 from gangline_schemas.job import JobState
 
 
-def later(run: DeciderRun[FaultState], seconds: float) -> None:
+def later(run: DeciderRun[FaultState, Liveness], seconds: float) -> None:
     run.now += timedelta(seconds=seconds)
 
 
@@ -44,7 +45,7 @@ def verdict(events: Sequence[Event]) -> GangFailed:
     return found
 
 
-def failing(last_step: int | None = 97) -> DeciderRun[FaultState]:
+def failing(last_step: int | None = 97) -> DeciderRun[FaultState, Liveness]:
     """`job-1` trained for 100 s, with a checkpoint of step 60 after 60 s, and was killed."""
     run = running()
     later(run, 60)
@@ -54,7 +55,7 @@ def failing(last_step: int | None = 97) -> DeciderRun[FaultState]:
     return run
 
 
-def again(run: DeciderRun[FaultState], attempt: int = 2, resume: int | None = 60) -> None:
+def again(run: DeciderRun[FaultState, Liveness], attempt: int = 2, resume: int | None = 60) -> None:
     """A second later the next attempt has its GPUs, and two later it runs."""
     later(run, 1)
     run.feed(released(attempt=attempt - 1))

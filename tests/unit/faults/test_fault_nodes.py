@@ -6,7 +6,7 @@ import pytest
 
 from decider_run import DeciderRun
 from fault_scene import PEER_LOST, allocated, beat, exited, fault_run, joined
-from gangline_faults.core.model import Health
+from gangline_faults.core.model import Health, Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.events.faults import (
     FailureCause,
@@ -23,7 +23,7 @@ from gangline_schemas.events.workers import NodeLeaving
 from gangline_schemas.memory import REMEMBERED
 
 
-def cluster(*nodes: str) -> DeciderRun[FaultState]:
+def cluster(*nodes: str) -> DeciderRun[FaultState, Liveness]:
     run = fault_run()
     for node_id in nodes:
         run.feed(joined(node_id))
@@ -31,7 +31,7 @@ def cluster(*nodes: str) -> DeciderRun[FaultState]:
     return run
 
 
-def live_through(run: DeciderRun[FaultState], seconds: int, *alive: str) -> list[object]:
+def live_through(run: DeciderRun[FaultState, Liveness], seconds: int, *alive: str) -> list[object]:
     """Let time pass in steps of 5 s in which only `alive` nodes send heartbeats."""
     found: list[object] = []
     for _ in range(seconds // 5):
@@ -210,7 +210,7 @@ def test_of_nodes_that_left_only_so_many_are_remembered(monkeypatch: pytest.Monk
     for number in (3, 0, 1, 4):
         run.feed(NodeLeaving(node_id=f"spot-{number}", incarnation="a", reason="spot"))
     assert set(run.state.nodes) == {"stays", "spot-2", "spot-1", "spot-4"}
-    assert set(run.state.liveness.seen) == {"spot-2"}
+    assert set(run.soft.seen) == {"spot-2"}
     run.feed(joined("spot-3", "b"))
     assert run.state.nodes["spot-3"].health is Health.HEALTHY
 

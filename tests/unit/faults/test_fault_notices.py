@@ -12,7 +12,7 @@ from decider_run import DeciderRun
 from fault_scene import allocated, beat, ended, joined
 from gangline_bus.decision import Tick
 from gangline_faults.core.decide import FaultDecider
-from gangline_faults.core.model import MOST_SCORE
+from gangline_faults.core.model import MOST_SCORE, Liveness
 from gangline_faults.core.notices import TROUBLES_LIMIT
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.timing import Timing
@@ -35,7 +35,7 @@ EVEN = dict.fromkeys(NODES, 0.2)
 
 def cluster(
     limits: FaultLimits | None = None, nodes: tuple[str, ...] = NODES
-) -> DeciderRun[FaultState]:
+) -> DeciderRun[FaultState, Liveness]:
     run = DeciderRun(FaultDecider(Timing(), limits or FaultLimits()), fingerprint)
     for node_id in nodes:
         run.feed(joined(node_id))
@@ -43,14 +43,14 @@ def cluster(
     return run
 
 
-def gang(nodes: tuple[str, ...] = NODES) -> DeciderRun[FaultState]:
+def gang(nodes: tuple[str, ...] = NODES) -> DeciderRun[FaultState, Liveness]:
     run = cluster(nodes=nodes)
     run.feed(allocated(nodes=nodes))
     return run
 
 
 def say(
-    run: DeciderRun[FaultState],
+    run: DeciderRun[FaultState, Liveness],
     busy_s: Mapping[str, float | None],
     *,
     job_id: str = "job-1",
@@ -68,7 +68,7 @@ def say(
 
 
 def second(
-    run: DeciderRun[FaultState], busy_s: Mapping[str, float | None], **more: object
+    run: DeciderRun[FaultState, Liveness], busy_s: Mapping[str, float | None], **more: object
 ) -> list[Event]:
     """Each node says it once, then comes a Tick."""
     say(run, busy_s, **more)  # type: ignore[arg-type]
@@ -76,7 +76,10 @@ def second(
 
 
 def seconds(
-    run: DeciderRun[FaultState], count: int, busy_s: Mapping[str, float | None], **more: object
+    run: DeciderRun[FaultState, Liveness],
+    count: int,
+    busy_s: Mapping[str, float | None],
+    **more: object,
 ) -> list[Event]:
     return [event for _ in range(count) for event in second(run, busy_s, **more)]
 
@@ -216,7 +219,7 @@ def test_work_below_what_a_clock_can_measure_is_no_measure_of_others() -> None:
     assert 0 <= event.relative <= event.host <= MOST_SCORE
 
 
-def test_a_tick_is_decided_without_a_change_of_the_soft_part() -> None:
+def test_a_tick_is_decided_without_a_change_of_the_soft_state() -> None:
     run = gang()
     run.signal(beat("stranger"))
     slow = EVEN | {"n2": 0.4}
@@ -224,11 +227,11 @@ def test_a_tick_is_decided_without_a_change_of_the_soft_part() -> None:
     run.now += timedelta(seconds=2)
     trouble = Trouble(kind=TroubleKind.NOT_FINITE, step=20, message="the loss is not finite")
     say(run, slow, trouble=trouble)
-    before = deepcopy(run.state.liveness)
-    decisions = run.decider.decide(run.state, Tick(), run.now)
+    before = deepcopy(run.soft)
+    decisions = run.decider.decide(run.state, run.soft, Tick(), run.now)
     types = [decision.event.type for decision in decisions]
     assert types == ["gang.troubled", "worker.straggling", "node.failed"]
-    assert run.state.liveness == before
+    assert run.soft == before
 
 
 def test_agents_with_rare_heartbeats_have_stragglers_too() -> None:

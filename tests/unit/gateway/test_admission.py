@@ -95,7 +95,7 @@ def decided(limits: TeamConfigured, job: JobSpec) -> str:
     state = quota.evolve(quota.initial(), Decision("nlp", limits), NOW)
     event = JobSubmitted(job_id="j-1", spec=job, user="u")
     envelope = Envelope("r", "/t", NOW, "j-1", event)
-    (decision,) = quota.decide(state, Received(envelope, "gangline.requests", 0, 0), NOW)
+    (decision,) = quota.decide(state, None, Received(envelope, "gangline.requests", 0, 0), NOW)
     assert not isinstance(decision.event, JobAdmitted)
     return cast("JobRejected", decision.event).reason
 

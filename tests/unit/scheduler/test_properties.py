@@ -121,7 +121,7 @@ class Story:
 
     def _give(self, event: Event) -> list[Event]:
         before = fingerprint(self.cluster.state)
-        self.cluster.decider.decide(self.cluster.state, Tick(), self.cluster.now)
+        self.cluster.decider.decide(self.cluster.state, None, Tick(), self.cluster.now)
         assert fingerprint(self.cluster.state) == before, "decide changed the state"
         return self.cluster.give(event)
 

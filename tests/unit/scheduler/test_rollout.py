@@ -35,7 +35,7 @@ class Led:
         self.now = START
 
     def give(self, item: Input) -> None:
-        decisions: Sequence[Decision] = self.scheduler.decide(self.state, item, self.now)
+        decisions: Sequence[Decision] = self.scheduler.decide(self.state, None, item, self.now)
         for decision in decisions:
             self.state = self.scheduler.evolve(self.state, decision, self.now)
             self.decided.append(decision.event.type)

@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import FrameType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -50,6 +50,7 @@ from gangline_bus.decision import (
     EffectDone,
     Input,
     InvariantViolated,
+    Observed,
     Recall,
     Recalling,
     Refused,
@@ -125,7 +126,7 @@ class DeciderLoop(Generic[StateT]):
     def __init__(
         self,
         bus: Bus,
-        decider: Decider[StateT],
+        decider: Decider[StateT, Any],
         clock: Callable[[], datetime],
         *,
         stopwatch: Callable[[], float] = time.monotonic,
@@ -154,6 +155,7 @@ class DeciderLoop(Generic[StateT]):
         self._submitted: set[str] = set()
         self._next_tick: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
+        self._soft: Any = decider.initial_soft()
         self._last_written = 0
         self._traced = False
         self._recalling = isinstance(decider, Recalling)
@@ -167,6 +169,11 @@ class DeciderLoop(Generic[StateT]):
     def next_seq(self) -> int:
         """The seq of the next event of this shard's log."""
         return self._folded.next_seq
+
+    @property
+    def soft(self) -> Any:
+        """The soft state; only for tests and the simulator to look at."""
+        return self._soft
 
     def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each input and signal that was not taken yet."""
@@ -234,7 +241,7 @@ class DeciderLoop(Generic[StateT]):
             for record in records_between(self._bus, name, place, begin, end, progress=progress):
                 if event_type(record.headers) in recall.types:
                     with contextlib.suppress(UndecodableError):  # it was refused in its time
-                        self._observe(record, receive(record), self._clock())
+                        self._note(record, receive(record), self._clock())
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
@@ -277,7 +284,7 @@ class DeciderLoop(Generic[StateT]):
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
             tick = Tick()
-            self.decider.observe(self.state, tick, now)
+            self._observe(tick, now)
             self._decide(tick, now, out, traceparent=None)
         try:
             self._check(out)
@@ -378,12 +385,15 @@ class DeciderLoop(Generic[StateT]):
 
     def _note_signal(self, record: Record, now: datetime) -> None:
         with contextlib.suppress(UndecodableError):  # the tracker puts it into the DLQ
-            self._observe(record, receive(record), now)
+            self._note(record, receive(record), now)
 
-    def _observe(self, record: Record, received: Received, now: datetime) -> None:
+    def _observe(self, observed: Observed, now: datetime) -> None:
+        self._soft = self.decider.observe(self.state, self._soft, observed, now)
+
+    def _note(self, record: Record, received: Received, now: datetime) -> None:
         """Note in the soft state. It is lost at each takeover, so an error here ends no process."""
         try:
-            self.decider.observe(self.state, received, now)
+            self._observe(received, now)
         except Exception as error:  # noqa: BLE001 - whatever it is, other signals are noted
             self._dlq_limit.keeps(record, UndecodableError(f"not noted: {trace_of(error)}"), now)
 
@@ -400,7 +410,7 @@ class DeciderLoop(Generic[StateT]):
             return
         self._decide(received, now, out, traceparent=received.envelope.traceparent)
         if self._recalling:
-            self._observe(record, received, now)
+            self._note(record, received, now)
 
     def _pass_over(
         self, record: Record, poison: Suspect, now: datetime, out: list[OutRecord]
@@ -451,9 +461,10 @@ class DeciderLoop(Generic[StateT]):
     def _decide_and_write(
         self, item: Input, now: datetime, out: list[OutRecord], traceparent: str | None
     ) -> int:
-        decisions = self.decider.decide(self._folded.state, item, now)
+        decisions = self.decider.decide(self._folded.state, self._soft, item, now)
         for ordinal, decision in enumerate(decisions):
             out.append(self._log.write(decision, item, ordinal, now, traceparent))
+            self._observe(decision, now)
         return len(decisions)
 
     def _save(self, out: list[OutRecord], now: datetime) -> None:
@@ -476,7 +487,7 @@ class DeciderLoop(Generic[StateT]):
     def _start_effects(self) -> None:
         if self._executor is None:
             return
-        wanted = self.decider.effects(self.state)
+        wanted = self.decider.effects(self.state, self._soft)
         self._submitted &= wanted.keys()
         for key in sorted(wanted.keys() - self._submitted):
             self._submitted.add(key)

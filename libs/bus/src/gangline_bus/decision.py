@@ -17,6 +17,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, catalog
 
 StateT = TypeVar("StateT")
+SoftT = TypeVar("SoftT")
 EventT = TypeVar("EventT", bound=Event)
 StateT_contra = TypeVar("StateT_contra", contravariant=True)
 
@@ -52,7 +53,6 @@ class EffectDone:
 
 
 Input = Received | Tick | Refused | EffectDone
-Observed = Received | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,15 @@ class Decision:
     event: Event
 
 
-class Decider(Protocol[StateT]):
-    """One service's decisions. `evolve` may change the state in place and return it.
+Observed = Received | Tick | Decision
+
+
+class Decider(Protocol[StateT, SoftT]):
+    """One service's decisions. `evolve` and `observe` may change in place what they return.
 
     Every record of an `inputs` topic is decided once: its offset is in the transaction of the
     resulting events. `signals` topics (heartbeats) are read from their end and lead to soft state
-    only: `observe` writes to a part that is lost on a takeover and is no part of the state's hash.
+    only: it is lost on a takeover, and in no log, snapshot or fingerprint.
     """
 
     name: str
@@ -79,8 +82,11 @@ class Decider(Protocol[StateT]):
     def initial(self) -> StateT:
         """The state before the first event."""
 
-    def decide(self, state: StateT, item: Input, now: datetime) -> Sequence[Decision]:
-        """The events that follow from one input; [] for duplicates. Never changes the state.
+    def initial_soft(self) -> SoftT:
+        """The soft state of a process that has observed nothing."""
+
+    def decide(self, state: StateT, soft: SoftT, item: Input, now: datetime) -> Sequence[Decision]:
+        """The events that follow from one input; [] for duplicates. Changes neither state.
 
         For a `Refused` input: [] leaves it to the DLQ.
         """
@@ -88,13 +94,13 @@ class Decider(Protocol[StateT]):
     def evolve(self, state: StateT, decision: Decision, at: datetime) -> StateT:
         """The state after an event of the own log that was decided `at` this time."""
 
-    def observe(self, state: StateT, observed: Observed, now: datetime) -> None:
-        """Note a signal, or that a Tick comes, in the state's soft part.
+    def observe(self, state: StateT, soft: SoftT, observed: Observed, now: datetime) -> SoftT:
+        """The soft state after a signal, a Tick, or an own decision that `state` has already.
 
         A signal's decisions are made at the next Tick, which is observed before it is decided.
         """
 
-    def effects(self, state: StateT) -> Mapping[str, object]:
+    def effects(self, state: StateT, soft: SoftT) -> Mapping[str, object]:
         """Work in the outside world that the state requests, by key; {} for most services.
 
         The loop gives each new key to its executor once per process and feeds the result back as
@@ -146,8 +152,8 @@ class Fold(Generic[StateT]):
         return state
 
 
-class BaseDecider(ABC, Generic[StateT]):
-    """The base of all deciders: a fold, no signals, no effects.
+class BaseDecider(ABC, Generic[StateT, SoftT]):
+    """The base of all deciders: a fold, no signals, no effects, and None as soft state.
 
     A decider names its `name`, `log`, `inputs` and `fold`, and defines `initial`, `decide` and
     `check`.
@@ -163,18 +169,23 @@ class BaseDecider(ABC, Generic[StateT]):
     def initial(self) -> StateT:
         """See Decider."""
 
+    def initial_soft(self) -> SoftT:
+        """None: a decider with a soft state defines its own."""
+        return None  # type: ignore[return-value]
+
     @abstractmethod
-    def decide(self, state: StateT, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: StateT, soft: SoftT, item: Input, now: datetime) -> Sequence[Decision]:
         """See Decider."""
 
     def evolve(self, state: StateT, decision: Decision, at: datetime) -> StateT:
         """The state after an event of the own log, by `fold`."""
         return self.fold(state, decision.event, at)
 
-    def observe(self, state: StateT, observed: Observed, now: datetime) -> None:
+    def observe(self, state: StateT, soft: SoftT, observed: Observed, now: datetime) -> SoftT:  # noqa: ARG002 - see Decider
         """Note nothing."""
+        return soft
 
-    def effects(self, state: StateT) -> Mapping[str, object]:  # noqa: ARG002 - see Decider
+    def effects(self, state: StateT, soft: SoftT) -> Mapping[str, object]:  # noqa: ARG002 - see Decider
         """Ask for no work."""
         return {}
 
@@ -196,8 +207,8 @@ class Recall:
 class Recalling(Protocol[StateT_contra]):
     """A decider whose soft state is also made of inputs, so that its log need not repeat them.
 
-    The loop gives each input to `observe` too, after its events were applied. A takeover gives it
-    the records of `recall` again, up to the committed offset of each partition. So the soft state
+    The loop gives each input to `observe` too, after its decisions. A takeover gives it the
+    records of `recall` again, up to the committed offset of each partition. So the soft state
     is a function of the own log and of that part of the input.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gangline_bus.codec import RELEASE_HEADER, FromLaterError, UndecodableError, decode
 from gangline_bus.decision import Decider, Decision, UnfoldedEvent
@@ -66,13 +66,13 @@ def refuse_hanging(bus: Bus, place: TopicPartition) -> None:
         )
 
 
-def fold_record(decider: Decider[StateT], folded: Folded[StateT], record: Record) -> None:
+def fold_record(decider: Decider[StateT, Any], folded: Folded[StateT], record: Record) -> None:
     """Apply one record of the decider's own log. Raises LogBroken."""
     fold_event(decider, folded, record, *_read(record))
 
 
 def fold_event(
-    decider: Decider[StateT],
+    decider: Decider[StateT, Any],
     folded: Folded[StateT],
     record: Record,
     envelope: Envelope,
@@ -105,7 +105,7 @@ def event_name(envelope: Envelope) -> str:
 
 def fold_log(
     bus: Bus,
-    decider: Decider[StateT],
+    decider: Decider[StateT, Any],
     place: TopicPartition,
     *,
     until: datetime | None = None,
@@ -131,7 +131,7 @@ def fold_log(
 
 def fold_tail(
     bus: Bus,
-    decider: Decider[StateT],
+    decider: Decider[StateT, Any],
     place: TopicPartition,
     folded: Folded[StateT],
     offset: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gangline_bus.codec import Received, encode
 from gangline_bus.decision import Decider, Decision, Input
@@ -22,7 +22,7 @@ class LogWriter(Generic[StateT]):
 
     def __init__(
         self,
-        decider: Decider[StateT],
+        decider: Decider[StateT, Any],
         place: TopicPartition,
         folded: Folded[StateT],
         *,

@@ -23,7 +23,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import Field, ValidationError
@@ -131,7 +131,7 @@ class Snapshots(Generic[StateT]):
     def restore(
         self,
         bus: Bus,
-        decider: Decider[StateT],
+        decider: Decider[StateT, Any],
         place: TopicPartition,
         progress: Progress = no_progress,
     ) -> Folded[StateT] | None:
@@ -217,7 +217,7 @@ class Snapshots(Generic[StateT]):
         self,
         data: bytes,
         bus: Bus,
-        decider: Decider[StateT],
+        decider: Decider[StateT, Any],
         place: TopicPartition,
         progress: Progress,
     ) -> Folded[StateT]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
-from typing import Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
 
@@ -176,7 +176,7 @@ class _Shards(Generic[StateT]):
 def run_decider(
     name: str,
     settings: DecidingSettings,
-    decider: Decider[StateT],
+    decider: Decider[StateT, Any],
     codec: SnapshotCodec[StateT],
     *,
     executor: Callable[[str, object], object] | None = None,

@@ -61,7 +61,7 @@ class Replay(Generic[StateT]):
         self,
         pool: Pool,
         jobs: Sequence[TraceJob],
-        decider: Decider[StateT],
+        decider: Decider[StateT, None],
         *,
         pace: Pace | None = None,
         costs: Costs | None = None,
@@ -203,7 +203,7 @@ class Replay(Generic[StateT]):
         self._take(Received(Envelope("", "/simulator", self._now, "", event), "", 0, 0))
 
     def _take(self, item: Input) -> None:
-        decisions = self._decider.decide(self._state, item, self._now)
+        decisions = self._decider.decide(self._state, None, item, self._now)
         for decision in decisions:
             self._state = self._decider.evolve(self._state, decision, self._now)
             event = decision.event

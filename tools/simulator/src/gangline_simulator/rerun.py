@@ -264,7 +264,7 @@ class Rerun:
         self._take(Received(Envelope("", "/replay", self._now, "", event), "", 0, 0))
 
     def _take(self, item: Input) -> None:
-        decisions = self._scheduler.decide(self._state, item, self._now)
+        decisions = self._scheduler.decide(self._state, None, item, self._now)
         for decision in decisions:
             self._state = self._scheduler.evolve(self._state, decision, self._now)
             self._log.append(Logged(self._now, decision.event))

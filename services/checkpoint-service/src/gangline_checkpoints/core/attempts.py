@@ -10,6 +10,7 @@ from gangline_checkpoints.core.closing import abandoned, written
 from gangline_checkpoints.core.deleting import deletions, no_longer_held
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.acceptance import refusal
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint import checkpoint_prefix, job_prefix
 from gangline_schemas.events.checkpoints import (
@@ -33,7 +34,9 @@ from gangline_schemas.job import JobState
 _FINAL = {ReleaseReason.SUCCEEDED, ReleaseReason.FAILED, ReleaseReason.CANCELLED}
 
 
-def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Decision]:
+def note(
+    state: CheckpointState, reports: Reports, event: GangAllocated, at: datetime
+) -> list[Decision]:
     """Only this attempt can commit from here on.
 
     Open checkpoints of older attempts are abandoned, except one whose verification runs now. The
@@ -66,7 +69,7 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
         if step_id.attempt < event.attempt and step_id != job.verifying:
             reason = f"attempt {event.attempt} took over"
         elif step_id.attempt == event.attempt:
-            reported = state.reports.of(job_id, step_id)
+            reported = reports.of(job_id, step_id)
             refusals = [
                 refusal(shard, prefix=prefix, world_size=event.world_size)
                 for shard in reported.by_rank()
@@ -75,7 +78,7 @@ def note(state: CheckpointState, event: GangAllocated, at: datetime) -> list[Dec
             if reason is None and reported.complete(event.world_size):
                 decisions.append(written(job_id, step_id, event.world_size))
         if reason is not None:
-            decisions.append(abandoned(state, job_id, step_id, reason))
+            decisions.append(abandoned(reports, job_id, step_id, reason))
     return decisions
 
 

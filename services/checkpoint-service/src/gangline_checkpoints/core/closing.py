@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gangline_bus.decision import Decision
 from gangline_checkpoints.core.model import StepId
-from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.core.reports import Reports
 from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointWritten
 
 
@@ -19,7 +19,7 @@ def written(job_id: str, step_id: StepId, world_size: int) -> Decision:
 
 
 def abandoned(
-    state: CheckpointState,
+    reports: Reports,
     job_id: str,
     step_id: StepId,
     reason: str,
@@ -32,6 +32,6 @@ def abandoned(
         attempt=step_id.attempt,
         step=step_id.step,
         reason=reason,
-        ranks=state.reports.of(job_id, step_id).runs(also),
+        ranks=reports.of(job_id, step_id).runs(also),
     )
     return Decision(job_id, event)

@@ -45,6 +45,7 @@ from gangline_bus.decision import (
 from gangline_checkpoints.core import (
     advice,
     attempts,
+    effects,
     invariants,
     outcomes,
     parts,
@@ -57,6 +58,7 @@ from gangline_checkpoints.core.closing import abandoned
 from gangline_checkpoints.core.evolve import apply, fold
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.scrubbing import Scrubbing
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import GRACE_S, CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
@@ -72,8 +74,8 @@ from gangline_schemas.events.workers import WorkerExited
 
 
 @dataclass(slots=True)
-class CheckpointDecider(BaseDecider[CheckpointState]):
-    """Implements `Decider[CheckpointState]`."""
+class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
+    """Implements `Decider[CheckpointState, Reports]`."""
 
     name: str = "checkpoint-service"
     log: Topic = Topic.CHECKPOINTS
@@ -85,18 +87,27 @@ class CheckpointDecider(BaseDecider[CheckpointState]):
         """No job is known."""
         return CheckpointState()
 
-    def decide(self, state: CheckpointState, item: Input, now: datetime) -> Sequence[Decision]:
+    def initial_soft(self) -> Reports:
+        """No part was reported."""
+        return Reports()
+
+    def decide(
+        self, state: CheckpointState, soft: Reports, item: Input, now: datetime
+    ) -> Sequence[Decision]:
         """The events that follow from one input; [] for foreign or known ones."""
         match item:
             case Tick():
-                return [*_abandon_stale(state, now), *scrubs.begin(state, self.scrubbing, now)]
+                return [
+                    *_abandon_stale(state, soft, now),
+                    *scrubs.begin(state, self.scrubbing, now),
+                ]
             case EffectDone():
-                return outcomes.decide(state, item, now)
+                return outcomes.decide(state, soft, item, now)
             case Received():
                 event = item.envelope.data
                 if isinstance(event, parts.Report):
-                    return parts.decide(state, event, (item.partition, item.offset), now)
-                return _decide_event(state, event, item.envelope.time, now)
+                    return parts.decide(state, soft, event, (item.partition, item.offset), now)
+                return _decide_event(state, soft, event, item.envelope.time, now)
             case _:
                 return []
 
@@ -105,18 +116,25 @@ class CheckpointDecider(BaseDecider[CheckpointState]):
         apply(state, decision.event, at)
         return state
 
-    def observe(self, state: CheckpointState, observed: Observed, now: datetime) -> None:  # noqa: ARG002 - see Decider
+    def observe(
+        self,
+        state: CheckpointState,
+        soft: Reports,
+        observed: Observed,
+        now: datetime,  # noqa: ARG002 - see Decider
+    ) -> Reports:
         """Keep what an input reports of a part (reports.py)."""
-        if isinstance(observed, Received):
-            reports.noted(state.reports, state.jobs, observed)
+        if not isinstance(observed, Tick):
+            reports.observe(soft, state.jobs, observed)
+        return soft
 
     def recall(self, state: CheckpointState) -> Recall:
         """The reports of open checkpoints."""
         return reports.recalled(state.jobs[job_id] for job_id in state.active)
 
-    def effects(self, state: CheckpointState) -> Mapping[str, object]:
+    def effects(self, state: CheckpointState, soft: Reports) -> Mapping[str, object]:
         """Verifications, deletions and the one scrub that are wanted, by key."""
-        return state.wanted()
+        return effects.wanted(state, soft)
 
     def check(self, state: CheckpointState) -> list[str]:
         """See invariants.py."""
@@ -124,7 +142,7 @@ class CheckpointDecider(BaseDecider[CheckpointState]):
 
 
 def _decide_event(
-    state: CheckpointState, event: Event, at: datetime, now: datetime
+    state: CheckpointState, soft: Reports, event: Event, at: datetime, now: datetime
 ) -> list[Decision]:
     match event:
         case WorkerExited(damaged_object=str() as key):
@@ -136,13 +154,15 @@ def _decide_event(
         case JobRejected():
             return promotions.found(state, event.job_id, event)
         case _:
-            return _follow_scheduler(state, event, at)
+            return _follow_scheduler(state, soft, event, at)
 
 
-def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> list[Decision]:
+def _follow_scheduler(
+    state: CheckpointState, soft: Reports, event: Event, at: datetime
+) -> list[Decision]:
     match event:
         case GangAllocated():
-            return attempts.note(state, event, at)
+            return attempts.note(state, soft, event, at)
         case ResumePointChanged():
             return attempts.follow(state, event)
         case GangReleased():
@@ -156,7 +176,7 @@ def _follow_scheduler(state: CheckpointState, event: Event, at: datetime) -> lis
             return []
 
 
-def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
+def _abandon_stale(state: CheckpointState, soft: Reports, now: datetime) -> list[Decision]:
     """Parts of ended or unknown attempts are not waited for for ever.
 
     Nor is a verification whose reports were no longer in the stream when this process took over.
@@ -167,12 +187,12 @@ def _abandon_stale(state: CheckpointState, now: datetime) -> list[Decision]:
         for step_id in sorted(job.open):
             if step_id != job.verifying:
                 reason = _stale(job, step_id, now)
-            elif state.reports.of(job_id, step_id).complete(job.open[step_id].written):
+            elif soft.of(job_id, step_id).complete(job.open[step_id].written):
                 reason = None
             else:
                 reason = "the reports of its ranks are no longer on gangline.workers"
             if reason is not None:
-                decisions.append(abandoned(state, job_id, step_id, reason))
+                decisions.append(abandoned(soft, job_id, step_id, reason))
     return decisions
 
 

@@ -179,7 +179,6 @@ def _(state: CheckpointState, event: CheckpointCommitted, at: datetime) -> None:
     job, point = state.jobs[event.job_id], event.checkpoint
     step_id = _place(point)
     job.open.pop(step_id, None)
-    state.reports.forget(event.job_id, step_id)
     job.kept.append(Kept(step_id, point.world_size, event.metrics, refers=event.refers))
     save = Save(event.blocked_s, event.write_s, event.verify_s)
     job.saves = (*job.saves, save)[-SAVES:]
@@ -193,8 +192,6 @@ def _(state: CheckpointState, event: CheckpointCommitted, at: datetime) -> None:
 def _(state: CheckpointState, event: CheckpointAbandoned, _at: datetime) -> None:
     job, step_id = state.jobs[event.job_id], _step_id(event)
     job.open.pop(step_id, None)
-    state.reports.forget(event.job_id, step_id)
-    state.reports.late.pop((event.job_id, step_id), None)
     _close(job, step_id, event.ranks)
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from gangline_bus.decision import Decision, EffectDone
-from gangline_checkpoints.core import advice, references
+from gangline_checkpoints.core import advice, effects, references
 from gangline_checkpoints.core.closing import abandoned
 from gangline_checkpoints.core.deleting import deletions, no_longer_held
 from gangline_checkpoints.core.model import (
@@ -24,6 +24,7 @@ from gangline_checkpoints.core.model import (
     Verify,
     merged_metrics,
 )
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.checkpoints import (
@@ -36,9 +37,11 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import CheckpointRef
 
 
-def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Decision]:
+def decide(
+    state: CheckpointState, reports: Reports, done: EffectDone, now: datetime
+) -> list[Decision]:
     """The decisions on an outcome; [] when the state no longer requests that effect."""
-    effect = state.effect(done.key)
+    effect = effects.effect(state, reports, done.key)
     if effect is None:
         return []
     job_id = effect.job_id
@@ -46,28 +49,30 @@ def decide(state: CheckpointState, done: EffectDone, now: datetime) -> list[Deci
         case Away(reason):
             return [_deferred(effect, reason)]
         case Removed():
-            return [_removed(state, job_id, effect.id)]
+            return [_removed(reports, job_id, effect.id)]
         case Corrupt() | Scrubbed():
-            return _read(state, effect, done.result)
+            return _read(state, reports, effect, done.result)
         case Refused(reason):
-            return [abandoned(state, job_id, effect.id, reason)]
+            return [abandoned(reports, job_id, effect.id, reason)]
         case Verified() if isinstance(effect, Verify):
-            return _commit(state, effect, done.result, now)
+            return _commit(state, reports, effect, done.result, now)
         case _:
             raise TypeError(f"{done.key}: {type(done.result).__name__} is not an outcome of it")
 
 
-def _removed(state: CheckpointState, job_id: str, step_id: StepId) -> Decision:
+def _removed(reports: Reports, job_id: str, step_id: StepId) -> Decision:
     """The objects are gone, except those of ranks that reported while they were being deleted."""
-    late = state.reports.late.get((job_id, step_id), ())
+    late = reports.late.get((job_id, step_id), ())
     if late:
         reason = "parts of it came while its objects were deleted"
-        return abandoned(state, job_id, step_id, reason, also=late)
+        return abandoned(reports, job_id, step_id, reason, also=late)
     gone = ObjectsDeleted(job_id=job_id, attempt=step_id.attempt, step=step_id.step)
     return Decision(job_id, gone)
 
 
-def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> list[Decision]:
+def _read(
+    state: CheckpointState, reports: Reports, effect: Effect, found: Corrupt | Scrubbed
+) -> list[Decision]:
     job_id, step_id = effect.job_id, effect.id
     if isinstance(found, Scrubbed):
         scrubbed = CheckpointScrubbed(
@@ -95,22 +100,22 @@ def _read(state: CheckpointState, effect: Effect, found: Corrupt | Scrubbed) -> 
         ]
     return [
         Decision(job_id, corrupted),
-        abandoned(state, job_id, step_id, f"{found.key}: {found.reason}"),
+        abandoned(reports, job_id, step_id, f"{found.key}: {found.reason}"),
     ]
 
 
 def _commit(
-    state: CheckpointState, effect: Verify, verified: Verified, now: datetime
+    state: CheckpointState, reports: Reports, effect: Verify, verified: Verified, now: datetime
 ) -> list[Decision]:
     job_id, step_id = effect.job_id, effect.id
     job = state.jobs[job_id]
     if step_id.attempt != job.attempt:
-        return [abandoned(state, job_id, step_id, f"attempt {job.attempt} took over")]
+        return [abandoned(reports, job_id, step_id, f"attempt {job.attempt} took over")]
     if job.newest is not None and step_id < job.newest:
-        return [abandoned(state, job_id, step_id, f"step {job.newest.step} is committed already")]
+        return [abandoned(reports, job_id, step_id, f"step {job.newest.step} is committed already")]
     problem = references.commit_problem(job, step_id, verified.refers)
     if problem is not None:
-        return [abandoned(state, job_id, step_id, problem)]
+        return [abandoned(reports, job_id, step_id, problem)]
     metrics = merged_metrics(effect.shards)
     committed = CheckpointCommitted(
         job_id=job_id,
@@ -131,7 +136,7 @@ def _commit(
         metrics=metrics,
     )
     older = [
-        abandoned(state, job_id, other, f"step {step_id.step} is committed already")
+        abandoned(reports, job_id, other, f"step {step_id.step} is committed already")
         for other in sorted(job.open)
         if other < step_id
     ]

@@ -8,6 +8,7 @@ from gangline_bus.decision import Decision
 from gangline_checkpoints.core.closing import abandoned, written
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.acceptance import refusal
+from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import GRACE_S, CheckpointState
 from gangline_schemas.events.checkpoints import (
     CheckpointBegun,
@@ -26,6 +27,7 @@ MAX_OPEN = 16
 
 def decide(
     state: CheckpointState,
+    reports: Reports,
     event: Report,
     place: tuple[int, int],
     now: datetime,
@@ -33,15 +35,19 @@ def decide(
     """The decisions on an agent's report of a part, which lies at this partition and offset."""
     match event:
         case NodeSaved():
-            return _on_node(state, event, place)
+            return _on_node(state, reports, event, place)
         case CheckpointShardWritten():
-            return _written(state, event, place, now)
+            return _written(state, reports, event, place, now)
         case CheckpointShardLost():
-            return _lost(state, event)
+            return _lost(state, reports, event)
 
 
 def _written(
-    state: CheckpointState, shard: CheckpointShardWritten, place: tuple[int, int], now: datetime
+    state: CheckpointState,
+    reports: Reports,
+    shard: CheckpointShardWritten,
+    place: tuple[int, int],
+    now: datetime,
 ) -> list[Decision]:
     """Count a part, once; the last one completes its checkpoint.
 
@@ -53,24 +59,26 @@ def _written(
         return []
     job = state.find(job_id)
     if job is None:
-        return _begun(state, job_id, Job(), step_id, place)
-    if _known(state, job, shard):
+        return _begun(reports, job_id, Job(), step_id, place)
+    if _known(reports, job, shard):
         return []
     if shard.attempt > job.attempt:  # its gang.allocated is on another topic: decided with it
-        return _begun(state, job_id, job, step_id, place)
+        return _begun(reports, job_id, job, step_id, place)
     reason = _hopeless(job, step_id, now) or refusal(
         shard, prefix=job.prefix, world_size=job.world_size
     )
     if reason is not None:
         late = step_id not in job.open and step_id in job.deleting
-        return [] if late else [abandoned(state, job_id, step_id, reason, also=(shard.rank,))]
-    decisions = _begun(state, job_id, job, step_id, place)
-    if state.reports.of(job_id, step_id).complete(job.world_size, (shard.rank,)):
+        return [] if late else [abandoned(reports, job_id, step_id, reason, also=(shard.rank,))]
+    decisions = _begun(reports, job_id, job, step_id, place)
+    if reports.of(job_id, step_id).complete(job.world_size, (shard.rank,)):
         decisions.append(written(job_id, step_id, job.world_size))
     return decisions
 
 
-def _on_node(state: CheckpointState, saved: NodeSaved, place: tuple[int, int]) -> list[Decision]:
+def _on_node(
+    state: CheckpointState, reports: Reports, saved: NodeSaved, place: tuple[int, int]
+) -> list[Decision]:
     """Count a node whose ranks have saved; with all ranks it is committed on the nodes' disks.
 
     Only of the attempt that is known to be live: such a commit is useless after it.
@@ -81,12 +89,12 @@ def _on_node(state: CheckpointState, saved: NodeSaved, place: tuple[int, int]) -
         return []
     if step_id in job.closed or (job.newest is not None and step_id <= job.newest):
         return []
-    opened, reported = job.open.get(step_id), state.reports.of(job_id, step_id)
+    opened, reported = job.open.get(step_id), reports.of(job_id, step_id)
     if opened is not None and opened.saved:
         return []
     if reported.on_nodes.issuperset(saved.ranks) or max(saved.ranks) >= job.world_size:
         return []
-    decisions = _begun(state, job_id, job, step_id, place)
+    decisions = _begun(reports, job_id, job, step_id, place)
     if reported.on_all_nodes(job.world_size, saved.ranks):
         whole = CheckpointSaved(
             job_id=job_id,
@@ -99,7 +107,7 @@ def _on_node(state: CheckpointState, saved: NodeSaved, place: tuple[int, int]) -
 
 
 def _begun(
-    state: CheckpointState, job_id: str, job: Job, step_id: StepId, place: tuple[int, int]
+    reports: Reports, job_id: str, job: Job, step_id: StepId, place: tuple[int, int]
 ) -> list[Decision]:
     """The first report of a checkpoint in a partition: the reports are found there again."""
     partition, offset = place
@@ -117,28 +125,25 @@ def _begun(
     if opened is None and len(job.open) >= MAX_OPEN:
         oldest = min(other for other in job.open if other != job.verifying)
         reason = f"not all ranks had written when {MAX_OPEN} later ones came"
-        decisions.append(abandoned(state, job_id, oldest, reason))
+        decisions.append(abandoned(reports, job_id, oldest, reason))
     return decisions
 
 
-def _lost(state: CheckpointState, part: CheckpointShardLost) -> list[Decision]:
+def _lost(state: CheckpointState, reports: Reports, part: CheckpointShardLost) -> list[Decision]:
     """Give up a checkpoint of the live attempt of which a part will never be in the store."""
     job, step_id = state.jobs.get(part.job_id), StepId(part.attempt, part.step)
     if job is None or not job.live or part.attempt != job.attempt:
         return []
-    if step_id in job.closed or _known(state, job, part):
+    if step_id in job.closed or _known(reports, job, part):
         return []
     reason = f"rank {part.rank} of node {part.node_id}: {part.reason}"
-    return [abandoned(state, part.job_id, step_id, reason)]
+    return [abandoned(reports, part.job_id, step_id, reason)]
 
 
-def _known(
-    state: CheckpointState, job: Job, part: CheckpointShardWritten | CheckpointShardLost
-) -> bool:
+def _known(reports: Reports, job: Job, part: CheckpointShardWritten | CheckpointShardLost) -> bool:
     step_id = StepId(part.attempt, part.step)
     if step_id == job.verifying or job.keeps(step_id) or job.knew(step_id, part.rank):
         return True
-    reports = state.reports
     late = reports.late.get((part.job_id, step_id), ())
     return part.rank in reports.of(part.job_id, step_id).shards or part.rank in late
 

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from gangline_bus.codec import Received
-from gangline_bus.decision import Recall
+from gangline_bus.decision import Decision, Recall
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.ranks import Runs, runs_of
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointCommitted
 from gangline_schemas.events.workers import CheckpointShardWritten, NodeSaved
 
 TYPES = frozenset({CheckpointShardWritten.type, NodeSaved.type})
@@ -98,10 +99,17 @@ def recalled(jobs: Iterable[Job]) -> Recall:
     return Recall(Topic.WORKERS, TYPES, offsets)
 
 
-def noted(reports: Reports, jobs: dict[str, Job], received: Received) -> None:
-    """Keep what an input reports, if it reports a part."""
-    event = received.envelope.data
-    if isinstance(event, CheckpointShardWritten | NodeSaved):
-        job = jobs.get(event.job_id)
-        if job is not None:
-            reports.note(job, event)
+def observe(reports: Reports, jobs: dict[str, Job], observed: Received | Decision) -> None:
+    """Keep a part that an input reports; forget what a decision ends."""
+    event = observed.event if isinstance(observed, Decision) else observed.envelope.data
+    match event:
+        case CheckpointShardWritten() | NodeSaved():
+            job = jobs.get(event.job_id)
+            if job is not None:
+                reports.note(job, event)
+        case CheckpointCommitted(checkpoint=point):
+            reports.forget(event.job_id, StepId(point.attempt, point.step))
+        case CheckpointAbandoned():
+            step_id = StepId(event.attempt, event.step)
+            reports.forget(event.job_id, step_id)
+            reports.late.pop((event.job_id, step_id), None)

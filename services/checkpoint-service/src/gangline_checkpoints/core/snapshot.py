@@ -13,10 +13,8 @@ VERSION = 1
 
 
 def codec() -> DataclassCodec[CheckpointState]:
-    """Implements `SnapshotCodec[CheckpointState]`; what was reported is read from the stream."""
-    return DataclassCodec(
-        CheckpointState, version=VERSION, left_out={"reports"}, mutable={"jobs": _copy}
-    )
+    """Implements `SnapshotCodec[CheckpointState]`."""
+    return DataclassCodec(CheckpointState, version=VERSION, mutable={"jobs": _copy})
 
 
 def _copy(job: Job) -> Job:

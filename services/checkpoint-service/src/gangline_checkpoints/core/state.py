@@ -7,19 +7,11 @@ from datetime import datetime
 
 from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.model import (
-    Delete,
-    Effect,
     Job,
     Scrub,
     StepId,
-    Verify,
-    Work,
-    delete_key,
-    scrub_key,
-    verify_key,
 )
 from gangline_checkpoints.core.policy.interval import Failures
-from gangline_checkpoints.core.reports import Reports
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
@@ -43,7 +35,6 @@ class CheckpointState:
     - `failures`: of all jobs.
     - `trying`: the checkpoints that wait for validation, by the run that will do it.
     - `working`: the jobs with something to verify or to delete.
-    - `reports`: soft: no part of the log, and none of the fingerprint.
     """
 
     jobs: dict[str, Job] = field(default_factory=dict)
@@ -59,47 +50,11 @@ class CheckpointState:
     round: tuple[str, int] = ("", 0)
     failures: Failures = field(default_factory=Failures)
     trying: dict[str, Stored] = field(default_factory=dict)
-    reports: Reports = field(default_factory=Reports)
 
     def find(self, job_id: str) -> Job | None:
         """A job, also an ended one of which checkpoints are kept. Not to be changed."""
         line = self.archive.get(job_id)
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
-
-    def effect(self, key: str) -> Effect | None:
-        """The effect with this key."""
-        read = self.scrubbing
-        if read is not None and key == scrub_key(read.job_id, read.id):
-            return read
-        return self._works(key.split(":")[1]).get(key)
-
-    def wanted(self) -> dict[str, Effect]:
-        """All effects, by key."""
-        found: dict[str, Effect] = {}
-        for job_id in self.working:
-            found |= self._works(job_id)
-        if self.scrubbing is not None:
-            found[scrub_key(self.scrubbing.job_id, self.scrubbing.id)] = self.scrubbing
-        return found
-
-    def _works(self, job_id: str) -> dict[str, Work]:
-        """The effects of a job. A verification waits until its parts are known again."""
-        job = self.jobs.get(job_id)
-        found: dict[str, Work] = {}
-        if job is None:
-            return found
-        if job.verifying is not None:
-            reported = self.reports.of(job_id, job.verifying)
-            if reported.complete(job.open[job.verifying].written):
-                shards = reported.by_rank()
-                key = verify_key(job_id, job.verifying, job.verify_tries)
-                found[key] = Verify(
-                    job_id, job.prefix, job.verifying, len(shards), shards, job.verify_tries
-                )
-        if job.deleting:  # one at a time: a slow store must not keep verifications waiting for many
-            step_id, tries = min(job.deleting.items())
-            found[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
-        return found
 
     def held(self, *, except_job: str = "") -> dict[str, set[StepId]]:
         """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""

@@ -6,20 +6,17 @@ leave out the same blocks, and a restarted attempt meets them again.
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from gangline_bus.decision import Decision
-from gangline_faults.core.state import FLAGS_OF_A_JOB, FaultState, flag_of
+from gangline_faults.core.state import FLAGS_OF_A_JOB, FaultPlan, flag_of
 from gangline_schemas.events.faults import JobFlagged
 from gangline_schemas.events.workers import DataBlockDamaged
 
 
-def flagged(state: FaultState, event: DataBlockDamaged, now: datetime) -> list[Decision]:
-    """At most one decision; what is more than `FLAGS_OF_A_JOB` says nothing new."""
-    known = state.flags.get(event.job_id, ())
+def flag(plan: FaultPlan, event: DataBlockDamaged) -> None:
+    """Decide at most one event; what is more than `FLAGS_OF_A_JOB` says nothing new."""
+    known = plan.state.flags.get(event.job_id, ())
     if flag_of(event) in known or len(known) >= FLAGS_OF_A_JOB:
-        return []
-    flag = JobFlagged(
+        return
+    flagged = JobFlagged(
         job_id=event.job_id,
         attempt=event.attempt,
         rank=event.rank,
@@ -28,6 +25,6 @@ def flagged(state: FaultState, event: DataBlockDamaged, now: datetime) -> list[D
         shard=event.shard,
         block=event.block,
         reason=event.reason,
-        flagged_at=now,
+        flagged_at=plan.now,
     )
-    return [Decision(event.job_id, flag)]
+    plan.add(event.job_id, flagged)

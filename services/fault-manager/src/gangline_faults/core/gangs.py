@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from operator import itemgetter
 
-from gangline_bus.decision import Decision
 from gangline_faults.core import incidents
 from gangline_faults.core.lemons import distrust
 from gangline_faults.core.model import Blame, Failure, Gang, Health, JobHistory
@@ -16,7 +16,7 @@ from gangline_faults.core.policy.left_out import in_words, leave_out
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.progress import Hang
 from gangline_faults.core.policy.progress import describe as describe_hang
-from gangline_faults.core.state import EARLY_EXITS, FaultState
+from gangline_faults.core.state import EARLY_EXITS, FaultPlan, FaultState
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -33,32 +33,29 @@ from gangline_schemas.events.workers import WorkerExited
 GangEvent = GangAllocated | GangReleased | JobStateChanged | WorkerExited | CheckpointCommitted
 
 
-def decide_event(
-    state: FaultState, event: GangEvent, at: datetime, now: datetime, limits: FaultLimits
-) -> list[Decision]:
-    """The decisions on an event about a gang or one of its ranks, written at `at`."""
+def take(plan: FaultPlan, event: GangEvent, at: datetime, limits: FaultLimits) -> None:
+    """Decide on an event about a gang or one of its ranks, written at `at`."""
     match event:
         case GangAllocated():
-            return _watch(state, event, at, now, limits)
+            _watch(plan, event, at, limits)
         case GangReleased():
-            return _release(state, event)
+            _release(plan, event)
         case JobStateChanged():
             if event.state.terminal:
-                return _end_job(state, event, at)
-            return incidents.note_running(state, event, at)
+                _end_job(plan, event, at)
+            else:
+                incidents.note_running(plan, event, at)
         case WorkerExited():
-            return _exit_of_rank(state, event, now, limits)
+            _exit_of_rank(plan, event, limits)
         case CheckpointCommitted():
-            return _note_commit(state, event, at, limits)
+            _note_commit(plan, event, at, limits)
 
 
-def _watch(
-    state: FaultState, event: GangAllocated, at: datetime, now: datetime, limits: FaultLimits
-) -> list[Decision]:
+def _watch(plan: FaultPlan, event: GangAllocated, at: datetime, limits: FaultLimits) -> None:
     """A new attempt is live; it fails at once if a node or rank of it is known to be gone."""
-    job_id = event.job_id
+    job_id, state = event.job_id, plan.state
     if job_id in state.ended or event.attempt <= state.attempts.get(job_id, 0):
-        return []
+        return
     gang = Gang(
         event.attempt,
         tuple(node.node_id for node in event.nodes),
@@ -80,8 +77,9 @@ def _watch(
         allocated_at=at,
         resume_step=gang.resume_step,
     )
-    decisions = [Decision(job_id, watched)]
     lost = _lost_nodes(state, gang)
+    early = [noted.exited for noted in state.early.get((job_id, event.attempt), ())]
+    plan.add(job_id, watched)
     if lost:
         failure = Failure(
             FailureCause.NODE,
@@ -90,30 +88,29 @@ def _watch(
             node_id=lost[0],
             avoid_nodes=_still_gone(state, lost),
         )
-        return [*decisions, *failed(state, job_id, gang, failure, now, limits)]
-    early = [noted.exited for noted in state.early.get((job_id, event.attempt), ())]
-    return [*decisions, *_explain(state, job_id, gang, early, now, limits)]
+        fail(plan, job_id, gang, failure, limits)
+    else:
+        _explain(plan, job_id, gang, early, limits)
 
 
-def _release(state: FaultState, event: GangReleased) -> list[Decision]:
+def _release(plan: FaultPlan, event: GangReleased) -> None:
     """The attempt is over; its failure count stays until the job ends."""
-    gang = state.gangs.get(event.job_id)
-    if gang is None or gang.attempt != event.attempt:
-        return []
-    return [Decision(event.job_id, GangUnwatched(job_id=event.job_id, attempt=event.attempt))]
+    gang = plan.state.gangs.get(event.job_id)
+    if gang is not None and gang.attempt == event.attempt:
+        plan.add(event.job_id, GangUnwatched(job_id=event.job_id, attempt=event.attempt))
 
 
 def _note_commit(
-    state: FaultState, event: CheckpointCommitted, at: datetime, limits: FaultLimits
-) -> list[Decision]:
+    plan: FaultPlan, event: CheckpointCommitted, at: datetime, limits: FaultLimits
+) -> None:
     """The job made progress: it sets the cost of its next failure and may refill its restarts."""
     job_id, ref = event.job_id, event.checkpoint
-    history = state.histories.get(job_id, JobHistory())
+    history = plan.state.histories.get(job_id, JobHistory())
     known = -1 if history.committed_step is None else history.committed_step
-    if ref.attempt > state.attempts.get(job_id, 0):
-        return []
+    if ref.attempt > plan.state.attempts.get(job_id, 0):
+        return
     if (ref.attempt, ref.step) <= (history.committed_attempt, known):
-        return []
+        return
     progressed = JobProgressed(
         job_id=job_id,
         attempt=ref.attempt,
@@ -121,48 +118,45 @@ def _note_commit(
         committed_at=at,
         restarts_used=used_after_commit(history, limits),
     )
-    return [Decision(job_id, progressed)]
+    plan.add(job_id, progressed)
 
 
-def _end_job(state: FaultState, event: JobStateChanged, at: datetime) -> list[Decision]:
+def _end_job(plan: FaultPlan, event: JobStateChanged, at: datetime) -> None:
     """The job is over; all that was remembered of it goes."""
-    attempt = state.attempts.get(event.job_id)
+    attempt = plan.state.attempts.get(event.job_id)
     if attempt is None:
-        return []
-    ended = GangUnwatched(job_id=event.job_id, attempt=attempt, final=True)
-    return [*incidents.close_at_end(state, event, at), Decision(event.job_id, ended)]
+        return
+    incidents.close_at_end(plan, event, at)
+    plan.add(event.job_id, GangUnwatched(job_id=event.job_id, attempt=attempt, final=True))
 
 
-def _exit_of_rank(
-    state: FaultState, exited: WorkerExited, now: datetime, limits: FaultLimits
-) -> list[Decision]:
+def _exit_of_rank(plan: FaultPlan, exited: WorkerExited, limits: FaultLimits) -> None:
     """A rank is gone: nothing, a verdict, or a note that waits for the exit that explains it."""
+    state = plan.state
     if classify(exited) is None or exited.job_id in state.ended:
-        return []
+        return
     gang = state.gangs.get(exited.job_id)
     if gang is not None and gang.attempt == exited.attempt:
-        return _explain(state, exited.job_id, gang, [exited], now, limits)
+        _explain(plan, exited.job_id, gang, [exited], limits)
+        return
     if exited.attempt <= state.attempts.get(exited.job_id, 0):
-        return []
+        return
     # Its gang.allocated is on another topic and was not read yet: keep it until it is.
     known = [noted.exited for noted in state.early.get((exited.job_id, exited.attempt), ())]
-    if len(known) >= EARLY_EXITS or any(other.rank == exited.rank for other in known):
-        return []
-    return [Decision(exited.job_id, ExitNoted(exited=exited, noted_at=now))]
+    if len(known) < EARLY_EXITS and all(other.rank != exited.rank for other in known):
+        plan.add(exited.job_id, ExitNoted(exited=exited, noted_at=plan.now))
 
 
 def fail_gangs_on(
-    state: FaultState,
+    plan: FaultPlan,
     gone: Mapping[tuple[str, str], str],
-    now: datetime,
     limits: FaultLimits,
     *,
     avoid: bool,
     blame: bool = False,
-) -> list[Decision]:
+) -> None:
     """One gang.failed for each live gang with ranks on a gone (node, incarnation): message."""
-    decisions: list[Decision] = []
-    for job_id, gang in sorted(state.gangs.items()):
+    for job_id, gang in sorted(plan.state.gangs.items()):
         here = [place for place in sorted(gone) if gang.runs_on(*place)]
         if not here or gang.failed:
             continue
@@ -175,31 +169,24 @@ def fail_gangs_on(
             avoid_nodes=nodes if avoid else (),
             blamed_nodes=nodes if blame else (),
         )
-        decisions += failed(state, job_id, gang, failure, now, limits)
-    return decisions
+        fail(plan, job_id, gang, failure, limits)
 
 
 def fail_settled(
-    state: FaultState,
-    now: datetime,
-    settle_s: float,
-    quiet: Collection[str],
-    decided: Collection[str],
-    limits: FaultLimits,
-) -> list[Decision]:
+    plan: FaultPlan, settle_s: float, quiet: Collection[str], limits: FaultLimits
+) -> None:
     """Stop waiting for a better explanation. `quiet` nodes have sent no recent heartbeat.
 
     A node that fell silent just before its peers lost it is avoided, and named as the cause: it
-    will not be declared failed before the timeout. `decided` jobs failed in this same Tick.
+    will not be declared failed before the timeout.
     """
-    decisions: list[Decision] = []
-    for job_id in sorted(state.settling):
-        gang = state.gangs[job_id]
+    for job_id in sorted(plan.state.settling):
+        gang = plan.state.gangs[job_id]
         noted = gang.noted
-        if job_id in decided or noted is None:
+        if noted is None:
             continue
         # abs: it may have been noted by a clock that was ahead and went back since.
-        if abs((now - noted.noted_at).total_seconds()) < settle_s:
+        if abs((plan.now - noted.noted_at).total_seconds()) < settle_s:
             continue
         rule = classify(noted.exited)
         if rule is None:  # cannot be: only failures are noted
@@ -216,31 +203,22 @@ def fail_settled(
                 avoid_nodes=silent,
                 blamed_nodes=silent,
             )
-        decisions += failed(state, job_id, gang, failure, now, limits)
-    return decisions
+        fail(plan, job_id, gang, failure, limits)
 
 
-def forget_early(state: FaultState, now: datetime, keep_s: float) -> list[Decision]:
+def forget_early(plan: FaultPlan, keep_s: float) -> None:
     """Drop exits of attempts that never became known."""
-    return [
-        Decision(job_id, GangUnwatched(job_id=job_id, attempt=attempt))
-        for (job_id, attempt) in sorted(state.early)
-        if (now - state.early[job_id, attempt][0].noted_at).total_seconds() >= keep_s
-    ]
+    for (job_id, attempt), noted in sorted(plan.state.early.items(), key=itemgetter(0)):
+        if (plan.now - noted[0].noted_at).total_seconds() >= keep_s:
+            plan.add(job_id, GangUnwatched(job_id=job_id, attempt=attempt))
 
 
-def failed(
-    state: FaultState,
-    job_id: str,
-    gang: Gang,
-    failure: Failure,
-    now: datetime,
-    limits: FaultLimits,
-) -> list[Decision]:
-    """The one gang.failed of an attempt, and what it means for incidents."""
+def fail(plan: FaultPlan, job_id: str, gang: Gang, failure: Failure, limits: FaultLimits) -> None:
+    """Decide the one gang.failed of an attempt, and what it means for incidents."""
+    state, now = plan.state, plan.now
     exited, history = failure.exited, state.histories.get(job_id, JobHistory())
     last_step = incidents.last_step_of(
-        state.liveness.gangs.get(job_id),
+        plan.soft.gangs.get(job_id),
         gang.attempt,
         None if exited is None else exited.last_step,
     )
@@ -273,12 +251,13 @@ def failed(
         work_lost_s=_work_lost_s(state, job_id, gang, last_step, now),
         left_out=left_out,
     )
-    decisions = [*incidents.close_at_failure(state, job_id, last_step, now)]
-    decisions.append(Decision(job_id, event))
+    incidents.close_at_failure(plan, job_id, last_step)
+    plan.add(job_id, event)
     if event.action == "fail":
-        decisions.append(incidents.close_failed(event))
-    blame = Blame(job_id, failure.failure_class, now)
-    return [*decisions, *distrust(state, failure.blamed_nodes, blame, limits)]
+        incidents.close_failed(plan, event)
+    if failure.blamed_nodes:
+        blame = Blame(job_id, failure.failure_class, now)
+        distrust(plan, failure.blamed_nodes, blame, limits)
 
 
 def _work_lost_s(
@@ -298,22 +277,17 @@ def hung(hang: Hang) -> Failure:
 
 
 def _explain(
-    state: FaultState,
-    job_id: str,
-    gang: Gang,
-    exits: list[WorkerExited],
-    now: datetime,
-    limits: FaultLimits,
-) -> list[Decision]:
+    plan: FaultPlan, job_id: str, gang: Gang, exits: list[WorkerExited], limits: FaultLimits
+) -> None:
     if gang.failed:
-        return []
+        return
     rules = [(rule, exited) for exited in exits if (rule := classify(exited)) is not None]
     for rule, exited in rules:
         if not rule.collateral:
-            return failed(state, job_id, gang, _failure(rule, exited), now, limits)
+            fail(plan, job_id, gang, _failure(rule, exited), limits)
+            return
     if rules and gang.noted is None:  # the first of those taken along stands for all
-        return [Decision(job_id, ExitNoted(exited=rules[0][1], noted_at=now))]
-    return []
+        plan.add(job_id, ExitNoted(exited=rules[0][1], noted_at=plan.now))
 
 
 def _failure(rule: Rule, exited: WorkerExited) -> Failure:

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from gangline_bus.decision import Decision
+from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.distrust import may_distrust
 from gangline_faults.core.policy.limits import FaultLimits
 from gangline_faults.core.policy.trends import Sign, TrendLimits, note_reading
-from gangline_faults.core.state import FaultState
+from gangline_faults.core.state import FaultPlan, FaultState
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
 from gangline_schemas.events.heartbeats import WorkerHeartbeat
 from gangline_schemas.events.scheduling import NodeCordoned
@@ -27,51 +27,44 @@ BROKEN_SHARE = 0.5
 
 
 def note_heartbeat(
-    state: FaultState, beat: WorkerHeartbeat, now: datetime, limits: TrendLimits
+    liveness: Liveness, beat: WorkerHeartbeat, now: datetime, limits: TrendLimits
 ) -> None:
-    """Keep in the soft part of the state what the health in a heartbeat says."""
+    """Keep what the health in a heartbeat says."""
     if beat.health is not None:
-        known = state.liveness.health.get(beat.node_id)
+        known = liveness.health.get(beat.node_id)
         readings = note_reading(known, beat.incarnation, beat.health, now, limits)
-        state.liveness.health[beat.node_id] = readings
+        liveness.health[beat.node_id] = readings
 
 
-def act(
-    state: FaultState, now: datetime, trends: TrendLimits, limits: FaultLimits
-) -> list[Decision]:
-    """The decisions at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
-    decisions: list[Decision] = []
-    asked: set[str] = set()
-    for node_id, readings in sorted(state.liveness.health.items()):
+def act(plan: FaultPlan, trends: TrendLimits, limits: FaultLimits) -> None:
+    """Decide at a Tick. Cost: O(gangs x nodes that have just reported a sign)."""
+    now = plan.now
+    for node_id, readings in sorted(plan.soft.health.items()):
         fresh = [sign for sign in readings.signs if (now - sign.at).total_seconds() < FRESH_S]
-        node = state.nodes.get(node_id)
+        node = plan.state.nodes.get(node_id)
         if not fresh or node is None or node.incarnation != readings.incarnation:
             continue
-        here = _on(state, node_id, node.incarnation)
+        here = _on(plan.state, node_id, node.incarnation)
         reason = f"node {node_id}: {_sentence(fresh)}"
         for job_id in here:
-            if job_id not in asked and _may_ask(state, job_id, now, trends):
-                asked.add(job_id)
-                decisions.append(_ask(state, job_id, reason, now, node_id))
-        if _may_distrust(state, node_id, fresh, now, limits):
-            decisions.append(_distrust(state, node_id, fresh, len(here), now))
-    return decisions
+            if _may_ask(plan, job_id, trends):
+                _ask(plan, job_id, reason, node_id)
+        if _may_distrust(plan, node_id, fresh, limits):
+            _distrust(plan, node_id, fresh, len(here))
 
 
-def before_drain(state: FaultState, event: NodeCordoned, now: datetime) -> list[Decision]:
+def before_drain(plan: FaultPlan, event: NodeCordoned) -> None:
     """Gangs leave a draining node right after a save, so they are asked for one now.
 
     A gang that was asked a moment ago is left out: the drain may be reported twice, or be of two of
     its nodes. Cost: O(gangs).
     """
     if event.reason != "drain" or not event.move_jobs:
-        return []
+        return
     reason = f"node {event.node_id} is being drained"
-    return [
-        _ask(state, job_id, reason, now)
-        for job_id in _on(state, event.node_id, event.incarnation)
-        if _longer_ago(state.gangs[job_id].drained, now, FRESH_S)
-    ]
+    for job_id in _on(plan.state, event.node_id, event.incarnation):
+        if _longer_ago(plan.state.gangs[job_id].drained, plan.now, FRESH_S):
+            _ask(plan, job_id, reason)
 
 
 def _on(state: FaultState, node_id: str, incarnation: str) -> list[str]:
@@ -83,26 +76,24 @@ def _on(state: FaultState, node_id: str, incarnation: str) -> list[str]:
     ]
 
 
-def _ask(
-    state: FaultState, job_id: str, reason: str, now: datetime, expected_of: str | None = None
-) -> Decision:
+def _ask(plan: FaultPlan, job_id: str, reason: str, expected_of: str | None = None) -> None:
     event = CheckpointRequested(
         job_id=job_id,
-        attempt=state.gangs[job_id].attempt,
+        attempt=plan.state.gangs[job_id].attempt,
         reason=reason,
         node_id=expected_of,
-        requested_at=now,
+        requested_at=plan.now,
     )
-    return Decision(job_id, event)
+    plan.add(job_id, event)
 
 
 def _sentence(signs: Iterable[Sign]) -> str:
     return ", ".join(sign.message for sign in signs)
 
 
-def _may_ask(state: FaultState, job_id: str, now: datetime, trends: TrendLimits) -> bool:
+def _may_ask(plan: FaultPlan, job_id: str, trends: TrendLimits) -> bool:
     every_s = trends.save_every_s
-    return bool(every_s) and _longer_ago(state.asked.get(job_id), now, every_s)
+    return bool(every_s) and _longer_ago(plan.state.asked.get(job_id), plan.now, every_s)
 
 
 def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:
@@ -110,21 +101,19 @@ def _longer_ago(last: datetime | None, now: datetime, seconds: float) -> bool:
     return last is None or abs((now - last).total_seconds()) >= seconds
 
 
-def _may_distrust(
-    state: FaultState, node_id: str, fresh: list[Sign], now: datetime, limits: FaultLimits
-) -> bool:
+def _may_distrust(plan: FaultPlan, node_id: str, fresh: list[Sign], limits: FaultLimits) -> bool:
+    state = plan.state
     broken_at = max((sign.at for sign in fresh if sign.broken), default=None)
     last = state.distrusted.get(node_id)
     if broken_at is None or not limits.distrust_after or (last is not None and last >= broken_at):
         return False
     others = {other: at for other, at in state.distrusted.items() if other != node_id}
     generous = replace(limits, distrust_share=BROKEN_SHARE)
-    return may_distrust(others, state.nodes, now, generous)
+    return may_distrust(others, state.nodes, plan.now, generous)
 
 
-def _distrust(
-    state: FaultState, node_id: str, fresh: list[Sign], jobs: int, now: datetime
-) -> Decision:
+def _distrust(plan: FaultPlan, node_id: str, fresh: list[Sign], jobs: int) -> None:
+    state, now = plan.state, plan.now
     blames = state.blames.get(node_id, ())
     event = NodeDistrusted(
         node_id=node_id,
@@ -135,4 +124,4 @@ def _distrust(
         distrusted_at=now,
         reason=_sentence(sign for sign in fresh if sign.broken),
     )
-    return Decision(node_id, event)
+    plan.add(node_id, event)

@@ -13,10 +13,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Literal
 
-from gangline_bus.decision import Decision
 from gangline_faults.core.model import Gang, GangReports, OpenIncident
 from gangline_faults.core.policy.timing import Timing
-from gangline_faults.core.state import FaultState
+from gangline_faults.core.state import FaultPlan
 from gangline_schemas.events.faults import GangFailed, GangRunning, IncidentClosed
 from gangline_schemas.events.scheduling import JobStateChanged
 from gangline_schemas.job import JobState
@@ -24,58 +23,55 @@ from gangline_schemas.job import JobState
 Outcome = Literal["recovered", "failed_again", "job_failed", "job_ended"]
 
 
-def note_running(state: FaultState, event: JobStateChanged, at: datetime) -> list[Decision]:
+def note_running(plan: FaultPlan, event: JobStateChanged, at: datetime) -> None:
     """All ranks of the attempt that follows a failure run, since `at`."""
-    incident = state.incidents.get(event.job_id)
+    incident = plan.state.incidents.get(event.job_id)
     if event.state is not JobState.RUNNING or incident is None or incident.running_at is not None:
-        return []
-    if incident.next_attempt != event.attempt:
-        return []
-    running = GangRunning(job_id=event.job_id, attempt=event.attempt, running_at=at)
-    return [Decision(event.job_id, running)]
+        return
+    if incident.next_attempt == event.attempt:
+        running = GangRunning(job_id=event.job_id, attempt=event.attempt, running_at=at)
+        plan.add(event.job_id, running)
 
 
-def close_recovered(state: FaultState, now: datetime, timing: Timing) -> list[Decision]:
+def close_recovered(plan: FaultPlan, timing: Timing) -> None:
     """Close the incidents whose jobs step again, or have run for long and never reported steps."""
-    decisions = []
-    for job_id, incident in sorted(state.incidents.items()):
+    now = plan.now
+    for job_id, incident in sorted(plan.state.incidents.items()):
         if incident.running_at is None:
             continue
-        first = _first_step(state.liveness.gangs.get(job_id), incident)
+        first = _first_step(plan.soft.gangs.get(job_id), incident)
         if first is None:
             tells_steps = incident.failed.last_step is not None
             ran_s = (now - incident.running_at).total_seconds()
             if tells_steps or ran_s < timing.hang_slow_s:
                 continue
-        decisions.append(_close(job_id, incident, "recovered", now, first))
-    return decisions
+        plan.add(job_id, _closed(job_id, incident, "recovered", now, first))
 
 
-def close_at_failure(
-    state: FaultState, job_id: str, last_step: int | None, now: datetime
-) -> list[Decision]:
+def close_at_failure(plan: FaultPlan, job_id: str, last_step: int | None) -> None:
     """The next attempt failed before it was known to step: at most one decision."""
-    incident = state.incidents.get(job_id)
+    incident = plan.state.incidents.get(job_id)
     if incident is None:
-        return []
+        return
     stepped = incident.running_at is not None and _is_new(last_step, incident)
-    return [_close(job_id, incident, "recovered" if stepped else "failed_again", now)]
+    outcome: Outcome = "recovered" if stepped else "failed_again"
+    plan.add(job_id, _closed(job_id, incident, outcome, plan.now))
 
 
-def close_failed(verdict: GangFailed) -> Decision:
+def close_failed(plan: FaultPlan, verdict: GangFailed) -> None:
     """The job is not started again: the incident is over with the verdict."""
-    incident = OpenIncident(verdict)
-    return _close(verdict.job_id, incident, "job_failed", verdict.failed_at)
+    closed = _closed(verdict.job_id, OpenIncident(verdict), "job_failed", verdict.failed_at)
+    plan.add(verdict.job_id, closed)
 
 
-def close_at_end(state: FaultState, event: JobStateChanged, at: datetime) -> list[Decision]:
+def close_at_end(plan: FaultPlan, event: JobStateChanged, at: datetime) -> None:
     """The job ended while an incident was open."""
-    incident = state.incidents.get(event.job_id)
+    incident = plan.state.incidents.get(event.job_id)
     if incident is None:
-        return []
+        return
     recovered = event.state is JobState.SUCCEEDED and incident.running_at is not None
     outcome: Outcome = "recovered" if recovered else "job_ended"
-    return [_close(event.job_id, incident, outcome, at)]
+    plan.add(event.job_id, _closed(event.job_id, incident, outcome, at))
 
 
 def works_since(
@@ -114,19 +110,19 @@ def _is_new(step: int | None, incident: OpenIncident) -> bool:
     return step is not None and (incident.resume_step is None or step > incident.resume_step)
 
 
-def _close(
+def _closed(
     job_id: str,
     incident: OpenIncident,
     outcome: Outcome,
     now: datetime,
     first_step_at: datetime | None = None,
-) -> Decision:
+) -> IncidentClosed:
     verdict = incident.failed
     recovered_at = (first_step_at or incident.running_at) if outcome == "recovered" else None
     until = recovered_at or now
     down_s = max(0.0, (until - verdict.failed_at).total_seconds())
     work_lost_s = _work_lost_s(incident)
-    closed = IncidentClosed(
+    return IncidentClosed(
         job_id=job_id,
         team=verdict.team,
         attempt=verdict.attempt,
@@ -155,7 +151,6 @@ def _close(
         down_s=down_s,
         lost_gpu_s=(work_lost_s + down_s) * verdict.world_size,
     )
-    return Decision(job_id, closed)
 
 
 def _work_lost_s(incident: OpenIncident) -> float:

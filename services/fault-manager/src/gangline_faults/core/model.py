@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from gangline_faults.core.policy.trends import HealthReadings
 from gangline_schemas.events.faults import FailureCause, FailureClass, GangFailed
@@ -28,7 +28,7 @@ class Health(StrEnum):
         return self in {Health.HEALTHY, Health.SUSPECTED}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """A node by its newest known incarnation; `past` are those that it superseded."""
 
@@ -45,7 +45,7 @@ class NotedExit:
     noted_at: datetime
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Gang:
     """The live attempt of a job. `nodes` and `incarnations` are in the same order.
 
@@ -194,7 +194,7 @@ class GangReports:
 
 @dataclass(slots=True)
 class Liveness:
-    """Soft: the heartbeats since this process took over. Lost with it, and in no hash.
+    """The soft state: the heartbeats since this process took over. Lost with it.
 
     `since` is when the present stretch of uninterrupted heartbeats began; None before the first
     Tick after a takeover. `gaps` are the latest times in it without any heartbeat: their ends, and
@@ -211,3 +211,8 @@ class Liveness:
     gaps: tuple[tuple[datetime, float], ...] = ()
     gangs: dict[str, GangReports] = field(default_factory=dict)
     health: dict[str, HealthReadings] = field(default_factory=dict)
+
+    @property
+    def of_nodes(self) -> tuple[dict[str, Any], ...]:
+        """What is known by node, except strangers."""
+        return self.seen, self.watched, self.health

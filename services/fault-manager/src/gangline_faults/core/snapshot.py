@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangline_bus.state_json import DataclassCodec
 from gangline_faults.core.state import FaultState
 
@@ -12,13 +10,8 @@ VERSION = 1
 
 
 def codec() -> DataclassCodec[FaultState]:
-    """Implements `SnapshotCodec[FaultState]`; heartbeats are soft and lost with the process."""
-    return DataclassCodec(
-        FaultState,
-        version=VERSION,
-        left_out={"liveness"},
-        mutable={"nodes": replace, "gangs": replace},
-    )
+    """Implements `SnapshotCodec[FaultState]`."""
+    return DataclassCodec(FaultState, version=VERSION)
 
 
 fingerprint = codec().fingerprint

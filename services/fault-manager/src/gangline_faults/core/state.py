@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from gangline_bus.decision import Fold
+from gangline_bus.plan import Plan
 from gangline_faults.core.model import (
     Blame,
     Gang,
@@ -51,7 +52,7 @@ FLAGGED_JOBS = 1000
 
 @dataclass(slots=True)
 class FaultState:
-    """`liveness` is soft: no part of the log, and none of the fingerprint.
+    """Values are frozen, so that a plan branches the dicts alone.
 
     - `early`: failed exits of attempts that this service does not know yet.
     - `histories`: of jobs that failed or committed. `incidents`: of jobs that have not recovered.
@@ -76,9 +77,9 @@ class FaultState:
     settling: dict[str, None] = field(default_factory=dict)
     gone: dict[str, datetime] = field(default_factory=dict)
     ended: dict[str, datetime] = field(default_factory=dict)
-    liveness: Liveness = field(default_factory=Liveness)
 
 
+FaultPlan = Plan[FaultState, Liveness]
 fold: Fold[FaultState] = Fold(Topic.FAULTS)
 """How the events of gangline.faults change the state, in place."""
 
@@ -88,21 +89,18 @@ def _(state: FaultState, event: NodeWatched, at: datetime) -> None:
     old = state.nodes.get(event.node_id)
     past = () if old is None else (*old.past, old.incarnation)[-PAST_INCARNATIONS:]
     state.nodes[event.node_id] = Node(event.incarnation, past=past)
-    state.liveness.seen.pop(event.node_id, None)
-    state.liveness.strangers.pop(event.node_id, None)
-    state.liveness.watched[event.node_id] = at
     state.gone.pop(event.node_id, None)
     _forget_gone(state, at)
 
 
 @fold.on(NodeSuspected)
 def _(state: FaultState, event: NodeSuspected, _at: datetime) -> None:
-    state.nodes[event.node_id].health = Health.SUSPECTED
+    _set_health(state, event.node_id, Health.SUSPECTED)
 
 
 @fold.on(NodeRecovered)
 def _(state: FaultState, event: NodeRecovered, _at: datetime) -> None:
-    state.nodes[event.node_id].health = Health.HEALTHY
+    _set_health(state, event.node_id, Health.HEALTHY)
     state.gone.pop(event.node_id, None)
 
 
@@ -110,6 +108,10 @@ def _(state: FaultState, event: NodeRecovered, _at: datetime) -> None:
 def _(state: FaultState, event: NodeDistrusted, _at: datetime) -> None:
     state.distrusted[event.node_id] = event.distrusted_at
     state.blames.pop(event.node_id, None)
+
+
+def _set_health(state: FaultState, node_id: str, health: Health) -> None:
+    state.nodes[node_id] = replace(state.nodes[node_id], health=health)
 
 
 def _forget_gone(state: FaultState, at: datetime) -> None:
@@ -123,43 +125,34 @@ def _forget_node(state: FaultState, node_id: str) -> None:
     state.gone.pop(node_id, None)
     state.blames.pop(node_id, None)
     state.distrusted.pop(node_id, None)
-    liveness = state.liveness
-    for known in (liveness.seen, liveness.watched, liveness.health):
-        known.pop(node_id, None)
 
 
 @fold.on(NodeFailed)
 def _(state: FaultState, event: NodeFailed, at: datetime) -> None:
-    node = _gone(state, event.node_id, at)
-    if node is not None:
-        node.health = Health.FAILED
+    if _gone(state, event.node_id, at):
+        _set_health(state, event.node_id, Health.FAILED)
 
 
 @fold.on(NodeLeft)
 def _(state: FaultState, event: NodeLeft, at: datetime) -> None:
     """Of nodes that left the newest are remembered: machines of a cloud may have new names."""
-    node = _gone(state, event.node_id, at)
-    if node is None:
+    if not _gone(state, event.node_id, at):
         return
-    node.health = Health.LEFT
-    state.nodes[event.node_id] = state.nodes.pop(event.node_id)  # to the end: it left last
-    liveness = state.liveness
-    for known in (liveness.seen, liveness.watched, liveness.health):
-        known.pop(event.node_id, None)
+    node = state.nodes.pop(event.node_id)
+    state.nodes[event.node_id] = replace(node, health=Health.LEFT)  # to the end: it left last
     left = [node_id for node_id, node in state.nodes.items() if node.health is Health.LEFT]
     for node_id in left[:-LEFT_NODES]:
         _forget_node(state, node_id)
 
 
-def _gone(state: FaultState, node_id: str, at: datetime) -> Node | None:
-    """The node, noted as gone; None if it is forgotten: a stranger gets its answer again."""
-    state.liveness.strangers.pop(node_id, None)
-    node = state.nodes.get(node_id)
-    if node is not None:
-        state.gone.pop(node_id, None)
-        state.gone[node_id] = at
-        _forget_gone(state, at)
-    return node
+def _gone(state: FaultState, node_id: str, at: datetime) -> bool:
+    """Note that a known node is gone; False if it is forgotten: a stranger gets its answer again."""
+    if node_id not in state.nodes:
+        return False
+    state.gone.pop(node_id, None)
+    state.gone[node_id] = at
+    _forget_gone(state, at)
+    return True
 
 
 @fold.on(GangWatched)
@@ -193,7 +186,6 @@ def _(state: FaultState, event: GangWatched, _at: datetime) -> None:
 @fold.on(GangUnwatched)
 def _(state: FaultState, event: GangUnwatched, at: datetime) -> None:
     state.early.pop((event.job_id, event.attempt), None)
-    state.liveness.gangs.pop(event.job_id, None)
     gang = state.gangs.get(event.job_id)
     if gang is not None and gang.attempt <= event.attempt:
         del state.gangs[event.job_id]
@@ -221,7 +213,7 @@ def _(state: FaultState, event: ExitNoted, _at: datetime) -> None:
     noted = NotedExit(exited, event.noted_at)
     gang = state.gangs.get(exited.job_id)
     if gang is not None and gang.attempt == exited.attempt:
-        gang.noted = noted
+        state.gangs[exited.job_id] = replace(gang, noted=noted)
         state.settling[exited.job_id] = None
         return
     key = (exited.job_id, exited.attempt)
@@ -231,9 +223,7 @@ def _(state: FaultState, event: ExitNoted, _at: datetime) -> None:
 @fold.on(GangFailed)
 def _(state: FaultState, event: GangFailed, _at: datetime) -> None:
     job_id = event.job_id
-    gang = state.gangs[job_id]
-    gang.failed = True
-    gang.noted = None
+    state.gangs[job_id] = replace(state.gangs[job_id], failed=True, noted=None)
     state.settling.pop(job_id, None)
     old = state.histories.get(job_id, JobHistory())
     known = (old.furthest_step, event.last_step, old.committed_step)
@@ -264,13 +254,14 @@ def _(state: FaultState, event: GangRunning, _at: datetime) -> None:
 @fold.on(GangTroubled)
 def _(state: FaultState, event: GangTroubled, _at: datetime) -> None:
     gang = state.gangs[event.job_id]
-    gang.troubles = (*gang.troubles, event.key)
+    state.gangs[event.job_id] = replace(gang, troubles=(*gang.troubles, event.key))
 
 
 @fold.on(CheckpointRequested)
 def _(state: FaultState, event: CheckpointRequested, _at: datetime) -> None:
     if event.node_id is None:
-        state.gangs[event.job_id].drained = event.requested_at
+        gang = state.gangs[event.job_id]
+        state.gangs[event.job_id] = replace(gang, drained=event.requested_at)
     elif event.requested_at is not None:
         state.asked[event.job_id] = event.requested_at
 
@@ -278,7 +269,7 @@ def _(state: FaultState, event: CheckpointRequested, _at: datetime) -> None:
 @fold.on(WorkerStraggling)
 def _(state: FaultState, event: WorkerStraggling, _at: datetime) -> None:
     gang = state.gangs[event.job_id]
-    gang.straggling = (*gang.straggling, event.rank)
+    state.gangs[event.job_id] = replace(gang, straggling=(*gang.straggling, event.rank))
     if event.blamed:
         blame = Blame(event.job_id, STRAGGLED, event.noted_at)
         state.blames[event.node_id] = with_blame(state.blames.get(event.node_id, ()), blame)
@@ -308,7 +299,7 @@ def _(state: FaultState, event: IncidentClosed, _at: datetime) -> None:
     recovered_at = event.first_step_at or event.running_at
     if gang is None or event.outcome != "recovered" or gang.attempt != event.next_attempt:
         return
-    gang.since = recovered_at
+    state.gangs[event.job_id] = replace(gang, since=recovered_at)
 
 
 def flag_of(event: DataBlockDamaged | JobFlagged) -> str:

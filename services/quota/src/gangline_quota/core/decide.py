@@ -68,7 +68,7 @@ _KEPT = "checkpoints of a job that ended are kept under it"
 AboutJob = JobCancelRequested | JobPriorityRequested | JobRestoreRequested
 
 
-class Quota(BaseDecider[State]):
+class Quota(BaseDecider[State, None]):
     """The decider of gangline.quota."""
 
     name = "quota"
@@ -88,6 +88,7 @@ class Quota(BaseDecider[State]):
     def decide(  # noqa: C901, PLR0911 - a dispatch by type
         self,
         state: State,
+        soft: None,  # noqa: ARG002 - it has none
         item: Input,
         now: datetime,
     ) -> Sequence[Decision]:

@@ -84,7 +84,7 @@ from gangline_schemas.job import JobState
 from gangline_schemas.team_limits import TeamConfig
 
 
-class Scheduler(BaseDecider[State]):
+class Scheduler(BaseDecider[State, None]):
     """The decider of gangline.scheduling."""
 
     name = "scheduler"
@@ -115,7 +115,7 @@ class Scheduler(BaseDecider[State]):
             queue=PendingIndex(policy.order.slot), levels=policy.levels, mix_from=policy.mix_from
         )
 
-    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:  # noqa: ARG002 - it has no soft state
         """See the module's docstring. A repeated or outdated input leads to nothing."""
         plan = Plan(state, now)
         if isinstance(item, Tick | Received) and state.policy != self._configured:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
+from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.model import Hold, Node
-from gangline_scheduler.core.overlay import Overlay
 from gangline_scheduler.core.searches import Searches
 from gangline_scheduler.core.values import replace
 from gangline_schemas.isolation import Isolation

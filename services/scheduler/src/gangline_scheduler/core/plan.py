@@ -1,17 +1,13 @@
-"""The decisions of one input, each seen by the next, on a branch of the state.
-
-A plan lasts for one `decide`: meanwhile the state it was given stays as it is.
-"""
+"""The decisions of one input about jobs and gangs, each of which sees the earlier ones."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from gangline_bus.decision import Decision
+from gangline_bus import plan
 from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.state import State, branch
-from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import (
     GangReleased,
     GangStopping,
@@ -23,21 +19,11 @@ from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.job import JobState
 
 
-class Plan:
-    """What shall be written. `state` is what it will be after that; the given one never changes."""
+class Plan(plan.Plan[State, None]):
+    """With the decisions that change a job's state and its gang."""
 
     def __init__(self, state: State, now: datetime) -> None:
-        self.state = state
-        self.now = now
-        self.decisions: list[Decision] = []
-
-    def add(self, subject: str, event: Event) -> None:
-        """Decide this event. The state is branched before the first one."""
-        if not self.decisions:
-            self.state = branch(self.state)
-        decision = Decision(subject, event)
-        self.decisions.append(decision)
-        fold(self.state, event, self.now)
+        super().__init__(state, None, now, fold, branch)
 
     def move(self, job_id: str, to: JobState, reason: str = "") -> None:
         """Change a job's state; nothing when it is in it."""

@@ -109,7 +109,7 @@ def what_if(
     )
     events: list[Event] = []
     for item in (Received(envelope, WHAT_IF, 0, 0), Tick()):
-        for decision in scheduler.decide(trial, item, now):
+        for decision in scheduler.decide(trial, None, item, now):
             trial = scheduler.evolve(trial, decision, now)
             events.append(decision.event)
         if job_id not in trial.pending:

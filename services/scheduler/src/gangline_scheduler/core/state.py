@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_scheduler.core.free import LEVELS, FreeIndex
 from gangline_scheduler.core.model import Held, Job, Node, Part, Runtime, Team, Usage, Wait
-from gangline_scheduler.core.overlay import Overlay
 from gangline_scheduler.core.queue import PendingIndex, Slot
 from gangline_scheduler.core.searches import Searches
 from gangline_schemas.events.policy import PolicyConfigured

@@ -27,7 +27,7 @@ class ReferenceScheduler(Scheduler):
         super().__init__(policy=policy)
         self.policy = policy
 
-    def decide(self, state: State, item: Input, now: datetime) -> Sequence[Decision]:
+    def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:  # noqa: ARG002 - it has none
         """What follows from one input; the pass, on a tick."""
         plan = Plan(state, now)
         if isinstance(item, Received):

@@ -47,9 +47,12 @@ def may_distrust(
     now: datetime,
     limits: FaultLimits,
 ) -> bool:
-    """Whether one more of these nodes may be distrusted now; those that left are none of them."""
+    """Whether one more of these nodes may be distrusted now; those that left are none of them.
+
+    Only one at a moment: nodes that fail together may have a cause in common.
+    """
     lately = [
         at for at in distrusted.values() if (now - at).total_seconds() < limits.distrust_window_s
     ]
     there = sum(node.health is not Health.LEFT for node in nodes.values())
-    return len(lately) + 1 <= limits.distrust_share * there
+    return now not in lately and len(lately) + 1 <= limits.distrust_share * there

@@ -23,6 +23,8 @@ from itertools import islice
 
 from gangline_faults.core.model import Health, Liveness, Node
 from gangline_faults.core.policy.timing import Timing
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import GangUnwatched, NodeFailed, NodeLeft, NodeWatched
 
 MASS_NODES = 2
 GAPS = 6
@@ -112,6 +114,30 @@ def note_tick(liveness: Liveness, now: datetime, timing: Timing) -> None:
         liveness.gaps = ()
         liveness.gangs = {}
     liveness.last_tick = now
+
+
+def note_decision(liveness: Liveness, event: Event, now: datetime) -> None:
+    """Follow what was decided about a node or a gang."""
+    match event:
+        case NodeWatched(node_id=node_id):
+            liveness.seen.pop(node_id, None)
+            liveness.strangers.pop(node_id, None)
+            liveness.watched[node_id] = now
+        case NodeFailed(node_id=node_id):
+            liveness.strangers.pop(node_id, None)
+        case NodeLeft(node_id=node_id):
+            for known in (liveness.strangers, *liveness.of_nodes):
+                known.pop(node_id, None)
+        case GangUnwatched(job_id=job_id):
+            liveness.gangs.pop(job_id, None)
+
+
+def forget(liveness: Liveness, nodes: Mapping[str, Node]) -> None:
+    """Forget nodes that the state has forgotten, before there are more of them than nodes."""
+    for known in liveness.of_nodes:
+        if len(known) > len(nodes):
+            for node_id in known.keys() - nodes.keys():
+                del known[node_id]
 
 
 def note_heartbeat(liveness: Liveness, node_id: str, now: datetime, timing: Timing) -> None:

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders_scheduler import node
+from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.free import FreeIndex, empty_of
 from gangline_scheduler.core.model import Node
-from gangline_scheduler.core.overlay import Overlay
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "del", "pop", "default", "clear"]), KEYS))

@@ -1,0 +1,53 @@
+"""Work in the store that the state requests: verifications, deletions and the one scrub."""
+
+from __future__ import annotations
+
+from gangline_checkpoints.core.model import (
+    Delete,
+    Effect,
+    Verify,
+    Work,
+    delete_key,
+    scrub_key,
+    verify_key,
+)
+from gangline_checkpoints.core.reports import Reports
+from gangline_checkpoints.core.state import CheckpointState
+
+
+def effect(state: CheckpointState, reports: Reports, key: str) -> Effect | None:
+    """The effect with this key."""
+    read = state.scrubbing
+    if read is not None and key == scrub_key(read.job_id, read.id):
+        return read
+    return _of_job(state, reports, key.split(":")[1]).get(key)
+
+
+def wanted(state: CheckpointState, reports: Reports) -> dict[str, Effect]:
+    """All effects, by key."""
+    found: dict[str, Effect] = {}
+    for job_id in state.working:
+        found |= _of_job(state, reports, job_id)
+    if state.scrubbing is not None:
+        found[scrub_key(state.scrubbing.job_id, state.scrubbing.id)] = state.scrubbing
+    return found
+
+
+def _of_job(state: CheckpointState, reports: Reports, job_id: str) -> dict[str, Work]:
+    """The effects of a job. A verification waits until its parts are known again."""
+    job = state.jobs.get(job_id)
+    found: dict[str, Work] = {}
+    if job is None:
+        return found
+    if job.verifying is not None:
+        reported = reports.of(job_id, job.verifying)
+        if reported.complete(job.open[job.verifying].written):
+            shards = reported.by_rank()
+            key = verify_key(job_id, job.verifying, job.verify_tries)
+            found[key] = Verify(
+                job_id, job.prefix, job.verifying, len(shards), shards, job.verify_tries
+            )
+    if job.deleting:  # one at a time: a slow store must not keep verifications waiting for many
+        step_id, tries = min(job.deleting.items())
+        found[delete_key(job_id, step_id, tries)] = Delete(job_id, job.prefix, step_id, tries)
+    return found
