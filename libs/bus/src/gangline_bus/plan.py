@@ -31,7 +31,7 @@ def branch(state: StateT) -> StateT:
 
 
 class Plan(Generic[StateT, SoftT]):
-    """What one `decide` adds. It never changes the state that it was given.
+    """Collects the decisions of one `decide`. It never changes the state that it was given.
 
     `state` is that state as the decisions so far will leave it. It is branched when it is read
     after a decision, so an input with a single decision costs no branch.

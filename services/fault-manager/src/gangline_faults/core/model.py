@@ -214,5 +214,5 @@ class Liveness:
 
     @property
     def of_nodes(self) -> tuple[dict[str, Any], ...]:
-        """What is known by node, except strangers."""
+        """Everything that is known by node, except strangers."""
         return self.seen, self.watched, self.health

@@ -146,7 +146,7 @@ def _(state: FaultState, event: NodeLeft, at: datetime) -> None:
 
 
 def _gone(state: FaultState, node_id: str, at: datetime) -> bool:
-    """Note that a known node is gone; False if it is forgotten: a stranger gets its answer again."""
+    """Note that a node is gone; False if it is forgotten: then it gets its answer again."""
     if node_id not in state.nodes:
         return False
     state.gone.pop(node_id, None)
