@@ -15,7 +15,7 @@ from gangline_schemas.events.requests import JobCancelRequested
 from log_watch import PACED, LogWatch
 from platform_fixture import start_platform
 
-SCRUBS_AT_ONCE = {"GANGLINE_SCRUB_PERIOD_HOURS": "0.002", "GANGLINE_SCRUB_GAP_S": "0.2"}
+SCRUBS_AT_ONCE = {"GANGLINE_SCRUB_PERIOD_HOURS": "0.0005", "GANGLINE_SCRUB_GAP_S": "0.1"}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
         "retained",
         command=PACED,
         hyperparameters={"steps": 1_000_000},
-        checkpoint={"interval_minutes": 0.05, "adapt_interval": True, "keep": keep},
+        checkpoint={"interval_minutes": 0.02, "adapt_interval": True, "keep": keep},
     )
     first = watch.wait_for(lambda s: s.type == "checkpoint.scrubbed" and s.data.job_id == job)
     advised = watch.wait_for(

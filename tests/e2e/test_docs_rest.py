@@ -59,4 +59,4 @@ def run(block: str, environment: dict[str, str], folder: Path) -> str:
             return done.stdout
         if not asks or time.monotonic() > deadline:
             pytest.fail(f"{block}\n{done.stdout}\n{done.stderr}")
-        time.sleep(0.5)
+        time.sleep(0.1)

@@ -135,7 +135,7 @@ def test_a_batch_that_no_client_unpacks(place: Place) -> None:
     assert any("a batch that cannot be read" in it for it in reasons)
 
 
-@pytest.mark.parametrize("codec", ["gzip", "lz4"])
+@pytest.mark.parametrize("codec", ["gzip", pytest.param("lz4", marks=pytest.mark.nightly)])
 def test_a_batch_that_a_client_would_unpack_whatever_its_size(place: Place, codec: str) -> None:
     """The broker packs it as the topic says, so that clients refuse it, or refuses it itself."""
     value, headers = b"y" * 30_000_000, attributes("job.cancel.requested")

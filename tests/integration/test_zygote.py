@@ -21,6 +21,7 @@ from gangline_worker.agent.decide.model import GangKey, OpenStore, RankKey, Stor
 from gangline_worker.agent.host.forked import Forked
 from gangline_worker.agent.rendezvous.store_host import StoreHost
 from gangline_worker.agent.runtime.launcher import become_subreaper
+from gangline_worker.agent.warm import zygote_host
 from gangline_worker.agent.warm.process import warm_arguments
 from gangline_worker.agent.warm.rank import WarmRequest, cold_variable
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
@@ -290,7 +291,10 @@ def test_no_rank_is_the_group_of_the_agent_itself() -> None:
         Forked(0)
 
 
-def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(tmp_path: Path) -> None:
+def test_a_dead_zygote_takes_no_rank_along_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote_host, "_PAUSE_S", 0.0)
     become_subreaper()
     host = ZygoteHost(tmp_path)
     host.start()
