@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 
@@ -27,15 +27,12 @@ from gangline_gateway.gate import Gate
 from gangline_gateway.past import Past, Questions
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
-from gangline_gateway.scheduler_door import SchedulerDoor
+from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import RequestLimits
 from gangline_quota.core.decide import Quota
 from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.state import State
-from gangline_scheduler.service.door import Desk, Door
 from gangline_schemas.api.incidents import Totals
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.api.runs import RunPage
@@ -47,7 +44,6 @@ from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.team_limits import TeamConfig
-from gangline_service.asking import Asked
 from gangline_service.http_server import HttpServer
 from gangline_service.telemetry import start as start_telemetry
 from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
@@ -141,9 +137,6 @@ class GatewayScene:
                 TokenEntry.of(TOKENS["svc"], name="svc", role=Role.SERVICE),
             ],
         )
-        self.asked: Asked[State] = Asked()
-        desk = Desk(self.asked, Scheduler(), Policy())
-        self.door = Door(desk, TokenBook.load(self.tokens_file), instance="test")
         self.gate = Gate(
             tail=self.tail,
             publisher=Publisher(self.broker.connect("gateway").writer(), self.names),
@@ -151,7 +144,7 @@ class GatewayScene:
             followers=Followers(self.tail),
             streams=Streams(50),
             store=LocalStore(folder / "store"),
-            scheduler=SchedulerDoor([self.door.address.url], TOKENS["svc"], answer_s=DEADLINE_S),
+            scheduler=SchedulerQuestions(self.tail, work_s=DEADLINE_S, wait_s=DEADLINE_S),
             answer_wait_s=DEADLINE_S if deciding else 0.05,
         )
         self.limits = RequestLimits(per_s=100_000, burst=100_000)
@@ -175,21 +168,23 @@ class GatewayScene:
         )
 
     def start(self) -> None:
-        """Deciders, the scheduler's door and tail."""
-        self.door.start()
+        """Deciders and tail."""
         if self._deciding:
             self._deciders.start()
         self.tail.start()
         self.tail.ready.wait(DEADLINE_S)
 
-    def stop(self) -> None:
-        """End both threads; a decider's error fails the test."""
+    def end_deciders(self) -> None:
+        """No more decisions; a decider's error fails the test."""
         self._stopping.set()
-        self.door.close()
-        self.tail.close()
         if self._deciding:
             self._deciders.join(DEADLINE_S)
         assert self.failures == []
+
+    def stop(self) -> None:
+        """End both threads."""
+        self.tail.close()
+        self.end_deciders()
 
     def say(self, event: Event, subject: str, key: str | None = None) -> None:
         """Publish an event as somebody else does; of steps also what the live view says."""
@@ -250,7 +245,6 @@ class GatewayScene:
             while not self._stopping.wait(0.005):
                 for loop in loops:
                     loop.cycle(0.0)
-                self.asked.answer(cast("State", loops[1].state))
         except BaseException as error:
             self.failures.append(error)
 

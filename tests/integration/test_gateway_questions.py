@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
 
-from gangline_gateway.scheduler_door import SchedulerDoor
+from gangline_gateway.scheduler_questions import AT_ONCE, NoAnswerError, SchedulerQuestions
+from gangline_gateway.scheduling import Moment
+from gangline_gateway.tail import Tail
+from gangline_schemas.job import JobSpec
 from gateway_scene import GatewayScene, bearer, job, served
 
 NLP, VISION, ADMIN, SERVICE = bearer("nlp"), bearer("vision"), bearer("admin"), bearer("svc")
@@ -82,24 +86,73 @@ def test_only_the_team_itself_may_ask(client: httpx.Client) -> None:
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "resources.gpus")
 
 
-def test_while_the_scheduler_is_away_explain_goes_on_and_what_if_says_so(tmp_path: Path) -> None:
+def test_while_the_scheduler_is_down_the_gateway_answers_from_its_log(tmp_path: Path) -> None:
     scene = GatewayScene(tmp_path)
-    nobody = SchedulerDoor(["http://127.0.0.1:9"], "t", answer_s=1.0)
-    object.__setattr__(scene.gate, "scheduler", nobody)
     with served(scene) as client:
         scene.configure("nlp")
         path = f"/v1/training-jobs/{submit(client, 2)}/explain"
-        scene.wait(lambda: client.get(path, headers=NLP).json()["eta_note"])
+        scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
+        scene.end_deciders()
         why = client.get(path, headers=NLP).json()
-        assert (why["code"], why["eta"], why["waits_for"]) == ("shape", None, None)
-        assert "does not answer" in why["eta_note"]
+        assert (why["code"], why["waits_for"]["position"]) == ("shape", 1)
+        asked = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
+        assert (asked.status_code, asked.json()["starts"]) == (200, "never")
+
+
+class Endless(SchedulerQuestions):
+    """Its child processes never end by themselves."""
+
+    def _apart(self, work: Callable[[], bytes]) -> bytes:
+        def endless() -> bytes:
+            while True:
+                work()
+
+        return super()._apart(endless)
+
+
+def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
+    client: httpx.Client, scene: GatewayScene
+) -> None:
+    path = f"/v1/training-jobs/{submit(client, 2)}/explain"
+    scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
+    kept = scene.gate.scheduler
+    object.__setattr__(scene.gate, "scheduler", Endless(scene.tail, work_s=0.2))
+    try:
+        why = client.get(path, headers=NLP).json()
         away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
-        assert (away.status_code, away.headers["retry-after"]) == (503, "2")
-        assert away.json()["type"].endswith(":scheduler-away")
+    finally:
+        object.__setattr__(scene.gate, "scheduler", kept)
+    assert (why["waits_for"], why["code"]) == (None, "capacity")
+    assert "took too long" in why["eta_note"]
+    assert (away.status_code, away.headers["retry-after"]) == (503, "2")
+    assert away.json()["type"].endswith(":no-answer")
 
 
-def test_one_that_does_not_answer_is_passed_over(client: httpx.Client, scene: GatewayScene) -> None:
-    leader = scene.door.address.url
-    door = SchedulerDoor(["http://127.0.0.1:9", leader], "svc-token", answer_s=20.0)
-    assert client.get("/v1/queue", headers=ADMIN).status_code == 200
-    assert door.explain("nobody") is None
+def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: GatewayScene) -> None:
+    busy = SchedulerQuestions(scene.tail, work_s=30, wait_s=0.0)
+    spec, now = JobSpec.model_validate(job("nlp", 1)), scene.gate.clock()
+    held = [busy._slots.acquire(blocking=False) for _ in range(AT_ONCE)]
+    with pytest.raises(NoAnswerError, match="ask again"):
+        busy.what_if(spec, now)
+    assert held == [True] * AT_ONCE
+    for _ in held:
+        busy._slots.release()
+    assert busy.what_if(spec, now).gpus == 1
+
+
+def test_a_log_that_cannot_be_followed_says_so(scene: GatewayScene, client: httpx.Client) -> None:
+    asked = SchedulerQuestions(cast("Tail", Unfollowed()))
+    kept = scene.gate.scheduler
+    object.__setattr__(scene.gate, "scheduler", asked)
+    try:
+        away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
+    finally:
+        object.__setattr__(scene.gate, "scheduler", kept)
+    assert (away.status_code, "upgrade the gateway" in away.json()["detail"]) == (503, True)
+
+
+class Unfollowed:
+    """A tail whose scheduler is newer."""
+
+    def scheduling(self) -> Moment:
+        return Moment([], "the scheduler's log has a later event: upgrade the gateway")

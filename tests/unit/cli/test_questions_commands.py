@@ -160,7 +160,7 @@ def test_what_if_asks_for_each_size_and_changes_nothing(
 def test_what_if_does_not_wait_long_for_a_scheduler_that_is_away(
     gangline: Runner, stub: Stub, file: Path
 ) -> None:
-    stub.on("POST", WHAT_IF, problem(503, "scheduler-away", "the scheduler does not answer"))
+    stub.on("POST", WHAT_IF, problem(503, "no-answer", "the scheduler does not answer"))
     shown = gangline("what-if", str(file))
     assert (shown.code, shown.out) == (1, "")
     assert "the scheduler does not answer" in shown.err
@@ -173,7 +173,7 @@ def test_what_if_does_not_wait_long_for_a_scheduler_that_is_away(
         (NOW_PLAN, ["2 of 4 GPUs are free: fits now", "now, on node-1 (GPUs 0, 1)"]),
         (AFTER_PLAN, ["waits for room", "preempts   a job of another team (2 GPUs)"]),
         (LATER_PLAN, ["waits for room", "about 2026-11-21 12:30 UTC"]),
-        (problem(503, "scheduler-away", "away"), ["2 of 4 GPUs are free: fits now"]),
+        (problem(503, "no-answer", "away"), ["2 of 4 GPUs are free: fits now"]),
     ],
 )
 def test_submit_shows_when_where_and_whom(

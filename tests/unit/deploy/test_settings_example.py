@@ -7,7 +7,6 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,16 +24,16 @@ def config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GANGLINE_CONFIG", str(EXAMPLE))
 
 
-def test_the_gateway_asks_where_the_schedulers_answer() -> None:
+def test_the_gateway_reads_snapshots_where_the_scheduler_writes_them() -> None:
     scheduler, gateway = SchedulerSettings(), GatewaySettings()
-    assert scheduler.tls is not None
-    assert len(gateway.schedulers) == 2
-    for url in gateway.schedulers:
-        assert (urlsplit(url).scheme, urlsplit(url).port) == ("https", scheduler.question_port)
-    assert gateway.scheduler_tls_ca is not None
+    assert scheduler.store_url is not None
+    assert (gateway.store_url, gateway.topic_prefix) == (
+        scheduler.store_url,
+        scheduler.topic_prefix,
+    )
 
 
-def test_it_is_read_by_services_that_have_no_door() -> None:
+def test_one_file_is_read_by_all_services() -> None:
     assert QuotaSettings().bootstrap_servers == SchedulerSettings().bootstrap_servers
 
 

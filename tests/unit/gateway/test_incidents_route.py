@@ -88,7 +88,7 @@ def get(
     away: Any = None
     source: Any = asked
     past = Past(lambda: Questions(away, away, away, source))
-    app = routes(Gate(away, away, past, away, away))
+    app = routes(Gate(away, away, past, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

@@ -64,7 +64,7 @@ class Door:
         away: Any = None
         reports: Any = source
         past = Past(lambda: Questions(away, away, reports, away))
-        self._app = routes(Gate(away, away, past, away, away, clock=lambda: NOW))
+        self._app = routes(Gate(away, away, past, away, away, away, clock=lambda: NOW))
         self._caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,27 @@ def test_it_is_done_in_another_process_and_leaves_none_behind() -> None:
     assert apart(lambda: b"x" * 3_000_000, 30) == b"x" * 3_000_000
     assert apart(bytes, 30) == b""
     assert children() <= before
+
+
+def test_a_connection_of_the_parent_ends_when_the_parent_ends_it(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    begun = tmp_path / "begun"
+
+    def endless() -> bytes:
+        begun.touch()
+        while True:
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(apart, endless, 3)
+        while not begun.exists():
+            assert not asked.done()
+            time.sleep(0.01)
+        ours.close()
+        theirs.setblocking(False)
+        assert theirs.recv(1) == b""
+        assert isinstance(asked.exception(), TookTooLong)
+    theirs.close()
 
 
 def test_work_that_takes_too_long_is_ended() -> None:

@@ -110,15 +110,13 @@ class Platform:
         bus.close()
         client = self._client(bootstrap, ports)
         on_phase("services")
-        self.supervisor.start([*self._services(environment, ports), *self._agents(environment)])
+        self.supervisor.start([*self._services(environment), *self._agents(environment)])
         self.supervisor.wait_ready(READY_TIMEOUT_S)
         on_phase("nodes")
         _wait_for_nodes(client, self.settings.nodes)
         return client
 
-    def _services(
-        self, environment: Mapping[str, str], ports: Mapping[str, int]
-    ) -> list[ProcessSpec]:
+    def _services(self, environment: Mapping[str, str]) -> list[ProcessSpec]:
         found = [
             self._process(f"{name}-0", module, environment)
             for name, module in SERVICES.items()
@@ -126,9 +124,9 @@ class Platform:
         ]
         copies = self._schedulers()
         own = {"GANGLINE_SESSION_TIMEOUT_MS": STANDBY_SESSION_MS} if len(copies) > 1 else {}
-        for name in copies:
-            door = {"GANGLINE_QUESTION_PORT": str(ports[name])}
-            found.append(self._process(name, SERVICES["scheduler"], {**own, **environment, **door}))
+        found += [
+            self._process(name, SERVICES["scheduler"], {**own, **environment}) for name in copies
+        ]
         if self.settings.live_view:
             found.append(self._process("live-view-0", "gangline_tracker.live", environment))
         return found
@@ -181,9 +179,6 @@ class Platform:
             "GANGLINE_CLICKHOUSE_URL": self.settings.clickhouse or served,
             "GANGLINE_HTTP_PORT": str(ports["clickhouse"]),
             "GANGLINE_GATEWAY_PORT": str(ports["gateway"]),
-            "GANGLINE_SCHEDULER_URLS": ",".join(
-                f"http://127.0.0.1:{ports[name]}" for name in self._schedulers()
-            ),
             "GANGLINE_HEARTBEAT_TIMEOUT_S": str(self.settings.heartbeat_timeout_s),
             "GANGLINE_HEARTBEAT_INTERVAL_S": str(self.settings.heartbeat_interval_s),
             "GANGLINE_HANG_MIN_S": str(self.settings.hang_min_s),
@@ -216,7 +211,7 @@ class Platform:
         """The ports of this data directory: picked once, kept over restarts."""
         path = self.data_dir / "ports.json"
         kept: dict[str, int] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        wanted = ("gateway", "clickhouse", *self._schedulers())
+        wanted = ("gateway", "clickhouse")
         missing = [name for name in wanted if name not in kept]
         if missing:
             free = [port for port in pick_ports(len(wanted)) if port not in kept.values()]
@@ -225,7 +220,7 @@ class Platform:
         return kept
 
     def _schedulers(self) -> list[str]:
-        """The names of the scheduler's copies, each with a port to be asked at."""
+        """The names of the scheduler's copies."""
         return [f"scheduler-{index}" for index in range(self.settings.schedulers)]
 
     def _tokens(self) -> dict[str, str]:

@@ -57,6 +57,8 @@ def apart(work: Callable[[], bytes], within_s: float) -> bytes:
 def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
     try:
         signal.setitimer(signal.ITIMER_REAL, within_s)  # it ends by itself if its parent does
+        os.closerange(3, writing)  # who is connected to the parent hears its end, not the child's
+        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
         gc.disable()  # a collection would touch, and by that copy, every page
         os.nice(_NICE)
         try:

@@ -3,9 +3,9 @@
 1. Wait for the bus and its topics (bounded and visible), announce the release, then `on_start`.
 2. Join the group that shares out the own log's partitions; each owned partition is a shard.
 3. For each owned shard: take over and cycle. A process without a shard is a healthy standby.
-   Between two cycles other threads may read the state (asking.py). A takeover may fold for longer
-   than Kafka waits for a member (`max.poll.interval.ms`). Meanwhile the process beats, reports its
-   progress and serves the membership; a shard that is taken away ends the fold.
+   A takeover may fold for longer than Kafka waits for a member (`max.poll.interval.ms`). Meanwhile
+   the process beats, reports its progress and serves the membership; a shard that is taken away
+   ends the fold.
 4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
    starts a new one, which folds the log again. There is no repair in place.
 """
@@ -29,7 +29,6 @@ from gangline_bus.topics import TopicNames
 from gangline_storage import StoreError
 
 from .announcing import announce
-from .asking import Asked
 from .executor import ThreadExecutor
 from .lifecycle import Context, run
 from .settings import EXIT_USAGE, DecidingSettings, ServiceSettings
@@ -129,11 +128,8 @@ def settle_collector() -> None:
 class _Shards(Generic[StateT]):
     """The loops of the shards that this process owns."""
 
-    def __init__(
-        self, make: Callable[[int], DeciderLoop[StateT]], asked: Asked[StateT] | None
-    ) -> None:
+    def __init__(self, make: Callable[[int], DeciderLoop[StateT]]) -> None:
         self._make = make
-        self._asked = asked
         self._loops: dict[int, DeciderLoop[StateT]] = {}
         self._watchdog = Watchdog()
 
@@ -157,9 +153,6 @@ class _Shards(Generic[StateT]):
             loop = self._loops[shard]
             with self._watchdog.over(loop):
                 loop.cycle(0.05)
-        if self._asked is not None:
-            first = min(self._loops, default=None)
-            self._asked.answer(None if first is None else self._loops[first].state)
 
     def close(self) -> None:
         """Close all loops."""
@@ -182,12 +175,10 @@ def run_decider(
     executor: Callable[[str, object], object] | None = None,
     share: Callable[[object], str] = lambda _: "",
     on_start: Callable[[Bus, Context[ServiceSettings]], None] | None = None,
-    asked: Asked[StateT] | None = None,
 ) -> NoReturn:
     """Run a decider as this process's life. `executor(key, effect)` runs in a few threads.
 
     These threads are shared fairly among the names that `share(effect)` gives (executor.py).
-    State queries through `asked` read the state of the first shard that this process leads.
     """
     try:
         snapshots = open_snapshots(name, settings, codec)
@@ -222,7 +213,7 @@ def run_decider(
                 snapshots=snapshots(),
             )
 
-        shards = _Shards(make, asked)
+        shards = _Shards(make)
         member = bus.join(f"{names.prefix}gangline.{name}", names.name(decider.log))
         while not context.stopping.is_set():
             context.health.beat()

@@ -39,13 +39,9 @@ class Settings(ServiceSettings):
     """The http(s):// URL of the tracker's endpoint or of a ClickHouse server."""
     clickhouse_user: str = "default"
     service_token: SecretStr | None = None
-    """The password towards ClickHouse, and the token towards the schedulers."""
-    scheduler_urls: str = ""
-    """Where schedulers are asked (their question_port), leader and standbys, by commas."""
-    scheduler_tls_ca: Path | None = None
-    """PEM file of who signed the schedulers' certificates; else the system's authorities count."""
+    """The password towards ClickHouse."""
     store_url: str | None = None
-    """Where code bundles are put, and snapshots of the live model; see gangline_storage.open."""
+    """Where code bundles and snapshots are put, the scheduler's too; see gangline_storage.open."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
     """A snapshot is written after so many decisions."""
     data_approvals: ApprovalRule = ApprovalRule.OFF
@@ -80,22 +76,6 @@ class Settings(ServiceSettings):
         if parts.username or parts.password:
             raise ValueError("must not hold credentials; set service_token instead")
         return value.rstrip("/")
-
-    @field_validator("scheduler_urls")
-    @classmethod
-    def _check_schedulers(cls, value: str) -> str:
-        for url in filter(None, value.split(",")):
-            parts = urlsplit(url.strip())
-            if parts.scheme not in {"http", "https"} or not parts.hostname:
-                raise ValueError("must be URLs such as http://127.0.0.1:8090, with commas between")
-            if parts.scheme == "http" and not is_loopback(parts.hostname):
-                raise ValueError("a scheduler on another machine is asked by https:// alone")
-        return value
-
-    @property
-    def schedulers(self) -> tuple[str, ...]:
-        """The URLs of `scheduler_urls`."""
-        return tuple(url.strip().rstrip("/") for url in self.scheduler_urls.split(",") if url)
 
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:

@@ -17,7 +17,7 @@ from gangline_gateway.live_model import JobDetails
 from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
-from gangline_gateway.scheduler_door import SchedulerDoor
+from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.user_limits import UserSlots
@@ -63,8 +63,8 @@ class Gate:
     past: Past
     followers: Followers
     streams: Streams
+    scheduler: SchedulerQuestions
     store: ObjectStore | None = None
-    scheduler: SchedulerDoor = field(default_factory=lambda: SchedulerDoor([], ""))
     answer_wait_s: float = 2.0
     data_approvals: ApprovalRule = ApprovalRule.OFF
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)

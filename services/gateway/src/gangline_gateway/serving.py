@@ -13,7 +13,7 @@ from gangline_gateway.follow import Followers
 from gangline_gateway.gate import Gate
 from gangline_gateway.past import Past, connector
 from gangline_gateway.publish import Publisher
-from gangline_gateway.scheduler_door import AuthorityFileError, SchedulerDoor
+from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
 from gangline_gateway.view_snapshot import ViewSnapshots
@@ -48,7 +48,7 @@ def main(context: Context[Settings]) -> int:
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         store=open_store(settings.store_url) if settings.store_url else None,
-        scheduler=_door(settings),
+        scheduler=SchedulerQuestions(tail),
         answer_wait_s=settings.answer_wait_s,
         data_approvals=settings.data_approvals,
     )
@@ -93,18 +93,6 @@ def _snapshots(settings: Settings) -> StoredSnapshots | None:
     if settings.store_url is None:
         return None
     return stored_snapshots(settings.store_url, prefix=settings.topic_prefix)
-
-
-def _door(settings: Settings) -> SchedulerDoor:
-    token = settings.service_token
-    try:
-        return SchedulerDoor(
-            settings.schedulers,
-            token.get_secret_value() if token else "",
-            ca=settings.scheduler_tls_ca,
-        )
-    except AuthorityFileError as error:
-        raise SystemExit(str(error)) from None
 
 
 def _tokens(settings: Settings) -> TokenBook:

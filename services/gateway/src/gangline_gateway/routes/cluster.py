@@ -172,7 +172,7 @@ def get_queue(
     try:
         shards = gate.tail.scheduling().shards()
     except NoStateError as error:
-        raise unavailable("scheduler-unknown", str(error)) from None
+        raise unavailable("no-answer", str(error)) from None
     return queue(shards, now, visible, limit=limit, after=cursor)
 
 

@@ -25,7 +25,7 @@ from gangline_gateway.history import PastRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
-from gangline_gateway.scheduler_door import AwayError
+from gangline_gateway.scheduler_questions import NoAnswerError
 from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, PriorityBody
@@ -222,7 +222,7 @@ def list_checkpoints(
 def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
     """One dominant reason with its evidence and the next step; of one that waits, until when.
 
-    While the scheduler does not answer, `eta_note` says so and the rest is what it said last.
+    Without an estimate, `eta_note` says why and the rest is what the scheduler said last.
     """
     now = gate.clock()
     found = gate.details(job_id, caller)
@@ -253,7 +253,7 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
 def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
     """When and where this job would start, whom it would preempt and at what cost.
 
-    Nothing changes by asking. 503 while the scheduler does not answer.
+    Nothing changes by asking. 503 while the gateway has no answer, or too many ask.
     """
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
@@ -261,16 +261,16 @@ def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
         gpus = spec.resources.gpus
         return WhatIf(starts="never", gpus=gpus, message=notes[0], notes=tuple(notes))
     try:
-        answer = gate.scheduler.what_if(spec)
-    except AwayError as error:
-        raise unavailable("scheduler-away", str(error)) from None
+        answer = gate.scheduler.what_if(spec, gate.clock())
+    except NoAnswerError as error:
+        raise unavailable("no-answer", str(error)) from None
     return present.what_if(answer, notes, visible_teams(caller))
 
 
 def _asked(gate: Gate, caller: Principal, told: Explanation) -> Explanation:
     try:
-        answer = gate.scheduler.explain(told.job_id)
-    except AwayError as error:
+        answer = gate.scheduler.explain(told.job_id, gate.clock())
+    except NoAnswerError as error:
         return told.model_copy(update={"eta_note": f"no estimate: {error}"})
     return told if answer is None else present.with_answer(told, answer, visible_teams(caller))
 

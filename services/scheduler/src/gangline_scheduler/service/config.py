@@ -11,9 +11,9 @@ from gangline_scheduler.core.free import LEVELS
 from gangline_scheduler.core.policy.config import Policy, Preemption, Switch, order_named
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Mode
-from gangline_scheduler.service.door_config import DoorSettings
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import SECONDS_MAX, Few, Name
+from gangline_service.settings import DecidingSettings
 
 HOLD_MARGIN_S = 60.0
 """GPUs are held for this long after the last gang that makes room must be gone."""
@@ -22,7 +22,7 @@ Minutes = Annotated[float, Field(ge=0, le=SECONDS_MAX / 60)]
 Hours = Annotated[float, Field(gt=0, le=SECONDS_MAX / 3600)]
 
 
-class SchedulerSettings(DoorSettings):
+class SchedulerSettings(DecidingSettings):
     """What the scheduler can be told."""
 
     section: ClassVar[str] = "scheduler"

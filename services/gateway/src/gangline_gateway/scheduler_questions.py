@@ -1,0 +1,96 @@
+"""Why a job waits and what a job would do: the scheduler's pure code on a copy of its state.
+
+The state is the one that the gateway folds from the scheduler's log (scheduling.py), so no
+question reaches the scheduler. A child process of low priority does the work, for `WORK_S` at most.
+`AT_ONCE` questions are worked on at a time, and further ones wait for `WAIT_S` at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+
+from gangline_gateway.scheduling import NoStateError, Shard
+from gangline_gateway.tail import Tail
+from gangline_scheduler.core import questions
+from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.configured import limits_of
+from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
+from gangline_schemas.job import JobSpec
+from gangline_service.apart import TookTooLong, WorkFailed, apart
+
+log = structlog.get_logger(__name__)
+
+WORK_S = 2.0
+WAIT_S = 1.0
+AT_ONCE = 2
+
+
+class NoAnswerError(Exception):
+    """The question has no answer now; the message says why."""
+
+
+class SchedulerQuestions:
+    """May be used from any thread."""
+
+    def __init__(self, tail: Tail, *, work_s: float = WORK_S, wait_s: float = WAIT_S) -> None:
+        self._tail = tail
+        self._work_s = work_s
+        self._wait_s = wait_s
+        self._slots = threading.BoundedSemaphore(AT_ONCE)
+
+    def explain(self, job_id: str, now: datetime) -> JobExplained | None:
+        """Why a job waits; None when no such job waits. Raises NoAnswerError."""
+        found = next((each for each in self._shards() if job_id in each.state.pending), None)
+        if found is None:
+            return None
+        shard = found
+
+        def work() -> bytes:
+            answer = questions.explain(shard.state, job_id, now, shard.policy)
+            return b"" if answer is None else answer.encode()
+
+        said = self._apart(work)
+        return JobExplained.decode(said) if said else None
+
+    def what_if(self, spec: JobSpec, now: datetime) -> WhatIfAnswer:
+        """What the job would do, in the shard where it would start first. Raises NoAnswerError."""
+        shards = self._shards()
+
+        def work() -> bytes:
+            return min((_what_if(shard, spec, now) for shard in shards), key=_start).encode()
+
+        return WhatIfAnswer.decode(self._apart(work))
+
+    def _shards(self) -> list[Shard]:
+        try:
+            return self._tail.scheduling().shards()
+        except NoStateError as error:
+            raise NoAnswerError(str(error)) from None
+
+    def _apart(self, work: Callable[[], bytes]) -> bytes:
+        if not self._slots.acquire(timeout=self._wait_s):
+            raise NoAnswerError(f"{AT_ONCE} questions are being answered; ask again")
+        try:
+            return apart(work, self._work_s)
+        except TookTooLong as error:
+            raise NoAnswerError(str(error)) from None
+        except WorkFailed as error:
+            log.exception("a question failed", error=str(error))
+            raise NoAnswerError("the question could not be answered; see the log") from None
+        finally:
+            self._slots.release()
+
+
+def _what_if(shard: Shard, spec: JobSpec, now: datetime) -> WhatIfAnswer:
+    said = shard.state.policy
+    limits = None if said is None else limits_of(said)
+    scheduler = Scheduler(limits, shard.policy)
+    return questions.what_if(scheduler, shard.state, spec, now, shard.policy)
+
+
+def _start(answer: WhatIfAnswer) -> tuple[bool, float]:
+    return answer.start is None, 0.0 if answer.start is None else answer.start.timestamp()
