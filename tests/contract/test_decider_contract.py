@@ -25,7 +25,8 @@ from gangline_bus.decision import BaseDecider, Decision, Input, InvariantViolate
 from gangline_bus.fold import LogBroken, fold_log
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.kafka_writers import KafkaTransactionalWriter
-from gangline_bus.memory import Broker, Faults
+from gangline_bus.memory import Broker
+from gangline_bus.memory_broker import Faults
 from gangline_bus.poison import DEATHS
 from gangline_bus.ports import Bus, BusError, Note, OutRecord, TopicPartition
 from gangline_bus.snapshot import SnapshotHeader, Snapshots
@@ -210,7 +211,7 @@ class World:
         group = f"{self.names.prefix}gangline.teams.0.inputs"
         bus = self.settle()
         if self.broker is not None:
-            del self.broker._offsets[group]
+            del self.broker.offsets[group]
         else:
             admin = AdminClient({"bootstrap.servers": bus.base["bootstrap.servers"]})  # type: ignore[attr-defined]
             admin.delete_consumer_groups([group])[group].result(10)

@@ -12,7 +12,9 @@ from typing import Any
 
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decision
-from gangline_bus.memory import MemoryBus, MemoryReader, MemoryTransactionalWriter, _Status
+from gangline_bus.memory import MemoryBus
+from gangline_bus.memory_broker import Status
+from gangline_bus.memory_clients import MemoryReader, MemoryTransactionalWriter
 from gangline_bus.poison import Guard
 from gangline_bus.ports import BusError, Fenced, Note, OutRecord, Record, TopicPartition
 from gangline_checkpoints.core import decide as checkpoints_decide
@@ -73,8 +75,8 @@ class _DirtyReader(MemoryReader):
         broker = self._bus.broker
         broker.faults.at("poll", self._bus.client)
         for place in () if broker.down else sorted(self._positions):
-            entries = broker._log(place)[self._positions[place] :]
-            found += [entry.record for entry in entries if entry.status is not _Status.CONTROL]
+            entries = broker.log(place)[self._positions[place] :]
+            found += [entry.record for entry in entries if entry.status is not Status.CONTROL]
             self._positions[place] += len(entries)
         return found
 
@@ -100,7 +102,7 @@ class _OffsetsApartLoop(DeciderLoop[Any]):
             records: Sequence[OutRecord], offsets: Mapping[TopicPartition, int], group: str
         ) -> None:
             for place, offset in offsets.items():
-                self._bus.broker._keep_offset(group, place, offset)
+                self._bus.broker.keep_offset(group, place, offset)
             commit(records, {}, group)
 
         self._writer.commit = apart  # type: ignore[method-assign]

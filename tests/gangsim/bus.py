@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gangline_bus.memory import Broker, Faults, _Entry, _Status
+from gangline_bus.memory import Broker
+from gangline_bus.memory_broker import Entry, Faults, Status
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangsim.engine import Engine
 
@@ -68,38 +69,38 @@ class SimBroker(Broker):
 
     def hold(self, topic: str) -> None:
         """Take records of a topic as ever, but let nobody read what comes from now on."""
-        for place in self._logs:
+        for place in self.logs:
             if place.topic == topic:
-                self._unread[place] = self._stable_end(place)
+                self._unread[place] = self.stable_end(place)
 
     def let_read(self, topic: str) -> None:
         """What was held back can be read, in its order and with its time stamps."""
-        for place in self._logs:
+        for place in self.logs:
             if place.topic == topic:
                 self._unread.pop(place, None)
         self._touch(topic)
 
     def readable(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Whether there is something to read from any of these positions on."""
-        logs = self._logs
+        logs = self.logs
         for place, at in positions.items():  # no any(): this is asked after every cycle
-            if len(logs[place]) > at and self._stable_end(place) > at:
+            if len(logs[place]) > at and self.stable_end(place) > at:
                 return True
         return False
 
-    def _append(self, record: OutRecord, status: _Status) -> tuple[_Entry, TopicPartition]:
-        appended = super()._append(record, status)
-        if status is not _Status.PENDING:
+    def append(self, record: OutRecord, status: Status) -> tuple[Entry, TopicPartition]:
+        appended = super().append(record, status)
+        if status is not Status.PENDING:
             self._touch(record.topic)
         return appended
 
-    def _stable_end(self, place: TopicPartition) -> int:
+    def stable_end(self, place: TopicPartition) -> int:
         if self._unread and place in self._unread:
             return self._unread[place]
-        for writer in self._writers.values():
+        for writer in self.writers.values():
             if writer.open is not None:
-                return super()._stable_end(place)
-        return len(self._logs[place])
+                return super().stable_end(place)
+        return len(self.logs[place])
 
     def _touch(self, topic: str) -> None:
         self.touched[topic] = None

@@ -87,7 +87,7 @@ def _crash(world: World, fault: Fault) -> End:
 def _forget(world: World, fault: Fault) -> End:
     """Kafka forgets how far a service had read, which it finds out when it starts again."""
     group = f"{world.names.prefix}gangline.{fault.target}.0.inputs"
-    if world.broker._offsets.pop(group, None):
+    if world.broker.offsets.pop(group, None):
         world.engine.count("offsets forgotten")
     for process in world.process(fault.target):
         if process.loop is not None:
@@ -131,7 +131,7 @@ def _leak(world: World, fault: Fault) -> End:
 
     def arrange(service: str, delay_s: float) -> None:
         name = f"gangline.{service}.0"
-        epoch = world.broker._writers[name].epoch
+        epoch = world.broker.writers[name].epoch
 
         def arrive() -> None:
             acted = world.broker.late_end(name, epoch, commit=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decider, EffectDone
-from gangline_bus.memory import MemoryMember
+from gangline_bus.memory_clients import MemoryMember
 from gangline_bus.ports import BusError
 from gangline_bus.snapshot import SnapshotCodec
 from gangline_checkpoints.core.model import Verified

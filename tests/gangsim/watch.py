@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gangline_bus.codec import UndecodableError
-from gangline_bus.memory import _Status
+from gangline_bus.memory_broker import Status
 from gangline_bus.ports import Record, TopicPartition
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
@@ -50,17 +50,17 @@ class Watch:
             touched.insert(0, self._workers)
         for topic in touched:
             if topic in self._logs or topic == self._workers:
-                for partition in range(broker._counts[topic]):
+                for partition in range(broker.counts[topic]):
                     self._read(TopicPartition(topic, partition))
 
     def _read(self, place: TopicPartition) -> None:
         broker = self._world.broker
-        log, end = broker._log(place), broker._stable_end(place)
+        log, end = broker.log(place), broker.stable_end(place)
         at = self._at.get(place, 0)
         while at < end:
             entry = log[at]
             at += 1
-            if entry.status is _Status.COMMITTED:
+            if entry.status is Status.COMMITTED:
                 self._read_record(place.topic, entry.record)
         self._at[place] = at
 

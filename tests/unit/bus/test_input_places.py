@@ -164,7 +164,7 @@ def test_an_input_that_is_added_later_is_read_from_its_start(world: World) -> No
 def test_a_log_that_names_no_inputs_does_not_begin_them_again(world: World) -> None:
     world.ask(2)
     world.lead()
-    for log in world.broker._logs.values():
+    for log in world.broker.logs.values():
         for entry in log:
             headers = tuple(pair for pair in entry.record.headers if pair[0] != HEADER)
             entry.record = replace(entry.record, headers=headers)

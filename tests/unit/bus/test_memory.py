@@ -22,10 +22,10 @@ def test_open_transactions_of_others_are_looked_at_under_the_lock(
     held: list[bool] = []
 
     def stable_end(looked_at: Broker, _: TopicPartition) -> int:
-        held.append(looked_at._lock._is_owned())  # type: ignore[attr-defined]
+        held.append(looked_at.lock._is_owned())  # type: ignore[attr-defined]
         return 1
 
-    monkeypatch.setattr(Broker, "_stable_end", stable_end)
+    monkeypatch.setattr(Broker, "stable_end", stable_end)
     assert bus.end_offsets([PLACE]) == {PLACE: 1}
     assert len(reader.poll(1, 0.0)) == 1
     assert held == [True, True]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_bus.memory import Broker, Faults
+from gangline_bus.memory import Broker
+from gangline_bus.memory_broker import Faults
 from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings
 from gangline_worker.agent.spool.sender import Sender
 from gangline_worker.agent.spool.spool import Position, Spool
