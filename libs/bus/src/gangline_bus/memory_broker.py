@@ -66,7 +66,7 @@ class Faults:
 
 
 class BrokerState:
-    """The logs, transactions and groups. Used under `lock`, but for what reads one value."""
+    """The logs, transactions and groups. Calls hold `lock`, except those that read one value."""
 
     offsets_retention_ms = 7 * 86_400_000  # as Kafka's own default
 
