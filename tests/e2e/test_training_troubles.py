@@ -257,3 +257,26 @@ def test_a_rank_that_is_slow_is_named_and_none_of_an_even_gang(
         gate.touch()
         for job in (even, uneven):
             assert watch.wait_state(job, "succeeded", "failed").data.state == "succeeded"
+
+
+def test_an_elastic_job_whose_batch_does_not_divide_fails_at_its_first_start(
+    platform: RunningPlatform,
+) -> None:
+    """Two GPUs fit and three, which it may have later, do not. It says which sizes to give."""
+    with LogWatch(platform.client.bootstrap_servers) as watch:
+        job = watch.submit(
+            "unshared",
+            command=["python", "-m", "gangline_worker.training"],
+            hyperparameters={"batch_size": 8, "steps": 1_000_000},
+            resources={"gpus": 4, "min_gpus": 1, "memory_per_gpu_gb": 0.25},
+            max_runtime_hours=LONGEST_HOURS,
+        )
+        assert watch.wait_state(job, "succeeded", "failed").data.state == "failed"
+        (failed,) = [s.data for s in watch.of("gang.failed", job)]
+        assert (failed.failure_class, failed.action) == ("user_error", "fail")
+        assert "batch_size (8) does not divide by 3 GPUs, which the gang may have" in failed.message
+        assert "min_gpus: 1 and gpu_counts: [1, 2, 4] under resources" in failed.message
+        watch.settle()
+        assert len(watch.of("gang.allocated", job)) == 1
+        assert not [s for s in watch.of("worker.step") if s.data.run_id == job]
+        watch.assert_sound()

@@ -291,7 +291,19 @@ def test_a_run_whose_last_save_failed_has_not_succeeded(
 def test_a_batch_that_does_not_divide_is_refused(tmp_path: Path) -> None:
     run = Gang(tmp_path / "run", 2, ("batch_size=7",)).wait()
     assert run.codes == (EXIT_SETTINGS, EXIT_SETTINGS), run.text
-    assert "batch_size (7) does not divide by the world size (2)" in run.text
+    assert "batch_size (7) does not divide by 2 GPUs; give a batch_size that is a" in run.text
+
+
+def test_an_elastic_gang_is_refused_at_its_first_size_already(tmp_path: Path) -> None:
+    """The batch divides by these two ranks, and not by three, which the gang may have later."""
+    elastic = {"GANGLINE_RESOURCES": '{"gpus":4,"min_gpus":1,"gpus_per_worker":1}'}
+    run = Gang(tmp_path / "run", 2, ("batch_size=8",), extra_env=elastic).wait()
+    assert run.codes == (EXIT_SETTINGS, EXIT_SETTINGS), run.text
+    assert (
+        "error: batch_size (8) does not divide by 3 GPUs, which the gang may have; give gpus: 4, "
+        "min_gpus: 1 and gpu_counts: [1, 2, 4] under resources, or another batch_size"
+    ) in run.text
+    assert "step 1/" not in run.text
 
 
 def test_sigterm_of_one_rank_saves_and_stops_all(tmp_path: Path) -> None:

@@ -14,12 +14,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from gangline_schemas.base import Model
+from gangline_schemas.resources import named, only_these
 
 Ways = Annotated[int, Field(ge=1, le=16_384)]
-SHOWN = 4
-"""So many sizes that do not fit are named."""
-MOST_COUNTS = 32
-"""So many sizes that fit are listed."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +93,13 @@ class Parallel(Model):
         bad = [gpus for gpus in sizes if self.shape(gpus) is None]
         if not bad:
             return None
-        shown = ", ".join(str(gpus) for gpus in bad[:SHOWN])
-        more = ", ..." if len(bad) > SHOWN else ""
         good = [gpus for gpus in sizes if self.shape(gpus) is not None]
-        return f"{self} does not fit {shown}{more} GPUs; {self._way_out(bad[-1], good)}"
+        return f"{self} does not fit {named(bad)} GPUs; {self._way_out(bad[-1], good)}"
 
     def _way_out(self, gpus: int, good: Sequence[int]) -> str:
         if not good:
             return f"give resources.gpus: {self._next(gpus)}, or change one of the numbers"
-        if len(good) == 1:
-            return f"give resources.gpus: {good[0]} without min_gpus"
-        if len(good) > MOST_COUNTS:
-            return f"list multiples of {self.unit} alone as resources.gpu_counts"
-        return (
-            f"give gpus: {good[-1]}, min_gpus: {good[0]} and gpu_counts: {[*good]} under resources"
-        )
+        return only_these(good, f"multiples of {self.unit}")
 
     def _next(self, gpus: int) -> int:
         """The least size from `gpus` on that fits; with no `auto` there is but one."""

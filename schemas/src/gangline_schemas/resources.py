@@ -17,8 +17,26 @@ from gangline_schemas.base import Model
 from gangline_schemas.limits import MAX_GANG_GPUS, ShortText
 
 MAX_COUNTS = 256
+SHOWN = 4
+"""So many sizes that do not fit are named."""
+MOST_COUNTS = 32
+"""So many sizes that fit are listed."""
 LEAST_SHARE = 0.001
 """CPUs and GB of a rank are counted in thousandths."""
+
+
+def named(sizes: Sequence[int]) -> str:
+    """Sizes of a gang, for a message: the first few."""
+    return ", ".join(str(gpus) for gpus in sizes[:SHOWN]) + (", ..." if len(sizes) > SHOWN else "")
+
+
+def only_these(good: Sequence[int], which: str) -> str:
+    """The way out of a message: the gang is to have these sizes alone. `which`: what they are."""
+    if len(good) == 1:
+        return f"give resources.gpus: {good[0]} without min_gpus"
+    if len(good) > MOST_COUNTS:
+        return f"list {which} alone as resources.gpu_counts"
+    return f"give gpus: {good[-1]}, min_gpus: {good[0]} and gpu_counts: {[*good]} under resources"
 
 
 def _as_tuple(value: Any) -> Any:

@@ -40,13 +40,6 @@ from gangline_schemas.events.scheduling import CheckpointRef, JobStateChanged
 from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED, REMEMBERED
 
-UNSHARED = {
-    "command": ["python", "-m", "gangline_worker.training"],
-    "hyperparameters": {"batch_size": 8},
-    "gpus": 4,
-    "resources": {"min_gpus": 2},
-}
-
 
 @pytest.fixture
 def quota() -> Drive[State]:
@@ -73,13 +66,6 @@ def test_admits_a_job_within_the_limits(quota: Drive[State]) -> None:
         ({"team": "ghosts"}, "team 'ghosts' is not known; known: cv, nlp"),
         ({"gpus": 96}, "would exceed quota: 96/64 GPUs of team nlp"),
         ({"team": "cv", "gpus": 17}, "would exceed quota: 17/16 GPUs of team cv"),
-        (
-            UNSHARED,
-            (
-                "the trainer cannot share out batch_size 8 among 3 GPUs, which the gang may have; "
-                "give gpu_counts: [2, 4] under resources, or another batch_size"
-            ),
-        ),
         ({"resume_from": "a"}, "resume_from is cyclic: job 'a' would resume from itself"),
         ({"resume_from": "b"}, "resume_from: team nlp has no run 'b'"),
         ({"resume_from": "of-cv"}, "resume_from: team nlp has no run 'of-cv'"),

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from gangline_schemas.base import field_errors
 from gangline_schemas.job import JobSpec
 from gangline_schemas.parallel import Parallel, Shape
-from gangline_schemas.trainer_batch import cannot_share
 
 TRAINER = ["python", "-m", "gangline_worker.training"]
 
@@ -150,11 +149,3 @@ def test_a_tensor_group_lies_on_one_node(
 ) -> None:
     found = spec(resources, parallel)
     assert (found.gpus_per_worker, list(found.sizes)) == (together, sizes)
-
-
-def test_a_batch_is_shared_out_among_the_data_ranks() -> None:
-    settings = {"batch_size": 4, "accumulation": 2}
-    halves = {"tensor": 2, "pipeline": 2}
-    assert cannot_share(spec({"gpus": 8}, halves, hyperparameters=settings)) is None
-    told = cannot_share(spec({"gpus": 16}, halves, hyperparameters=settings))
-    assert "among 16 GPUs, 4 of them (tensor x pipeline) for each part; choose" in (told or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -77,12 +79,12 @@ def test_whole_copies_are_ddp(config: TrainConfig, ranks: int, copies: bool) -> 
         (
             settings({"tensor": 2}, batch_size=3),
             4,
-            r"batch_size \(3\) does not divide by the 2 data ranks .*a multiple of 2",
+            r"batch_size \(3\) does not divide by 4 GPUs / 2 \(tensor x pipeline\); .*of 2, or",
         ),
         (
             settings({"pipeline": 2}, accumulation=3),
             2,
-            r"batch_size \(16\) / data ranks \(1\) = 16 does not divide by accumulation \(3\)",
+            r"batch_size \(16\) does not divide by 2 GPUs / 2 \(tensor x pipeline\) x accumul",
         ),
         (settings({"expert": 2}), 2, r"parallel\.expert \(2\) must divide experts \(0\)"),
         (
@@ -103,6 +105,68 @@ def test_what_does_not_fit_is_refused_with_a_way_out(
     for rank in range(ranks):
         with pytest.raises(ConfigError, match=message):
             lay_out(config, rank, ranks)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes", "message"),
+    [
+        (
+            settings(batch_size=8),
+            range(2, 9),
+            (
+                "batch_size (8) does not divide by 3, 5, 6, 7 GPUs, which the gang may have; "
+                "give gpus: 8, min_gpus: 2 and gpu_counts: [2, 4, 8] under resources, "
+                "or another batch_size"
+            ),
+        ),
+        (settings(batch_size=8), [3, 4], "give resources.gpus: 4 without min_gpus, or another"),
+        (
+            settings(batch_size=8, accumulation=2),
+            range(2, 9),
+            (
+                "by 3, 5, 6, 7, ... GPUs x accumulation (2), which the gang may have; "
+                "give gpus: 4, min_gpus: 2 and gpu_counts: [2, 4] under resources"
+            ),
+        ),
+        (settings(batch_size=7), range(2, 5), "give a batch_size that is a multiple of 2, or"),
+        (
+            settings(batch_size=2**14 * 3**4),
+            range(1, 1000),
+            "list numbers by which it divides alone as resources.gpu_counts",
+        ),
+        (
+            settings({"pipeline": 2}, batch_size=4, accumulation=2),
+            [4, 8],
+            (
+                "by 8 GPUs / 2 (tensor x pipeline) x accumulation (2), which the gang may have; "
+                "give resources.gpus: 4 without min_gpus"
+            ),
+        ),
+        (settings({"pipeline": 2}), [2, 3, 4], "pipeline 2 does not fit 3 GPUs; give gpus: 4"),
+    ],
+)
+def test_an_elastic_gang_is_refused_for_a_size_that_it_may_have(
+    config: TrainConfig, sizes: Sequence[int], message: str
+) -> None:
+    """Whichever of its sizes it starts with."""
+    for world_size in sizes:
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            lay_out(config, 0, world_size, sizes)
+
+
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        (settings(batch_size=840), range(2, 9)),
+        (settings(batch_size=8), [2, 4, 8]),
+        (settings({"pipeline": 2}, batch_size=8, accumulation=2), [4, 8]),
+    ],
+)
+def test_a_batch_that_divides_at_every_size_is_laid_out(
+    config: TrainConfig, sizes: Sequence[int]
+) -> None:
+    for world_size in sizes:
+        assert lay_out(config, 0, world_size, sizes).shape.ranks == world_size
 
 
 def test_the_layout_can_be_set_on_the_command_line() -> None:

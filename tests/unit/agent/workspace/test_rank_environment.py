@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from checkpoint_scene import allocated, ref
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
+from gangline_schemas.job import JobSpec
 from gangline_worker.agent.workspace.environment import (
     GangPaths,
     network_variables,
@@ -17,6 +19,7 @@ from gangline_worker.agent.workspace.environment import (
 )
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
+from gangline_worker.training.layout import gang_sizes
 
 
 @pytest.mark.parametrize(("advised_s", "expected_s"), [(None, 600.0), (414.0, 414.0)])
@@ -74,6 +77,39 @@ def test_the_ranks_know_which_samples_their_job_goes_without(
         assert (LEFT_OUT_ENV in found) == bool(samples)
         monkeypatch.setenv(LEFT_OUT_ENV, found.get(LEFT_OUT_ENV, ""))
         assert left_out_of_job().ranges == samples
+
+
+@pytest.mark.parametrize(
+    ("resources", "parallel", "sizes"),
+    [
+        ({"gpus": 4}, None, []),
+        ({"gpus": 4, "min_gpus": 2}, None, [2, 3, 4]),
+        ({"gpus": 8, "min_gpus": 2, "gpu_counts": [2, 4, 8]}, None, [2, 4, 8]),
+        ({"workers": 3, "gpus_per_worker": 2, "min_gpus": 2}, None, [2, 4, 6]),
+        ({"gpus": 8, "min_gpus": 4}, {"tensor": 4}, [4, 8]),
+    ],
+)
+def test_the_trainer_knows_which_sizes_its_gang_may_have(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    resources: dict[str, Any],
+    parallel: dict[str, Any] | None,
+    sizes: list[int],
+) -> None:
+    allocation = allocated()
+    spec = JobSpec.model_validate(
+        {"name": "a", "team": "t", "run": "x", "resources": resources, "parallel": parallel}
+    )
+    paths = GangPaths(
+        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
+    )
+    given = allocation.model_copy(update={"spec": spec})
+    found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
+    monkeypatch.delenv("GANGLINE_RESOURCES", raising=False)
+    if sizes:
+        monkeypatch.setenv("GANGLINE_RESOURCES", found["GANGLINE_RESOURCES"])
+    assert ("GANGLINE_RESOURCES" in found) == bool(sizes)
+    assert list(gang_sizes()) == sizes
 
 
 def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from gangline_worker.reporting import doing, flush, hyperparameters
 from gangline_worker.training.config import read_settings
 from gangline_worker.training.console import complain, say
 from gangline_worker.training.evaluation import RefusedError, validates
-from gangline_worker.training.layout import lay_out
+from gangline_worker.training.layout import gang_sizes, lay_out
 from gangline_worker.training.trainer import AgentLostError, SaveFailedError, Trainer
 from gangline_worker.training.world import join_world
 
@@ -75,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = read_settings(options.config, submitted(), options.overrides)
         # Before the ranks meet: else one that is refused first leaves the others a broken socket.
-        lay_out(config, int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+        # At the first start: else an elastic job would fail when it gets another size, hours later.
+        rank, world_size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        lay_out(config, int(rank), int(world_size), gang_sizes())
         world = join_world(config.collective_timeout_s)
         trainer = Trainer(config, world, resume_from)
         if world.rank == 0:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gangline_schemas.parallel import Parallel, Shape
-from gangline_worker.data.order import rank_share
+from gangline_schemas.resources import Resources, named, only_these
 from gangline_worker.training.config import ConfigError, TrainConfig
 from gangline_worker.training.shapes import VOCABULARY, hidden_width
 
@@ -44,19 +46,32 @@ class Layout:
         return range(self.stage * each, (self.stage + 1) * each)
 
 
-def lay_out(config: TrainConfig, rank: int, world_size: int) -> Layout:
+def gang_sizes() -> Sequence[int]:
+    """The numbers of GPUs that the gang may have, rising; none: the job is not elastic."""
+    text = os.environ.get("GANGLINE_RESOURCES")
+    if text is None:
+        return ()
+    resources = Resources.decode(text)
+    return resources.sizes(resources.gpus_per_worker or 1)
+
+
+def lay_out(config: TrainConfig, rank: int, world_size: int, sizes: Sequence[int] = ()) -> Layout:
     """Place one rank. Every rank refuses the same settings, so none waits for it.
 
+    `sizes`: those that an elastic gang may have, rising; none: `world_size` alone.
+
     Raises:
-        ConfigError, BatchError: the settings do not fit together or the gang; the message names
-            the setting and the way out.
+        ConfigError: the settings do not fit together, or do not fit the gang at one of its sizes;
+            the message names the setting and the way out.
     """
+    sizes = sizes or (world_size,)
     asked = config.parallel
     if asked is None:
         asked = Parallel() if config.strategy == "ddp" else Parallel(shard="auto")
     shape = asked.shape(world_size)
-    if shape is None:
-        raise ConfigError(f"parallel: {asked.misfit([world_size])}")
+    misfit = asked.misfit(sizes)
+    if shape is None or misfit is not None:
+        raise ConfigError(f"parallel: {misfit or asked.misfit([world_size])}")
     replicated = shape.shard == shape.tensor == shape.pipeline == shape.expert == 1
     if config.strategy == "ddp" and not replicated:
         raise ConfigError(
@@ -64,7 +79,7 @@ def lay_out(config: TrainConfig, rank: int, world_size: int) -> Layout:
             "drop strategy, parallel decides alone"
         )
     _check_model(config, shape)
-    _check_batch(config, shape)
+    _check_batch(config, shape, sizes)
     whole_copies = replicated and (config.strategy == "ddp" or shape.replicas > 1)
     return Layout(shape, rank, whole_copies)
 
@@ -99,25 +114,30 @@ def _check_model(config: TrainConfig, shape: Shape) -> None:
         )
 
 
-def _check_batch(config: TrainConfig, shape: Shape) -> None:
-    batch, ranks = config.batch_size, shape.data_ranks
-    if shape.tensor * shape.pipeline == 1:
-        share = rank_share(batch, ranks)
-    elif batch % ranks:
+def _check_batch(config: TrainConfig, shape: Shape, sizes: Sequence[int]) -> None:
+    """At every size, each data rank gets the same part of the batch, in whole passes."""
+    batch, passes, together = config.batch_size, config.accumulation, shape.tensor * shape.pipeline
+    parts = {gpus: gpus // together * passes for gpus in sizes}
+    bad = [gpus for gpus, part in parts.items() if batch % part]
+    if bad:
+        unit = f" / {together} (tensor x pipeline)" if together > 1 else ""
+        times = f" x accumulation ({passes})" if passes > 1 else ""
+        elastic = ", which the gang may have" if len(sizes) > 1 else ""
+        good = [gpus for gpus, part in parts.items() if not batch % part]
         raise ConfigError(
-            f"batch_size ({batch}) does not divide by the {ranks} data ranks "
-            f"(replicas {shape.replicas} x shard {shape.shard}); choose a multiple of {ranks}"
+            f"batch_size ({batch}) does not divide by {named(bad)} GPUs{unit}{times}{elastic}; "
+            f"{_way_out(good, parts[sizes[0]])}"
         )
-    else:
-        share = batch // ranks
-    if share % config.accumulation:
+    if passes < shape.pipeline:
         raise ConfigError(
-            f"batch_size ({batch}) / data ranks ({ranks}) = {share} does not divide by "
-            f"accumulation ({config.accumulation})"
-        )
-    if config.accumulation < shape.pipeline:
-        raise ConfigError(
-            f"accumulation ({config.accumulation}) is below parallel.pipeline ({shape.pipeline}): "
+            f"accumulation ({passes}) is below parallel.pipeline ({shape.pipeline}): "
             f"a pipeline is filled with so many micro-batches; give {shape.pipeline} or more, "
             "better 4 times as many"
         )
+
+
+def _way_out(good: Sequence[int], part: int) -> str:
+    """`good`: sizes by which the batch divides; `part`: how many parts the smallest size needs."""
+    if good:
+        return f"{only_these(good, 'numbers by which it divides')}, or another batch_size"
+    return f"give a batch_size that is a multiple of {part}, or another number of GPUs"

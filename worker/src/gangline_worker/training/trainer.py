@@ -106,7 +106,7 @@ class Trainer:
         """Build, then start afresh or from a committed checkpoint.
 
         Raises:
-            ConfigError, BatchError: settings and world size do not fit together.
+            ConfigError: settings and world size do not fit together.
             DataError: there is no data, ranks read different data, or it has changed.
             StoreError: the store that has the data does not answer.
             CorruptCheckpoint, WrongCheckpoint: all ranks raise when one cannot load.

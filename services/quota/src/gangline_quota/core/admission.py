@@ -1,9 +1,9 @@
 """Admission: why a job can never run, and what it must wait for. One sentence each, with numbers.
 
 A job must fit at every level of its team's line (the team and the teams above it). The sentence
-names the tightest level. An elastic job needs its `min_gpus`. A job of the platform's trainer must
-be able to share out its batch at every size. The sentence of `must_wait` is written to the log with
-the admission. The scheduler later gives the current reason for waiting, which is more exact.
+names the tightest level. An elastic job needs its `min_gpus`. The sentence of `must_wait` is
+written to the log with the admission. The scheduler later gives the current reason for waiting,
+which is more exact.
 
 Cost: the depth of the tree; for `must_wait` the teams with allocated GPUs.
 """
@@ -11,7 +11,7 @@ Cost: the depth of the tree; for `must_wait` the teams with allocated GPUs.
 from __future__ import annotations
 
 from gangline_quota.core.state import EndedJob, State
-from gangline_schemas import gpu_time, trainer_batch
+from gangline_schemas import gpu_time
 from gangline_schemas.data_use import ApprovalRule, cannot_use
 from gangline_schemas.gpus import covered_by
 from gangline_schemas.job import JobSpec
@@ -40,7 +40,6 @@ def never_runs(
         or _above_ceiling(state, spec)
         or _above_type_limits(state, spec)
         or _above_budget(state, spec)
-        or trainer_batch.cannot_share(spec)
         or _cannot_resume(state, job_id, spec)
         or cannot_use(rule, state.approvals, spec)
     )

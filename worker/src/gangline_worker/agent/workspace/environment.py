@@ -130,8 +130,6 @@ def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
         found["GANGLINE_PROMOTE"] = str(spec.checkpoint.promote)
     if spec.validates:
         found["GANGLINE_VALIDATE"] = "1"
-    if spec.parallel is not None:
-        found["GANGLINE_PARALLEL"] = spec.parallel.encode().decode()
     if spec.training is not None:
         found["GANGLINE_TRAINING"] = spec.training.encode().decode()
     if spec.seed is not None:
@@ -140,6 +138,17 @@ def _asked_for(spec: JobSpec, paths: GangPaths) -> dict[str, str]:
         found["GANGLINE_DATA_SNAPSHOT"] = spec.data_snapshot
     if spec.code_ref is not None:
         found["GANGLINE_CODE_REF"] = spec.code_ref
+    return found | _layout(spec)
+
+
+def _layout(spec: JobSpec) -> dict[str, str]:
+    """Variables by which a program lays itself out over the gang."""
+    found: dict[str, str] = {}
+    if spec.resources.min_gpus is not None:
+        whole = {"gpus_per_worker": spec.gpus_per_worker}
+        found["GANGLINE_RESOURCES"] = spec.resources.model_copy(update=whole).encode().decode()
+    if spec.parallel is not None:
+        found["GANGLINE_PARALLEL"] = spec.parallel.encode().decode()
     return found
 
 
