@@ -19,7 +19,7 @@ from gangline_scheduler.core.model import Gang, Held, Job, Member
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.placement import Part, Placement
-from gangline_scheduler.core.policy.scene import Scene
+from gangline_scheduler.core.policy.session import Session
 from gangline_scheduler.core.policy.victims import cost_gpu_s
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
@@ -437,7 +437,7 @@ def test_no_job_finds_more_free_gpus_than_come(seed: int) -> None:
         urgent = {**URGENT, "priority": draw.choice((5, 10, 50))}
         cluster.submit(f"w{number}", draw.choice((1, 2, 4, 8)), **urgent)
         cluster.tick(seconds=draw.choice((1, 40)))
-        scene = Scene(cluster.state, cluster.now, Policy())
+        scene = Session(cluster.state, cluster.now, Policy())
         for job_id in cluster.state.pending:
             question = scene.question(cluster.job(job_id))
             if question is not None:

@@ -16,10 +16,10 @@ from builders_scheduler import Cluster, node, stopped_for
 from gangline_scheduler.core.model import Demand, Hold
 from gangline_scheduler.core.policy import cheapest
 from gangline_scheduler.core.policy.cheapest import GAP, TIE, Wanted
-from gangline_scheduler.core.policy.clearing import Clearing, clearings
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.scene import Scene
+from gangline_scheduler.core.policy.session import Session
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
+from gangline_scheduler.core.policy.victim_sets import VictimSet, victim_sets
 from gangline_scheduler.core.policy.victims import Victim
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import StopReason
@@ -84,14 +84,14 @@ def cluster_of(draw: Random, jobs: Sequence[tuple[str, Drawn]], *, nodes: int) -
     return cluster
 
 
-def waiting(cluster: Cluster, draw: Random) -> tuple[Scene, Demand, str]:
+def waiting(cluster: Cluster, draw: Random) -> tuple[Session, Demand, str]:
     """A job that waits, and what it asks for."""
     gpus = draw.choice((1, 2, 3, 4, 4, 5, 6, 8))
     per_gpu = draw.choice((1, 1, 3))
     each = draw.choice([each for each in (1, 1, 2, 3, 4) if gpus % each == 0])
     need = {"cpus_per_gpu": per_gpu, "gpus_per_worker": each}
     cluster.submit("w", gpus, priority=90, resources=need)
-    scene = Scene(cluster.state, cluster.now, Policy())
+    scene = Session(cluster.state, cluster.now, Policy())
     return scene, Demand(gpus=gpus, cpus_per_gpu=per_gpu, gpus_per_worker=each), "w"
 
 
@@ -164,8 +164,8 @@ def allowed(wanted: Wanted, victims: Sequence[Victim]) -> bool:
     return True
 
 
-def first(wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> Clearing | None:
-    return next(clearings(wanted, snapshot, victims, victims), None)
+def first(wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> VictimSet | None:
+    return next(victim_sets(wanted, snapshot, victims, victims), None)
 
 
 @pytest.mark.parametrize("elastic", [0.0, 0.6])
@@ -189,14 +189,14 @@ def test_no_set_is_dearer_than_the_best_or_than_the_gap_allows(
             continue
         guarantees = scene.guarantees(cluster.job(name))
         wanted = Wanted(cluster.job(name), demand, guarantees)
-        clearing = first(wanted, snapshot.snapshot, scene.steps)
+        victim_set = first(wanted, snapshot.snapshot, scene.steps)
         best = best_by_trying_all(wanted, snapshot.snapshot, scene.steps)
-        cost = clearing.cost if clearing is not None else inf
+        cost = victim_set.cost if victim_set is not None else inf
         tolerance = TIE * len(scene.steps)
         assert cost <= best * (1 if exact else GAP) + tolerance, f"seed {seed}: {cost}, not {best}"
         assert not exact or cost >= best - tolerance, f"seed {seed}: {best} was overlooked"
-        found += clearing is not None
-        both += clearing is not None and len({bool(one.left) for one in clearing.victims}) == 2
+        found += victim_set is not None
+        both += victim_set is not None and len({bool(one.left) for one in victim_set.victims}) == 2
     assert found > STATES // 3
     assert not elastic or both > STATES // 24
 

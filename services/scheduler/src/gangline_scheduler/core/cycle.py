@@ -1,7 +1,7 @@
-"""The scheduling pass: who starts now, and what those who don't are told.
+"""The scheduling pass: which jobs start now, and why the others wait.
 
 One pass
-1. Jobs for which GPUs are being freed start if all of them are there; what is late is let go.
+1. Jobs for which GPUs are being freed start if all of them are there; late GPUs are released.
 2. The other pending jobs in the order of the policy (policy/order.py), those first that fit into
    what their teams are guaranteed, as others would be stopped for them. Each in turn: its team's
    ceiling (policy/share.py), then a placement of the whole gang on what is free
@@ -11,15 +11,15 @@ One pass
    behind it starts only if that does not delay it (policy/reservation.py).
    A claim that does not fit yet gets one too, if gangs may be stopped for it soon
    (policy/claims.py).
-4. On a tick, the first `REASONED` jobs are told why they wait, when that changed (telling.py).
+4. On a tick, changed reasons of the first `REASONED` jobs are written (waiting_reasons.py).
 
 When: a full pass on a tick and when capacity, limits or the queue's obstacles change. A job that
 just joined the queue is tried alone, because no other that waits fits. It waits for the tick if
 another has waited longer than the guard, or has a claim that a reservation may be for.
 
-Cost of a full pass: O(log groups) for each job looked at; a group of which one job did not fit is
-left out as a whole, and the same or a larger demand of the kind is not tried again, in this pass
-or in later ones, until nodes grow for it (searches.py). Each start is one placement. A pass that
+Cost of a full pass: O(log groups) for each job looked at. A group of which one job did not fit is
+left out as a whole. The same or a larger demand of the kind is not tried again, in this pass or in
+later ones, until nodes grow for it (searches.py). Each start is one placement. A pass that
 is not of a tick ends after `MOST_FRUITLESS` searches that found nothing; the next tick has all.
 Nothing at all when no GPU is free. A single trial: one placement. docs/concepts/scheduling.md
 tells how it grows.
@@ -55,7 +55,7 @@ def run_pass(
     """Start every job that can start now, in order; what was reserved for those that cannot.
 
     `most_fruitless`: it ends after so many searches that found nothing; None: with the queue.
-    `refused`: jobs whose claims hold nobody back, as no gangs are stopped for them. If there are
+    `refused`: jobs whose claims hold no jobs back, as no gangs are stopped for them. If there are
     any, stops were tried already, and claims have reservations only from a later time on.
     """
     end_holds(plan)
@@ -73,7 +73,7 @@ def run_pass(
 
 
 def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
-    """Start one job that just began to wait, if it can; nobody else who waits fits."""
+    """Start one job that just began to wait, if it can; no other waiting job fits."""
     state = plan.state
     if state.free_gpus <= 0:
         return
@@ -89,7 +89,7 @@ def try_alone(plan: Plan, policy: Policy, job_id: str) -> None:
 
 
 def guarded(plan: Plan, policy: Policy, job_id: str) -> bool:
-    """Whether somebody may have a reservation, so that only full passes start jobs.
+    """Whether a job may have a reservation, so that only full passes start jobs.
 
     Cost: O(groups of pending jobs + running gangs) while teams are owed GPUs and some are free.
     """
@@ -112,7 +112,7 @@ def refused(plan: Plan, made: Sequence[Reservation]) -> frozenset[str]:
 
 
 def reservations(state: State, now: datetime, policy: Policy) -> list[Reservation]:
-    """What is reserved for whom after a pass, so that nobody who waits could start."""
+    """The reservations after a pass, when no waiting job could start."""
     if not state.pending:
         return []
     queue = Pass(Plan(state, now), policy)

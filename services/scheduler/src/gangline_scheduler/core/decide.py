@@ -2,18 +2,18 @@
 
 If the log's last `policy.configured` names other settings than these, they are decided first. Then,
 for each input
-1. What it means for its job or node (jobs.py, checkpoints.py, nodes.py).
-2. If that freed or added capacity, raised a limit or removed somebody from the queue: a full
-   scheduling pass; if it only added a job to the queue: a trial of that job (cycle.py), and room
-   is made for it if it is urgent or owed (making_room.py).
+1. Its effect on its job or node (jobs.py, checkpoints.py, nodes.py).
+2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
+   queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
+   for it if it is urgent or owed (preemption_plan.py).
 On a tick
 0. Gangs are kept off nodes with outdated agents (nodes.py).
-1. Gangs whose stop deadline has passed end, or go on if they failed; those that ran for too long
-   are asked to stop; those whose time on a draining node is over leave (moving.py).
-2. A full pass; elastic gangs give GPUs to who still waits, or take idle ones (moving.py); others
-   are stopped for who is urgent, owed or kept apart (making_room.py). If none are stopped for a
-   claim that GPUs were kept for, one more pass gives these to others.
-3. The reasons of those who wait (telling.py), and features that all parts know (rollout.py).
+1. Gangs whose stop deadline has passed end, or resume if they failed. Those that ran for too long
+   are asked to stop. Those whose time on a draining node is over leave (relocate.py).
+2. A full pass; elastic gangs give GPUs to waiting jobs, or take idle ones (relocate.py); others are
+   stopped for jobs that are urgent, owed or fit only apart (preemption_plan.py). If none are stopped
+   for a claim that has a reservation, one more pass gives its GPUs to other jobs.
+3. Reasons of waiting jobs (waiting_reasons.py), and features that all parts know (rollout.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
 """
@@ -30,11 +30,11 @@ from gangline_scheduler.core import (
     cycle,
     invariants,
     jobs,
-    making_room,
-    moving,
     nodes,
+    preemption_plan,
+    relocate,
     rollout,
-    telling,
+    waiting_reasons,
 )
 from gangline_scheduler.core.evolve import fold
 from gangline_scheduler.core.model import Stop
@@ -150,19 +150,21 @@ class Scheduler(BaseDecider[State, None]):
             }
             if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
                 jobs.exceed_runtime(plan, job)
-        moving.leave(plan, self._policy)
+        relocate.leave(plan, self._policy)
         decided = [decision.event for decision in plan.decisions]
         made = cycle.run_pass(plan, self._policy)
         passed = len(plan.decisions)
-        moving.resize(plan, self._policy)
-        making_room.make_room(plan, self._policy, made)
+        relocate.resize(plan, self._policy)
+        preemption_plan.stop_for_waiting(plan, self._policy, made)
         refused = cycle.refused(plan, made)
         if refused:
             made = cycle.run_pass(plan, self._policy, refused=refused)
             passed = len(plan.decisions)
-        making_room.grow(plan, self._policy)
-        # What the pass reserved still holds if nothing was decided since.
-        telling.give_reasons(plan, self._policy, made if len(plan.decisions) == passed else None)
+        preemption_plan.grow(plan, self._policy)
+        # The pass's reservations still hold if nothing was decided since.
+        waiting_reasons.give_reasons(
+            plan, self._policy, made if len(plan.decisions) == passed else None
+        )
         self._explain_new(plan, decided)
 
     def _gone_by(self, stop: Stop) -> datetime:
@@ -171,9 +173,9 @@ class Scheduler(BaseDecider[State, None]):
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
         if isinstance(cause, DrainAdmitted) and plan.decisions:
-            moving.leave(plan, self._policy)
+            relocate.leave(plan, self._policy)
         elif isinstance(cause, CheckpointCommitted) and plan.decisions:
-            moving.saved(plan, self._policy, cause)
+            relocate.saved(plan, self._policy, cause)
         decided = [decision.event for decision in plan.decisions]
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:
@@ -186,16 +188,16 @@ class Scheduler(BaseDecider[State, None]):
         if cycle.guarded(plan, self._policy, job_id):
             return
         cycle.try_alone(plan, self._policy, job_id)
-        making_room.make_room_for(plan, self._policy, job_id)
+        preemption_plan.stop_for(plan, self._policy, job_id)
 
     def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
         for event in decided:
             if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
-                telling.give_first_reason(plan, self._policy, event.job_id)
+                waiting_reasons.give_first_reason(plan, self._policy, event.job_id)
 
 
 def _makes_room(event: Event) -> bool:
-    """Whether somebody who waits may fit after this event who did not before."""
+    """Whether a waiting job may fit after this event that did not before."""
     if isinstance(
         event, GangReleased | NodeAdmitted | NodeUncordoned | TeamNoted | TeamBudgetNoted
     ):
@@ -212,7 +214,7 @@ def _note_team(plan: Plan, config: TeamConfig) -> None:
 def _take(  # noqa: C901, PLR0912 - one case for each input type
     plan: Plan, event: Event, limits: Limits, oldest_agents: str | None
 ) -> None:
-    """What one event from outside means for its job, node or team."""
+    """The decisions about its job, node or team that one event from outside leads to."""
     match event:
         case WorkerStarted():
             jobs.started(plan, event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gangline_scheduler.core import awaiting
+from gangline_scheduler.core import save_waits
 from gangline_scheduler.core.checkpoints import fail_without_start
 from gangline_scheduler.core.model import Gang, Job, Member
 from gangline_scheduler.core.plan import Plan
@@ -169,7 +169,7 @@ def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
     """The fault manager's verdict on the live attempt: start again, or end the job.
 
     A gang that was stopping ends the way it was stopped. One that has saved since its last commit
-    starts again when that is committed, `save_wait` later at most (awaiting.py).
+    starts again when that is committed, `save_wait` later at most (save_waits.py).
     """
     job = plan.state.jobs.get(verdict.job_id)
     if job is None or job.gang is None or job.gang.attempt != verdict.attempt:
@@ -185,21 +185,21 @@ def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
         plan.move(job.job_id, JobState.FAILED, verdict.message)
         plan.release(plan.state.jobs[job.job_id], ReleaseReason.FAILED)
         return
-    if not awaiting.begin(plan, job, verdict, save_wait):
+    if not save_waits.begin(plan, job, verdict, save_wait):
         _start_again(plan, job, verdict)
 
 
 def go_on_if_saved(plan: Plan, job_id: str) -> None:
     """Start a failed gang again that waited for its checkpoint, if there is no more to wait for."""
     job = _waiting(plan, job_id)
-    if job is not None and awaiting.is_over(plan, job):
+    if job is not None and save_waits.is_over(plan, job):
         finish_stop(plan, job_id)
 
 
 def go_on_without(plan: Plan, event: CheckpointAbandoned) -> None:
     """Start a failed gang again that waited for this checkpoint."""
     job = _waiting(plan, event.job_id)
-    if job is not None and awaiting.gives_up(job, event):
+    if job is not None and save_waits.gives_up(job, event):
         finish_stop(plan, event.job_id)
 
 
@@ -242,7 +242,7 @@ def finish_stop(plan: Plan, job_id: str) -> None:
 def _start_again(plan: Plan, job: Job, verdict: GangFailed | Verdict) -> None:
     """Let the GPUs of a gang that failed go, and its job wait for others as its verdict says.
 
-    A failure of a node is never waited out (awaiting.py), so no kept `Verdict` is of one.
+    A failure of a node is never waited out (save_waits.py), so no kept `Verdict` is of one.
     """
     of_node = isinstance(verdict, GangFailed) and verdict.cause is FailureCause.NODE
     plan.release(

@@ -87,7 +87,7 @@ class Gang:
 
     @property
     def waits_for_save(self) -> bool:
-        """Whether it has failed, and goes on when its checkpoint is in the store (awaiting.py)."""
+        """Whether it has failed, and resumes when its checkpoint is stored (save_waits.py)."""
         return self.stop is not None and self.stop.verdict is not None
 
     @property

@@ -106,7 +106,7 @@ def distrusted(plan: Plan, event: NodeDistrusted) -> None:
 def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None:
     """Stop or resume placing gangs on a node.
 
-    `move_jobs`: those that run there leave by checkpoint (moving.py); else they run on.
+    `move_jobs`: those that run there leave by checkpoint (relocate.py); else they run on.
     """
     node = plan.state.nodes.get(node_id)
     if node is None:

@@ -123,7 +123,7 @@ class Pass:
         Whether any does.
 
         `most`: so many. `refused`: not these, nor their equals. `from_now`: also those whose gangs
-        may be stopped at once, until it is tried (making_room.py).
+        may be stopped at once, until it is tried (preemption_plan.py).
         """
         if not DEPTH[self._policy.reservation] or not self._may_claim():
             return False

@@ -1,16 +1,16 @@
 """The cheapest gangs to stop so that one that waits fits into a domain: a node, a rack, a cluster.
 
-What a set costs: the sum of its gangs' costs, and the waiting gang's GPUs times the longest of
+The cost of a set: the sum of its gangs' costs, and the waiting gang's GPUs times the longest of
 their delays, as it starts when the last one has left. The search is exact while it is small:
 - Branch and bound over the domain's gangs, those that cost least for what they give first. The
-  bound: what the rest of a demand costs if gangs could be stopped in part, and each completed the
-  worker that the free GPUs of its nodes are too few for (`Ground.spare`).
+  bound: the cost of the rest of a demand if gangs could be stopped in part, and each completed the
+  worker that the free GPUs of its nodes are too few for (`Area.spare`).
 - With more than `EXACT` gangs in the domain, or when the `Budget` of the level is spent, the
   result is the better one of two bounded ones. Node by node: whole nodes, the cheapest for each GPU
-  first, taken if it costs at most `GAP` times the bound. Gang by gang: in order of what a GPU
-  costs, and each gang that completes the set is tried and left out (Csirik et al., "Heuristics for
-  the 0-1 min-knapsack problem", 1991): where only GPUs are missing, a worker has one, and no
-  guarantee stands in the way, it costs at most twice the cheapest. So the stated gap is `GAP`, 2.
+  first, taken if it costs at most `GAP` times the bound. Gang by gang: in order of the cost of a
+  GPU, and each gang that completes the set is tried and left out (Csirik et al., "Heuristics for
+  the 0-1 min-knapsack problem", 1991). It costs at most twice the cheapest where only GPUs are
+  missing, a worker has one, and no guarantee forbids a gang. So the stated gap is `GAP`, 2.
 
 Ties go to the gangs of the worst rank, then to those that started last, then by where they lie;
 costs that differ by less than `TIE` GPU-seconds are equal. Nothing depends on the names of jobs.
@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a set must give: room for a job's demand, and `short` GPUs of the team `above`.
+    """The needs of a set: room for a job's demand, and `short` GPUs of the team `above`.
 
     `enough`: whether the team may have the GPUs then; asked only if it is short. `improves`: one
     that holds for a set holds for each part of it.
@@ -63,7 +63,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What stopping a gang gives in one domain: by number of its nodes, and in all at the most."""
+    """The GPUs that a stop of a gang gives in one domain: by its nodes, and in all at the most."""
 
     victim: Victim
     price: float
@@ -74,7 +74,7 @@ class Piece:
     def kind(self) -> tuple[object, ...]:
         """Pieces of one kind give the same, so the first of them is the best choice.
 
-        An elastic gang may have other steps, so its pieces are like nobody's.
+        An elastic gang may have other steps, so its pieces are a kind of their own.
         """
         holds = tuple((at, len(hold.gpus), hold.cpus, hold.memory_gb) for at, hold in self.parts)
         victim = self.victim
@@ -82,7 +82,7 @@ class Piece:
         return holds, victim.job.team, round(victim.cost, 3), victim.delay_s, victim.gpus, alone
 
 
-class Ground:
+class Area:
     """The nodes of a domain, and the ranks of a gang that they hold as gangs are taken off."""
 
     def __init__(self, demand: Demand, model: str, nodes: Sequence[FreeNode]) -> None:
@@ -148,10 +148,8 @@ class Ground:
 class Search:
     """One domain. `pieces`: the gangs of it, and those of the team that holds too many GPUs."""
 
-    def __init__(
-        self, wanted: Wanted, ground: Ground, pieces: Sequence[Piece], budget: Budget
-    ) -> None:
-        self._wanted, self._ground, self._budget = wanted, ground, budget
+    def __init__(self, wanted: Wanted, area: Area, pieces: Sequence[Piece], budget: Budget) -> None:
+        self._wanted, self._ground, self._budget = wanted, area, budget
         self._needs = self._missing()
         self._pieces = sorted(pieces, key=self._rate)
         self._orders = [
@@ -184,7 +182,7 @@ class Search:
         return None if self._found is None else (self._best, self._found)
 
     def _missing(self) -> list[tuple[int, float]]:
-        """What is missing at the least, as (which of a piece's amounts, how much)."""
+        """The amounts that are missing at the least, as (which of a piece's amounts, how much)."""
         demand = self._wanted.demand
         each = (1.0, demand.cpus_per_gpu, demand.memory_per_gpu_gb)
         free = (*self._ground.amounts, 0.0)
@@ -195,14 +193,14 @@ class Search:
         return [(number, much) for number, much in enumerate(missing) if much > _EPSILON]
 
     def _rate(self, piece: Piece) -> tuple[float, float]:
-        """What it costs for the part of the demand that it gives."""
+        """Its cost for the part of the demand that it gives."""
         part = max(
             (min(1.0, piece.amounts[number] / much) for number, much in self._needs), default=0.0
         )
         return (piece.price / part if part else inf), piece.price
 
     def _rest(self, at: int) -> float:
-        """What it costs at the least to have the rest from the pieces from here on."""
+        """The least cost of the rest from the pieces from here on."""
         worst = 0.0
         for (number, much), order in zip(self._needs, self._orders, strict=True):
             left = much - sum(piece.amounts[number] for piece in self._chosen.values()) - _EPSILON

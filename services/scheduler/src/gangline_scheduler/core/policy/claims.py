@@ -1,4 +1,4 @@
-"""What a job within its team's guarantee gets soon, so that nobody borrows it meanwhile.
+"""Claims: GPUs that a job within its team's guarantee gets soon, and that no job borrows before.
 
 Such a job may not fit yet: a gang that would be stopped for it is in its first `min_runtime`,
 another one still stops, or a third one is about to end. The job's claim then has a reservation
@@ -7,8 +7,8 @@ end in time use its GPUs. A claim holds back jobs without one, never another cla
 team have reservations only for as many GPUs as its guarantee still has.
 
 The wait is at most `min_runtime`, or as long as a stop under way takes. A claim that would not fit
-after that holds nobody back: it would take the end of gangs that nobody may stop. Nor does one for
-which, once its gangs may be stopped, none are (cycle.py).
+after that holds no job back: it would need the end of gangs that must not be stopped. Nor does a
+claim for which no gangs are stopped once they may be (cycle.py).
 
 Cost: O(running gangs) once, and for each team that is owed GPUs those that may be stopped.
 """

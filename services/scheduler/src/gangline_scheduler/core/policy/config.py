@@ -26,14 +26,14 @@ class Preemption:
 
     `preempt`, `reclaim`, `defragment` switch each of the three. A job of a priority below
     `preempt_below` may have others stopped for it.
-    `checkpoint` and `restart`: what a stop is taken to cost a gang, besides its work since the
-    last committed checkpoint. `nearly_done`: one that is expected to end sooner is let go on;
+    `checkpoint` and `restart`: the time that a stop costs a gang, besides its work since the last
+    committed checkpoint. `nearly_done`: a gang that is expected to end sooner keeps running;
     `min_runtime`: so long an attempt runs before it may be stopped, and at most `max_preemptions`
     times a job is, and once more for each `one_more_after` that it has run. `horizon`: starting
     sooner counts for no more than this.
     `reclaim_worth`: a guarantee is worth so much waiting of the job that is owed its GPUs; None:
     whatever it costs. `whole_gangs`: a gang that is only in part above its team's guarantee may be
-    stopped for one that is owed, if nobody else can be. `max_moves_per_hour`: gangs moved to
+    stopped for one that is owed, if no other can be. `max_moves_per_hour`: gangs moved to
     defragment. `hold_margin`: GPUs are held for so long after the last gang had to be gone.
     `most_per_pass`: jobs for which room is made in one pass.
     """
@@ -71,7 +71,7 @@ class Policy:
     `mix_from`: nodes of a weaker isolation hold one team's gangs at a time; None: all mix them.
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
     a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
-    know how good such estimates are (telling.py). `tell`: say why jobs wait; simulations don't.
+    know their error (waiting_reasons.py). `tell`: write why jobs wait; simulations do not.
     """
 
     order: Order = field(default_factory=FairShare)

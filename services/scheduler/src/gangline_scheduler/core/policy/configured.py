@@ -34,7 +34,7 @@ _OTHERS = {"order", "preemption"}
 
 
 def configured(policy: Policy, limits: Limits) -> PolicyConfigured:
-    """What the log says of them. Raises ValidationError for a number beyond its bounds."""
+    """The event that names them. Raises ValidationError for a number beyond its bounds."""
     names = PolicyConfigured.model_fields.keys() - _LIMITS - _OTHERS
     preemption = _plain(policy.preemption, PreemptionSettings.model_fields.keys())
     return PolicyConfigured.model_validate(

@@ -1,4 +1,4 @@
-"""Elastic gangs: they grow into GPUs that nobody waits for, and shrink before others must wait.
+"""Elastic gangs: they grow into GPUs that no job waits for, and shrink before others must wait.
 
 A job with `min_gpus` starts with what is there (policy/placement.py takes the most it can, within
 what its team may hold). Its gang changes its size by a checkpoint and a restart, and takes only
@@ -13,7 +13,7 @@ those of its `gpu_counts`, if it names such:
   is divided by weight. Worth it if the GPUs of the waiting job times the time by which it starts
   sooner are more than the cost.
 
-Each gang is resized at most once in `resize_every`. One that would start anew from nothing
+Each gang is resized at most once in `resize_every`. One that would start from scratch
 (`checkpoint.resume: never`) is left alone. Cost: O(live gangs), for growth O(groups of pending
 jobs), and for a shrink two placements for each gang that is asked, `ASKED` at most.
 """
@@ -46,7 +46,7 @@ ASKED = 32
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A gang that goes on with more GPUs, and where; GPU-seconds that it costs and gains."""
+    """A gang that gets more GPUs, and where; GPU-seconds that this costs and gains."""
 
     job: Job
     placement: Placement
@@ -56,7 +56,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Shrinking:
-    """Gangs that go on with fewer GPUs, and where the waiting job then fits; in GPU-seconds."""
+    """Gangs that shrink, and where the waiting job then fits; costs in GPU-seconds."""
 
     sizes: tuple[tuple[Job, int], ...]
     placement: Placement
@@ -65,7 +65,7 @@ class Shrinking:
 
 
 def growth(snapshot: Snapshot, state: State, now: datetime, policy: Policy) -> Growth | None:
-    """The gang that grows now. `snapshot`: what is free and held for nobody."""
+    """The gang that grows now. `snapshot`: GPUs that are free and not reserved."""
     if snapshot.free_gpus <= 0:
         return None
     small = [
@@ -88,7 +88,7 @@ def growth(snapshot: Snapshot, state: State, now: datetime, policy: Policy) -> G
 def shrinking(
     job: Job, demand: Demand, snapshot: Snapshot, state: State, now: datetime, policy: Policy
 ) -> Shrinking | None:
-    """Who gives GPUs back so that the fewest of the waiting job fit; None: nobody can, or should.
+    """The gangs that shrink so that the waiting job's fewest GPUs fit; None: none can, or should.
 
     `snapshot` is what the job may use now, and is left as it was.
     """
@@ -113,7 +113,7 @@ def may_grow(job: Job, now: datetime, policy: Policy) -> bool:
 
 
 def growth_cost_gpu_s(job: Job, gpus: int, now: datetime, policy: Policy) -> float:
-    """What it costs that its gang stops and goes on with so many GPUs."""
+    """The cost of stopping its gang and resuming it with so many GPUs."""
     return gpus * _restart_s(policy) + _unsaved_gpu_s(job, now)
 
 
@@ -206,7 +206,7 @@ def _spare(gangs: Iterable[Job]) -> int:
 
 
 def _fewest_asked(trial: _Trial, giving: Sequence[Job], missing: int) -> Found | None:
-    """Ask one more until the job fits; then leave out whoever is not needed."""
+    """Ask one more gang until the job fits; then leave out gangs that are not needed."""
     asked: list[Job] = []
     found: Found | None = None
     for other in giving:
@@ -243,7 +243,7 @@ def _sooner_s(
 
 
 class _Trial:
-    """Tries whether a job fits when some gangs go on with fewer GPUs."""
+    """Tries whether a job fits when some gangs shrink."""
 
     def __init__(self, job: Job, need: Demand, snapshot: Snapshot, state: State) -> None:
         self._job, self._need = job, need
@@ -290,7 +290,7 @@ class _Trial:
         return tuple(sizes), placement
 
     def _least(self, other: Job, taken: Mapping[str, int]) -> int | None:
-        """The fewest GPUs that its gang may go on with, below those it has; None: it gives none."""
+        """The fewest GPUs that its gang may shrink to; None: it gives none."""
         least = other.allocated_gpus - self._guarantees.most(other, taken)
         sizes = (size for size in other.spec.sizes if least <= size < other.allocated_gpus)
         return next(iter(sizes), None)
@@ -312,7 +312,7 @@ class _Trial:
 
 
 class _Held:
-    """What teams would hold, to try things on. `state` is the cluster's but for that."""
+    """Trial numbers of teams' GPUs. `state` is the cluster's except for these."""
 
     def __init__(self, state: State) -> None:
         self.state = replace(state, used=dict(state.used), used_models=dict(state.used_models))

@@ -1,12 +1,12 @@
 """Which waiting jobs may hold others back: those that would start if only GPUs were given back.
 
-A job holds others back when a team may not borrow for its sake, when GPUs are reserved for it, when
-running gangs are stopped or do not grow for it, or, in a strict order, by standing first. It may do
-so only if it is eligible:
+A job holds others back if a team may not borrow for its sake, if GPUs are reserved for it, or if
+running gangs are stopped or do not grow for it. In a strict order the first job holds others back
+too. It may do so only if it is eligible:
 1. the nodes that take gangs could hold it if nothing ran there (not those that are cordoned,
    drained or lost; a lost one that is expected back counts for a reservation, reservation.py), and
 2. its team, and each team above it, may hold its GPUs now: limits, GPU models, budgets (share.py).
-Whether it was told why it waits, or where in the queue it stands, does not matter.
+Its written reasons and its place in the queue do not matter.
 
 Cost: one placement for each shape of a job; that a shape is too large for the cluster is remembered
 until a node joins (searches.py).

@@ -1,10 +1,10 @@
 """How long a job runs, as far as can be known before it has ended.
 
-What the spec says (`expected_runtime_hours`, else `max_runtime_hours`), times what the team's past
-jobs took of what they had said (the median of the last ones, within a factor of `MOST_RATIO`); a
-job that says nothing is taken for the team's median. Never above its limit. An overdue job is
-expected to end after another tenth of the time that it has run, so a reservation that waits for it
-moves, but not at every look.
+The spec's time (`expected_runtime_hours`, else `max_runtime_hours`) is multiplied by the ratio of
+real to stated times of the team's past jobs (their median, within a factor of `MOST_RATIO`). A job
+without a time is expected to take the team's median. The estimate is never above the job's limit.
+An overdue job is expected to end after another tenth of the time that it has run, so a reservation
+that waits for it moves seldom.
 Cost: O(remembered runs of the team), kept for the pass in `Estimates`.
 """
 

@@ -43,7 +43,7 @@ class FairTree:
         return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))
 
     def walk(self, current: Callable[[], State], now: datetime) -> TreeWalk:
-        """From the root to the team that is due most, for each job anew."""
+        """From the root to the team that is due most, for each job again."""
         return TreeWalk(current, now)
 
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:
@@ -72,7 +72,7 @@ class FairTree:
         return 0.0
 
     def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
-        """Nobody is passed on purpose."""
+        """No job is passed on purpose."""
         return timedelta(0)
 
 

@@ -9,8 +9,8 @@ falls back; waiting brings a job forward by up to 20. A team without a guarantee
 its limit: a file that only sets limits gives the plain order by priority and waiting time.
 Ties go to who waits longer, then to the earlier submission, then to the smaller job id.
 
-A job that is restarted after a failure goes before all others: the GPUs that its attempt gave back
-are the ones it starts again on, and a failure costs minutes, not a place in the queue.
+A job that is restarted after a failure goes before all others. It starts again on the GPUs that its
+attempt gave back, and a failure costs minutes, not a place in the queue.
 
 Cost of one pass: jobs of one group (team, priority, shape) are kept in order (queue.py), and
 within a team the order does not depend on the share. So only the heads of groups are compared:
@@ -75,7 +75,7 @@ class Order(Protocol):
         """How a job that runs stands in its team: lowest is best (potential.py)."""
 
     def charge(self, team: Team | None, held: int) -> float:
-        """What a job stands worse for its team holding so many GPUs; never less for more."""
+        """The points that a job loses as its team has so many GPUs; never less for more."""
 
     def patience(self, job: Job, state: State) -> timedelta:
         """How long others may pass a job of this order before GPUs are reserved for it."""
@@ -159,11 +159,11 @@ class FairShare:
         return float(job.priority)
 
     def charge(self, team: Team | None, held: int) -> float:
-        """What the team is above its share."""
+        """The points by which the team is above its share."""
         return share_penalty(team, held)
 
     def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
-        """Nobody is passed on purpose."""
+        """No job is passed on purpose."""
         return timedelta(0)
 
     def penalty(self, state: State, team: str, more: int = 0) -> float:
@@ -271,7 +271,7 @@ class Listed:
         *,
         more: int = 0,  # noqa: ARG002
     ) -> float:
-        """All stand alike: such an order stops nobody for somebody's priority."""
+        """All stand alike: such an order stops no gang for another job's priority."""
         return 0.0
 
     def worth(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's
@@ -283,7 +283,7 @@ class Listed:
         return 0.0
 
     def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
-        """Nobody is passed on purpose."""
+        """No job is passed on purpose."""
         return timedelta(0)
 
 

@@ -1,4 +1,4 @@
-"""What each team is due: its guarantee, and its part of the surplus by weight.
+"""The GPUs that each team is due: its guarantee, and its part of the surplus by weight.
 
 The GPUs that nodes have beyond what teams use of their guarantees are the surplus. Siblings share
 it by weight. A team gets no more than it holds and waits for, nor than it may hold. The others
@@ -33,7 +33,7 @@ class Claim:
 
     @property
     def base(self) -> int:
-        """What it uses of its guarantee."""
+        """The GPUs of its guarantee that it uses."""
         return min(self.config.gpu_guarantee, self.wants)
 
 
@@ -97,7 +97,7 @@ def _wants(state: State) -> dict[str, int]:
 
 
 class Parts(Guarantees):
-    """What each team may still lose: no team is taken below its part, nor its guarantee."""
+    """GPUs that each team may still lose: no team is taken below its part, nor its guarantee."""
 
     def __init__(
         self,
@@ -118,5 +118,5 @@ class Parts(Guarantees):
 def others_keep(
     state: State, leaving: Mapping[str, int], inside: Iterable[str], parts: Mapping[str, int]
 ) -> Guarantees:
-    """What teams may lose if each keeps its part where parts are due, else its guarantee."""
+    """GPUs that teams may lose if each keeps its part where parts are due, else its guarantee."""
     return Parts(state, leaving, inside, parts) if parts else Guarantees(state, leaving, inside)

@@ -6,8 +6,8 @@
    among the domains that hold the whole gang, the one that is left with the least;
 4. within it the largest domains of the next level whole, and the rest in the one it fits best,
    down to the nodes: the gang spans the fewest racks and nodes.
-A node holds whole workers of a gang (`ranks_in`), so a worker never crosses a node, and the GPUs
-of a node that are too few for one more worker are no room for this gang.
+A node has whole workers of a gang (`ranks_in`), so a worker never crosses a node. GPUs of a node
+that are too few for one more worker are not used.
 Nodes to avoid are left out at first, and considered when nothing else fits, unless required.
 An elastic gang takes the most GPUs it can of those that it may have, down to its fewest.
 
@@ -59,7 +59,7 @@ class Placer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """The GPUs of one node that a gang could take."""
 
     node: FreeNode
@@ -182,10 +182,10 @@ def _shares(amount: float, each: float, most: int) -> int:
     return int(min(most, max(0.0, (amount + _EPSILON) / each)))
 
 
-def rooms_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list[Room]:
+def capacities_of(demand: Demand, nodes: Iterable[FreeNode], model: str) -> list[Capacity]:
     """The nodes that can hold some of the gang."""
     return [
-        Room(node, node.indexes(model)[:size])
+        Capacity(node, node.indexes(model)[:size])
         for node in nodes
         if (size := room(demand, node, model)) > 0
     ]
@@ -198,27 +198,27 @@ def _in_level(
     for _, name in sorted((count, name) for name, count in sums.items() if count >= demand.gpus):
         nodes = free.members(name) if name else free.some(model)
         allowed = (node for node in nodes if node.node_id not in skip)
-        found = rooms_of(demand, allowed, model)
+        found = capacities_of(demand, allowed, model)
         if sum(item.size for item in found) >= demand.gpus:
             return spread(found, demand.gpus, number)
     return None
 
 
-def spread(rooms: list[Room], gpus: int, level: int) -> tuple[Part, ...]:
+def spread(rooms: list[Capacity], gpus: int, level: int) -> tuple[Part, ...]:
     """The parts of a gang that spans a domain of this level, in order of their ranks."""
     chosen = _fill(rooms, gpus, level)
     chosen.sort(key=lambda item: (*reversed(item[0].node.path), item[0].node.node_id))
     return tuple(Part(item.node.node_id, item.gpus[:count]) for item, count in chosen)
 
 
-def _fill(rooms: list[Room], gpus: int, level: int) -> list[tuple[Room, int]]:
+def _fill(rooms: list[Capacity], gpus: int, level: int) -> list[tuple[Capacity, int]]:
     """The largest parts whole while they are too small for the rest; then the tightest one."""
-    groups: dict[str, list[Room]] = {}
+    groups: dict[str, list[Capacity]] = {}
     for item in rooms:
         groups.setdefault(item.node.path[level - 1], []).append(item)
     sized = [(sum(item.size for item in group), name) for name, group in groups.items()]
     sized.sort(key=lambda entry: (-entry[0], entry[1]))
-    chosen: list[tuple[Room, int]] = []
+    chosen: list[tuple[Capacity, int]] = []
     at = 0
     while sized[at][0] < gpus:
         chosen += [(item, item.size) for item in groups[sized[at][1]]]

@@ -1,15 +1,15 @@
-"""That stops strictly improve: what falls with each stop, and what no stop may take.
+"""Proves that stops strictly improve: the measure that each stop lowers, and limits on stops.
 
-The standings of a state: a team's gangs are counted one after the other, and each has a level: its
-worth (its priority, for the fair order) plus what its team is above its share with this gang and
-those counted before it. An elastic gang counts with its fewest GPUs, and each GPU above them as a
-gang. The next one is always the one of the lowest level, of equals the one that
-started first. All GPUs of a gang are at its level. The list of the levels of all GPUs, lowest
+The standings of a state: a team's gangs are counted one after the other, and each has a level. The
+level is its worth (its priority, for the fair order) plus the points by which its team is above its
+share with this gang and those counted before it. An elastic gang counts with its fewest GPUs, and
+each GPU above them as a gang. The next one is always the one of the lowest level, of equals the one
+that started first. All GPUs of a gang are at its level. The list of the levels of all GPUs, lowest
 first, is the potential of preemption: of two states the better one has more GPUs at the lowest
-level at which they differ. A start always improves it, as who was counted before the new gang still
+level at which they differ. A start always improves it: a gang counted before the new one still
 has its level. A preemption is made only if the list is better with the waiting gang instead of its
 victims. So between two events from outside (a job is submitted or ends, a priority, a limit or a
-node changes) no standings come back, and nobody takes turns.
+node changes) no standings come back, and no gangs take turns.
 
 A reclaim lowers what teams lack of their guarantees instead: the waiting gang fits into one, and
 no team outside its line comes to lack more. A reclaim of the surplus by weight lowers what teams
@@ -18,7 +18,7 @@ each stop lowers the first of these three that it changes: what lacks of guarant
 parts, the standings. A stop of gangs of a fixed size changes no part: what a team holds and waits
 for counts alike.
 
-GPUs that are held for a gang count as its own, those of a gang that stops as nobody's.
+GPUs that are reserved for a gang count as its own, those of a gang that stops count for no gang.
 Cost: O(gangs) once; for each question O(gangs of the teams in it), times their kinds for a team
 that is above its share.
 """
@@ -135,8 +135,8 @@ def not_better(
 ) -> list[str]:
     """Why the stops of this `gpus.reserved` are no improvement; [] when they are.
 
-    `left`: GPUs that victims go on with, which shrink. `whole`: a gang that its team borrowed in
-    part may be stopped for a job that is owed.
+    `left`: GPUs of victims that shrink. `whole`: a gang that its team borrowed in part may be
+    stopped for a job that is owed.
     """
     job = state.jobs[held.job_id]
     victims = [(state.jobs[name], left.get(name, 0)) for name in held.victims]
@@ -164,8 +164,8 @@ def taken_from_guarantees(
 ) -> list[str]:
     """Teams outside the job's line that would have less than they are guaranteed by these stops.
 
-    `victims`: each with the GPUs that it goes on with. `due`: what teams keep with their parts of
-    the surplus (parts.py). `whole`: see `not_better`.
+    `victims`: each with the GPUs that it keeps. `due`: GPUs that teams keep with their parts of the
+    surplus (parts.py). `whole`: see `not_better`.
     """
     gone = leaving(state)
     taken: dict[str, list[int]] = {}

@@ -3,7 +3,7 @@
 In this order: the team's ceiling (quota); no admitted nodes could ever hold it (gpu_type,
 topology, shape); GPUs are reserved for a job that waited too long (reservation); not enough of
 the right GPUs are free, or not close enough together (capacity, topology). Messages hold no
-number that changes with time alone, so that a job is told again only when something happened.
+number that changes with time alone, so that a reason is written again only after an event.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EVIDENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What `job.waiting` says. `promised`: GPUs are held for the job, so it starts by a time."""
+    """The reason in `job.waiting`. `promised`: with GPUs reserved, the job starts by a time."""
 
     code: Code
     message: str
@@ -280,7 +280,7 @@ class Explainer:
         return best
 
     def _holders(self) -> str:
-        """Who holds the most, since when; "" when nobody does. The same for all that wait."""
+        """The team or job with most GPUs, since when; "" for none. The same for all that wait."""
         if self._holding is None:
             self._holding = self._largest_holders()
         return self._holding

@@ -1,17 +1,17 @@
 """Reservations: when and where a gang that has waited too long will start.
 
 Running gangs are taken away in the order of their expected ends until the waiting gang fits: that
-is its start and its place. A node that failed is expected back, empty, `node_return` after that:
-so a gang that lost one of its nodes keeps what is left of its GPUs for so long, and if the node
-never comes back, no GPU waits longer for it. Until then a job may use those GPUs only if it is
-expected to end before the start (backfill); a longer one gets what the reserved gang leaves over.
-So a reserved gang is not delayed but by wrong estimates, and no GPU that can be used idles for it.
+is its start and its place. A node that failed is expected back, empty, `node_return` after that. So
+a gang that lost one of its nodes keeps its other GPUs for so long. If the node never comes back, no
+GPU waits longer for it. Until then a job may use those GPUs only if it is expected to end before
+the start (backfill); a longer one gets the GPUs that the reserved gang leaves over. So only wrong
+estimates delay a reserved gang, and no GPU that can be used idles for it.
 
-`easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`: each
-gets what those before it leave, until they start and until they end.
-Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free); one
-placement for a gang that would not fit after the last end either (`fits_at_last`), once until a
-node joins or fails, or GPUs are no longer held (searches.py).
+`easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`. Each
+gets the GPUs that those before it leave, until they start and until they end.
+Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free). A gang
+that would not fit after the last end either costs one placement (`fits_at_last`), once until a node
+joins or fails, or a reservation of freed GPUs ends (searches.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Mode = Literal["off", "easy", "conservative"]
 DEPTH: dict[Mode, int] = {"off": 0, "easy": 1, "conservative": 10}
 
 End = tuple[datetime, str, Job]
-"""A running gang with its expected end, and what tells it from others that end then."""
+"""A running gang with its expected end, and a key for gangs that end at the same time."""
 Ends = Sequence[End]
 """Running gangs, the one that ends first comes first."""
 Returns = Sequence[tuple[datetime, FreeNode]]
@@ -41,7 +41,7 @@ Returns = Sequence[tuple[datetime, FreeNode]]
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is reserved for a job from `start` on, and how many GPUs of which nodes are kept.
+    """The reservation of a job from `start` on: its placement, and GPUs by node that are kept.
 
     `left`: GPUs that are free on its nodes once it has started. `claim`: its team is owed the GPUs,
     and gangs are stopped for it (claims.py).

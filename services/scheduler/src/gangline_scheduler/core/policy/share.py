@@ -3,9 +3,8 @@
 A team may always hold its limit. It may hold `borrow_limit` more as long as no *other* team has a
 pending job that would fit into what that team is guaranteed: guarantees come first. Only a job that
 could start counts (eligible.py): nodes could hold it, and its team may have it without borrowing.
-What a team holds counts for every team above it, so a job must fit at each level. GPU models that a
-team of the line does not allow are left out; a team whose budget of the month is spent starts
-nothing.
+A team's GPUs count for every team above it, so a job must fit at each level. GPU models that a team
+of the line does not allow are left out; a team whose budget of the month is spent starts nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ STUCK = frozenset({"shape", "gpu_type"})
 
 
 class Ceilings:
-    """What each team may hold in one pass.
+    """The most GPUs that each team may have in one pass.
 
     Cost: the depth of the tree for each question; O(groups of pending jobs), once, and only if a
     team that may borrow is at its limit.

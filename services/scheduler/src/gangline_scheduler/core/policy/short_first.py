@@ -1,18 +1,18 @@
-"""Who needs least to be done goes first, as far as that is known: the order named `short`.
+"""The order named `short`: the job that needs least to be done goes first, as far as is known.
 
-What a job still needs is
-- what it said (`expected_runtime_hours`) less what it has run;
-- for a job that said nothing, an hour until it has held 60,000 GPU-seconds, and four days from
-  then on (least attained service, in two queues: most jobs are short, and who has run long runs
-  on).
-First goes who would be done first if it took `stretch` times what it needs from its submission on:
-so short ones pass long ones, and nobody is passed for longer than that. The stretch follows the
+The need of a job is
+- its stated time (`expected_runtime_hours`) less the time that it has run;
+- without a stated time, an hour until it has used 60,000 GPU-seconds, and four days from then on.
+  This is least attained service in two queues: most jobs are short, and a job that has run long
+  runs longer.
+The job goes first that would be done first if it took `stretch` times its need from its submission
+on. So short ones pass long ones, and no job is passed for longer than that. The stretch follows the
 backlog. It is `STRETCH` while the waiting jobs are less than `BACKLOG_S` of work for the whole
 cluster, and grows by `MORE` for each further such time, up to `MOST_STRETCH`. Where all wait for
 days, an order that bounds each wait by twice its need is first in, first out.
 
 Restarts go before that, and priorities before all of it in steps of `STEP` points, so that an
-urgent job is not behind a short one. Needs are told apart by `NEEDS` parts of an octave.
+urgent job is not behind a short one. Needs are compared by `NEEDS` parts of an octave.
 
 Gangs are stopped by the same order (policy/preemption.py with `preempt_below = 101`), which running
 more and waiting do not turn around. One that runs and said nothing counts as submitted `LEAD_S`
@@ -78,7 +78,7 @@ class ShortFirst(Listed):
         return Slot(group, place, int(_need_s(need) * job.gpus))
 
     def walk(self, current: Callable[[], State], now: datetime) -> Walk:  # noqa: ARG002 - port's
-        """Who would be done first, by the stretch at the beginning of the walk."""
+        """Jobs by when they would be done, by the stretch at the beginning of the walk."""
         return _ShortWalk(current, stretch(current()))
 
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ NOTHING = Demand(gpus=0)
 
 
 class Snapshot:
-    """What is free, to try things on; `nodes` are the cluster's, as they are."""
+    """A copy of the free GPUs for trials; `nodes` are the cluster's own."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Snapshot:
         return other
 
     def keep(self, shares: Mapping[str, int], demand: Demand = NOTHING) -> None:
-        """Leave so many of a node's free GPUs out: they are kept for somebody else.
+        """Leave so many of a node's free GPUs out: they are reserved for another job.
 
         `demand`: what that one asks for. GPUs of a model that it accepts are kept first, of each
         such model so many; and CPUs and GB with each of them.

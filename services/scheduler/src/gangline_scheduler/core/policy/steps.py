@@ -1,4 +1,4 @@
-"""What may be done to running gangs for one that waits: stop them, or let elastic ones shrink.
+"""Steps that free GPUs for a waiting gang: stop running gangs, or let elastic ones shrink.
 
 Each smaller size that an elastic gang may have is a step of its own, and so is stopping it; of one
 gang a set takes one step. A shrink needs no `preemptible`, as `min_gpus` is the consent, and may
@@ -51,7 +51,7 @@ def sizes_below(job: Job) -> list[int]:
 
 
 def given(step: Victim, there: Sequence[tuple[int, Hold]]) -> list[tuple[int, Hold]]:
-    """What the step gives of what its gang has `there`: (node's number, GPUs) by rank."""
+    """The GPUs `there` that the step gives of its gang: (node's number, GPUs) by rank."""
     if not step.left:
         return [*there]
     found: list[tuple[int, Hold]] = []

@@ -1,15 +1,15 @@
-"""Who may be stopped for somebody who waits, and what that costs.
+"""Running gangs that may be stopped for a waiting one, and the costs of that.
 
-A gang may be stopped if its job said `preemptible`, all its ranks run, nothing stops it yet, this
-attempt has run for `min_runtime`, the job was stopped for others fewer than `max_preemptions`
-times, and it is not nearly done: what it has left is more than `nearly_done` and more than the stop
-and the restart would take. Stopping it costs, in GPU-seconds,
+A gang may be stopped if its job said `preemptible`, all its ranks run, and nothing stops it yet.
+This attempt must have run for `min_runtime`, and the job was stopped for others fewer than
+`max_preemptions` times. It must not be nearly done: its time left is more than `nearly_done`, and
+more than the stop and the restart would take. Stopping it costs, in GPU-seconds,
 
     GPUs x (time to save + work since its last committed checkpoint + time to start again)
 
-and it delays the start of the waiting job by what its `stop_grace_seconds` are above the time to
-save. Of gangs that cost the same, that of the worst rank is stopped, then who started last.
-What a team is guaranteed stands in the way of some: `Guarantees`. Cost: O(running gangs), once.
+and it delays the start of the waiting job by its `stop_grace_seconds` less the time to save. Of
+gangs that cost the same, that of the worst rank is stopped, then the one that started last. Teams'
+guarantees forbid some stops: `Guarantees`. Cost: O(running gangs), once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gangline_schemas.job import JobState
 class Victim:
     """A gang that may be stopped or shrink: the cost in GPU-seconds, and how its job stands.
 
-    `gpus`: what it gives back. `left`: GPUs that it goes on with if it shrinks (steps.py); 0: it is
+    `gpus`: those that it gives back. `left`: those that it keeps if it shrinks (steps.py); 0: it is
     stopped whole. `given`: those that it gives by node, once that is known. `delay_s`: how much
     longer than other gangs it may take to leave. `returning`: how its job stands once it waits, if
     it is urgent. `line`: its team and those above it. `turn`: of those that cost the same, which
@@ -80,7 +80,7 @@ def stoppable(
 def victim_of(
     job: Job, state: State, later: State, now: datetime, policy: Policy, *, turn: int = 0
 ) -> Victim:
-    """What it means to stop this gang."""
+    """The cost and the gain of stopping this gang."""
     settings, order = policy.preemption, policy.order
     urgent = job.priority < settings.preempt_below
     return Victim(
@@ -142,9 +142,9 @@ def delay_s(job: Job, settings: Preemption) -> float:
 
 
 def cost_gpu_s(job: Job, now: datetime, settings: Preemption) -> float:
-    """What stopping its gang now costs in GPU-seconds; 0 without a gang.
+    """The cost of stopping its gang now, in GPU-seconds; 0 without a gang.
 
-    One that starts anew each time loses all that its attempt did.
+    One that starts from scratch each time loses all work of its attempt.
     """
     if job.gang is None:
         return 0.0
@@ -181,7 +181,7 @@ def _pause_s(settings: Preemption) -> float:
 
 
 class Guarantees:
-    """What each team may still lose to others: no team is taken below what it is guaranteed.
+    """GPUs that each team may still lose to others: no team is taken below its guarantee.
 
     `inside`: teams for whose sake it happens; they, and what is below them, are not asked.
     A team's GPUs are those that it and the teams below it hold, less those of gangs that stop.
@@ -246,7 +246,7 @@ def owed(
 
 
 def leaving(state: State) -> dict[str, int]:
-    """GPUs of each team, with those below it, whose gangs stop and go on nowhere else."""
+    """GPUs of each team, with those below it, whose gangs stop and resume nowhere else."""
     found: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]

@@ -9,7 +9,7 @@ After a pass, on a tick
 3. If that is worth it: `gpus.reserved` for the job, with cost and value, and `gang.stopping` for
    each victim, in one decision. No other job gets the GPUs before it starts on them (cycle.py).
 For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
-Elastic gangs gave way before (moving.py); one that its team is owed more GPUs for gets them last
+Elastic gangs gave way before (relocate.py); one that its team is owed more GPUs for gets them last
 (policy/growing.py). A job that is urgent or owed is tried at once when it
 joins the queue, unless elastic gangs can give way for it on the next tick.
 
@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 
 from gangline_bus.decision import InvariantViolated
-from gangline_scheduler.core import jobs, moving
+from gangline_scheduler.core import jobs, relocate
 from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.plan import Plan
@@ -37,7 +37,7 @@ from gangline_scheduler.core.policy.potential import not_better
 from gangline_scheduler.core.policy.preemption import preempt, urgent
 from gangline_scheduler.core.policy.reclaim import reclaim
 from gangline_scheduler.core.policy.reservation import Reservation
-from gangline_scheduler.core.policy.scene import Room, Scene
+from gangline_scheduler.core.policy.session import PreemptionPlan, Session
 from gangline_scheduler.core.policy.surplus import due, reclaim_surplus
 from gangline_schemas.events.scheduling import GpusReserved, NodeShare, StopReason
 
@@ -45,29 +45,29 @@ MOST_TRIED = 4
 """So many jobs that cannot be helped are tried in a pass."""
 
 
-def make_room(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
+def stop_for_waiting(plan: Plan, policy: Policy, made: Sequence[Reservation]) -> None:
     """See the module; `made` is what the pass reserved for whom."""
     if not plan.state.pending or not _anybody(plan, policy):
         return
     failed: set[str] = set()
     for _ in range(policy.preemption.most_per_pass):
-        scene = Scene(plan.state, plan.now, policy, made)
-        room = _first_room(scene, failed)
+        session = Session(plan.state, plan.now, policy, made)
+        room = _first_room(session, failed)
         if room is None:
             return
         _hold(plan, policy, room)
 
 
-def make_room_for(plan: Plan, policy: Policy, job_id: str) -> None:
+def stop_for(plan: Plan, policy: Policy, job_id: str) -> None:
     """Try it for one job that just began to wait, if it is urgent or owed."""
     job = plan.state.jobs.get(job_id)
     if job is None or job_id not in plan.state.pending:
         return
-    scene = Scene(plan.state, plan.now, policy)
-    if not _has_a_claim(scene, job) or not _anybody(plan, policy):
+    session = Session(plan.state, plan.now, policy)
+    if not _has_a_claim(session, job) or not _anybody(plan, policy):
         return
-    if moving.shrinking_for(plan, policy, job) is None:
-        room = _room(scene, job)
+    if relocate.shrinking_for(plan, policy, job) is None:
+        room = _room(session, job)
         if room is not None:
             _hold(plan, policy, room)
 
@@ -78,7 +78,7 @@ def grow(plan: Plan, policy: Policy) -> None:
     if not _anybody(plan, policy):
         return
     if any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
-        room = claim(Scene(state, plan.now, policy))
+        room = claim(Session(state, plan.now, policy))
         if room is not None:
             _hold(plan, policy, room)
 
@@ -92,32 +92,32 @@ def _anybody(plan: Plan, policy: Policy) -> bool:
     return any(spec.preemptible or spec.resources.min_gpus is not None for spec in specs)
 
 
-def _first_room(scene: Scene, failed: set[str]) -> Room | None:
-    """Room for the first job that can be helped; adds those that cannot to `failed`."""
-    for job in _candidates(scene):
+def _first_room(session: Session, failed: set[str]) -> PreemptionPlan | None:
+    """Stops for the first job that can be helped; adds those that cannot to `failed`."""
+    for job in _candidates(session):
         if job.job_id in failed:
             continue
         if len(failed) >= MOST_TRIED:
             return None
-        room = _room(scene, job)
+        room = _room(session, job)
         if room is not None:
             return room
         failed.add(job.job_id)
     return None
 
 
-def _candidates(scene: Scene) -> list[Job]:
+def _candidates(session: Session) -> list[Job]:
     """The first of each group that qualifies, those with a claim first, in the policy's order.
 
     Of an order that is one list, the first that qualifies alone: those behind it would stop gangs
     whose GPUs it waits for.
     """
-    state, order = scene.state, scene.policy.order
+    state, order = session.state, session.policy.order
     heads = [
-        (not claims, order.rank(job, state, scene.now), job)
+        (not claims, order.rank(job, state, session.now), job)
         for places in state.queue.groups().values()
-        if (job := _first(scene, places)) is not None
-        if (claims := _has_a_claim(scene, job)) or _fits_if_moved(scene, job)
+        if (job := _first(session, places)) is not None
+        if (claims := _has_a_claim(session, job)) or _fits_if_moved(session, job)
         if holdable(state, next_demand(job, state))
     ]
     if isinstance(order, Listed) and heads:
@@ -125,46 +125,46 @@ def _candidates(scene: Scene) -> list[Job]:
     return [job for *_, job in sorted(heads, key=itemgetter(0, 1))]
 
 
-def _first(scene: Scene, places: Iterable[tuple[object, ...]]) -> Job | None:
+def _first(session: Session, places: Iterable[tuple[object, ...]]) -> Job | None:
     ids = (str(place[-1]) for place in places)
-    job_id = next((job_id for job_id in ids if job_id not in scene.state.held), None)
-    return None if job_id is None else scene.state.jobs[job_id]
+    job_id = next((job_id for job_id in ids if job_id not in session.state.held), None)
+    return None if job_id is None else session.state.jobs[job_id]
 
 
-def _fits_if_moved(scene: Scene, job: Job) -> bool:
+def _fits_if_moved(session: Session, job: Job) -> bool:
     """Whether enough GPUs are free for it, but apart, and gangs may be moved."""
-    enough = scene.state.free_gpus >= job.fewest and moves_left(scene) > 0
-    return enough and scene.ceilings.allows(scene.state, job)
+    enough = session.state.free_gpus >= job.fewest and moves_left(session) > 0
+    return enough and session.ceilings.allows(session.state, job)
 
 
-def _has_a_claim(scene: Scene, job: Job) -> bool:
-    settings = scene.policy.preemption
-    owed = settings.reclaim == "on" and (scene.owed(job) or due(scene, job)) is not None
+def _has_a_claim(session: Session, job: Job) -> bool:
+    settings = session.policy.preemption
+    owed = settings.reclaim == "on" and (session.owed(job) or due(session, job)) is not None
     return owed or urgent(job, settings)
 
 
-def _room(scene: Scene, job: Job) -> Room | None:
-    room = defragment(scene, job) or reclaim(scene, job) or reclaim_surplus(scene, job)
-    if room is None and urgent(job, scene.policy.preemption):
-        room = preempt(scene, job)
+def _room(session: Session, job: Job) -> PreemptionPlan | None:
+    room = defragment(session, job) or reclaim(session, job) or reclaim_surplus(session, job)
+    if room is None and urgent(job, session.policy.preemption):
+        room = preempt(session, job)
     return room
 
 
-def _hold(plan: Plan, policy: Policy, room: Room) -> None:
+def _hold(plan: Plan, policy: Policy, room: PreemptionPlan) -> None:
     """Write it: what is held for whom and why, and who stops."""
-    clearing, state = room.clearing, plan.state
+    victim_set, state = room.victim_set, plan.state
     whole = policy.preemption.whole_gangs == "on"
-    left = {victim.job.job_id: victim.left for victim in clearing.victims}
+    left = {victim.job.job_id: victim.left for victim in victim_set.victims}
     grows = room.job.gang is not None
-    stopping = [victim.job for victim in clearing.victims] + [room.job] * grows
+    stopping = [victim.job for victim in victim_set.victims] + [room.job] * grows
     last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
     until = last + policy.preemption.hold_margin
     held = GpusReserved(
         job_id=room.job.job_id,
-        nodes=_shares(clearing.placement),
+        nodes=_shares(victim_set.placement),
         reason=room.reason,
-        victims=tuple(victim.job.job_id for victim in clearing.victims),
-        cost_gpu_seconds=clearing.cost,
+        victims=tuple(victim.job.job_id for victim in victim_set.victims),
+        cost_gpu_seconds=victim_set.cost,
         value_gpu_seconds=room.value,
         until=until,
     )
@@ -173,9 +173,9 @@ def _hold(plan: Plan, policy: Policy, room: Room) -> None:
         raise InvariantViolated("; ".join(worse))
     plan.add(room.job.job_id, held)
     if grows:
-        jobs.resize_gang(plan, room.job.job_id, clearing.placement.gpus)
+        jobs.resize_gang(plan, room.job.job_id, victim_set.placement.gpus)
     why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
-    for victim in clearing.victims:
+    for victim in victim_set.victims:
         if victim.left:
             jobs.resize_gang(plan, victim.job.job_id, victim.left)
         else:

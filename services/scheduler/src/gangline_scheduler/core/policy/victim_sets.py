@@ -9,14 +9,14 @@
 
 Domains are searched in the order of the least that each could cost, and no more of them than can
 be the cheapest. Nodes that the gang should avoid are left out at first. The sets come one by one,
-so whoever asks takes the first that is good enough: a close domain, if it is worth its cost, before
-a wide one.
+so the caller takes the first that is good enough: a close domain, if it is worth its cost, before a
+wide one.
 
-A gang that stands better than others that may be stopped, and that could have these stopped in
-turn, is left out at first (`steady`); it is stopped only if no set without it makes room.
+A gang may stand better than others that may be stopped, and could have these stopped in turn. It is
+left out at first (`steady`), and stopped only if no set without it makes room.
 
-Cost: O(V log V + N) for V gangs that may be stopped and N nodes, for each level; the domains that
-are searched; and the evictions of the sets that are tried, at most `TRIED` for each level.
+Cost: O(V log V + N) for V gangs that may be stopped and N nodes, for each level. Then the domains
+that are searched, and the evictions of the sets that are tried, at most `TRIED` for each level.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from math import inf
 
 from gangline_scheduler.core.free import FreeNode
 from gangline_scheduler.core.model import Hold
-from gangline_scheduler.core.policy.cheapest import TIE, Budget, Ground, Piece, Search, Wanted
+from gangline_scheduler.core.policy.cheapest import TIE, Area, Budget, Piece, Search, Wanted
 from gangline_scheduler.core.policy.placement import Placement, models, reached
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.steps import given, sizes_below, smaller
@@ -47,7 +47,7 @@ Gains = dict[str, list[tuple[Victim, Hold]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Clearing:
+class VictimSet:
     """Gangs to stop, where the one that waits goes then, and what it costs in GPU-seconds."""
 
     victims: tuple[Victim, ...]
@@ -55,20 +55,20 @@ class Clearing:
 
     @property
     def cost(self) -> float:
-        """What stopping them costs, and that the gang waits for the slowest of them."""
+        """The cost of stopping them, and of the gang's wait for the slowest of them."""
         delay_s = max((victim.delay_s for victim in self.victims), default=0.0)
         return sum(victim.cost for victim in self.victims) + self.placement.gpus * delay_s
 
 
-def clearings(
+def victim_sets(
     wanted: Wanted,
     snapshot: Snapshot,
     victims: Sequence[Victim],
     steady: Sequence[Victim],
-) -> Iterator[Clearing]:
+) -> Iterator[VictimSet]:
     """Sets of `victims` (the cheapest for each GPU first) that make room, best first.
 
-    `steady`: those of them that would stop nobody in turn; sets of these alone come before others.
+    `steady`: those that would stop no gang in turn; sets of these alone come before others.
     """
     yield from _Clearings(wanted, snapshot, steady).found()
     if len(steady) < len(victims):
@@ -96,14 +96,14 @@ class _Clearings:
         self._wait = wanted.demand.gpus * delay_s
         self._gains: dict[str, Gains] = {}
 
-    def found(self) -> Iterator[Clearing]:
-        """See `clearings`."""
+    def found(self) -> Iterator[VictimSet]:
+        """See `victim_sets`."""
         demand, base = self._wanted.demand, self._base
         if self._wanted.short:
             found = self._search(_Domain("", (), avoided=False), Budget())
-            clearing = self._try(found[1]) if found is not None else None
-            if clearing is not None:
-                yield clearing
+            victim_set = self._try(found[1]) if found is not None else None
+            if victim_set is not None:
+                yield victim_set
         there = {"", *base.free.models()}
         for model in models(demand):
             if model in there:
@@ -113,7 +113,7 @@ class _Clearings:
             yield from self._at_level(nodes, level)
 
     def _gains_of(self, model: str) -> Gains:
-        """What each node could be given back, of GPUs of this model."""
+        """The GPUs of this model that stops could give back to each node."""
         found: Gains = {}
         for victim in self._victims:
             for part in victim.job.gang.nodes if victim.job.gang is not None else ():
@@ -128,7 +128,7 @@ class _Clearings:
                 found.setdefault(part.node_id, []).append((victim, hold))
         return found
 
-    def _at_level(self, nodes: Sequence[FreeNode], level: int) -> Iterator[Clearing]:
+    def _at_level(self, nodes: Sequence[FreeNode], level: int) -> Iterator[VictimSet]:
         """The cheapest set of each domain of a level, the cheapest first."""
         numbers = count()
         waiting: list[tuple[bool, float, int, _Domain, tuple[Victim, ...] | None]] = [
@@ -143,9 +143,9 @@ class _Clearings:
             avoided, _, _, domain, victims = heappop(waiting)
             if victims is not None:
                 tried += 1
-                clearing = self._try(victims)
-                if clearing is not None:
-                    yield clearing
+                victim_set = self._try(victims)
+                if victim_set is not None:
+                    yield victim_set
             elif searched < SEARCHED:
                 searched += 1
                 found = self._search(domain, budget)
@@ -190,7 +190,7 @@ class _Clearings:
         return price + self._wait
 
     def _search(self, domain: _Domain, budget: Budget) -> tuple[float, tuple[Victim, ...]] | None:
-        ground = Ground(self._wanted.demand, domain.model, domain.nodes)
+        area = Area(self._wanted.demand, domain.model, domain.nodes)
         parts: dict[int, list[tuple[int, Hold]]] = {}
         victims: dict[int, Victim] = {}
         gains = self._gains.get(domain.model, {})
@@ -203,24 +203,24 @@ class _Clearings:
                 if self._wanted.above in victim.line:
                     victims.setdefault(victim.turn, victim)
         pieces = [
-            self._piece(ground, victim, given(victim, parts.get(turn, ())))
+            self._piece(area, victim, given(victim, parts.get(turn, ())))
             for turn, victim in victims.items()
         ]
-        return Search(self._wanted, ground, pieces, budget).run()
+        return Search(self._wanted, area, pieces, budget).run()
 
-    def _piece(self, ground: Ground, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
+    def _piece(self, area: Area, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
         if victim.left:
-            gpus = tuple((ground.nodes[at].node_id, hold) for at, hold in parts)
+            gpus = tuple((area.nodes[at].node_id, hold) for at, hold in parts)
             victim = replace(victim, given=gpus)
         amounts = (
-            float(sum(len(hold.gpus) + ground.spare(at) for at, hold in parts)),
+            float(sum(len(hold.gpus) + area.spare(at) for at, hold in parts)),
             sum(hold.cpus for _, hold in parts),
             sum(hold.memory_gb for _, hold in parts),
             victim.gpus if self._wanted.short and self._wanted.above in victim.line else 0,
         )
         return Piece(victim, self._prices[victim.turn], tuple(parts), amounts)
 
-    def _try(self, victims: tuple[Victim, ...]) -> Clearing | None:
+    def _try(self, victims: tuple[Victim, ...]) -> VictimSet | None:
         in_order = sorted(victims, key=lambda victim: victim.turn)
         placement = self._place(in_order)
         if placement is None:
@@ -236,7 +236,7 @@ class _Clearings:
                 if found is not None and found.level == placement.level:
                     in_order, placement = less, found
                     break
-        return Clearing(tuple(in_order), placement)
+        return VictimSet(tuple(in_order), placement)
 
     def _enough(self, victims: Sequence[Victim]) -> bool:
         """Whether the team of the waiting job may have its GPUs then."""

@@ -1,8 +1,8 @@
-"""One state in which room may be made for jobs that wait: what all of them ask about.
+"""A scheduling session: the facts of one state that all searches for victims share.
 
-What is free for a job counts gangs that stop as gone already, since nobody is stopped for GPUs that
-are coming anyway, and leaves out what is held or reserved for others. A team's ceiling counts with
-what is promised to its jobs, and without what its stopping gangs give back.
+GPUs of gangs that stop count as free for a job, since no other gang is stopped for GPUs that are
+coming anyway. GPUs that are reserved for others do not count. A team's ceiling counts GPUs that are
+reserved for its jobs, and not those that its stopping gangs give back.
 
 Cost: O(running gangs) for the victims, for the ends and for a snapshot, each once and when asked.
 """
@@ -19,7 +19,6 @@ from gangline_scheduler.core import usage
 from gangline_scheduler.core.allocate import need_of, next_demand
 from gangline_scheduler.core.model import Demand, Job
 from gangline_scheduler.core.policy.cheapest import Accept, Wanted
-from gangline_scheduler.core.policy.clearing import Clearing, clearings
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.estimate import Estimates
 from gangline_scheduler.core.policy.parts import others_keep, parts
@@ -29,6 +28,7 @@ from gangline_scheduler.core.policy.reservation import Ends, Reservation, reserv
 from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.steps import with_shrinks
+from gangline_scheduler.core.policy.victim_sets import VictimSet, victim_sets
 from gangline_scheduler.core.policy.victims import (
     Guarantees,
     Victim,
@@ -46,22 +46,22 @@ MOST_CHECKS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Room for a job: who is stopped, where it goes then; cost and value in GPU-seconds.
+class PreemptionPlan:
+    """Stops for a job: the victims and the job's placement then; cost and value in GPU-seconds.
 
-    `moves`: where the stopped ones go on, if they do so at once.
+    `moves`: the new placements of victims that resume at once.
     """
 
     job: Job
     reason: Literal["preempt", "reclaim", "surplus", "defragment"]
-    clearing: Clearing
+    victim_set: VictimSet
     value: float
     moves: tuple[tuple[Victim, Placement], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a job that does not fit asks for, and which of its team's own gangs must stop for it.
+    """The demand of a job that does not fit, and GPUs that its team's own gangs must give for it.
 
     `demand` is the fewest GPUs that do. `own` is not empty if its team holds too many GPUs: by
     `short` in the team `above` or below it.
@@ -80,11 +80,11 @@ class Question:
         enough: Accept = lambda _: True,
         improves: Accept = lambda _: True,
     ) -> Wanted:
-        """What a set of victims must give."""
+        """The needs of a set of victims."""
         return Wanted(self.job, self.demand, guarantees, self.short, self.above, enough, improves)
 
 
-class Scene:
+class Session:
     """See the module. `made`: what is reserved for whom."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Scene:
     def stands(self, job: Job, gpus: int) -> Callable[[Job], float]:
         """How a job that waits will stand with so many GPUs, compared with a gang.
 
-        Within one team the share is that of both, whoever has the GPUs.
+        Within one team the share is that of both, whichever has the GPUs.
         """
         order, line = self.policy.order, usage.line_of
         alone = order.standing(job, self.later, self.now)
@@ -154,18 +154,18 @@ class Scene:
         return Standings(self.state, self.policy.order, self.now)
 
     def guarantees(self, job: Job, *, whole: bool = False) -> Guarantees:
-        """What teams may lose for this job; see there."""
+        """GPUs that teams may lose for this job (`Guarantees`)."""
         line = usage.line_of(self.state.teams, job.team)
         return Guarantees(self.state, self.leaving, line, whole=whole)
 
     def parts_of_others(self, job: Job) -> Guarantees:
-        """What teams may lose for this job if each keeps its part of the surplus; see there."""
+        """GPUs that teams may lose for this job if each keeps its part of the surplus."""
         line = usage.line_of(self.state.teams, job.team)
         return others_keep(self.state, self.leaving, line, self.parts)
 
-    def clearings(
+    def victim_sets(
         self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]
-    ) -> Iterator[Clearing]:
+    ) -> Iterator[VictimSet]:
         """Sets of these that make room for a job, best first.
 
         Last come those with gangs that could stop others in turn; and for one that is owed, when
@@ -174,15 +174,15 @@ class Scene:
         settings = self.policy.preemption
         calm = steady(victims, settings)
         found = False
-        for clearing in clearings(wanted, snapshot, victims, calm):
+        for victim_set in victim_sets(wanted, snapshot, victims, calm):
             found = True
-            yield clearing
+            yield victim_set
         if not found and settings.whole_gangs == "on" and self.owed(wanted.job) is not None:
             wanted = replace(wanted, guarantees=self.guarantees(wanted.job, whole=True))
-            yield from clearings(wanted, snapshot, victims, calm)
+            yield from victim_sets(wanted, snapshot, victims, calm)
 
     def question(self, job: Job) -> Question | None:
-        """What the job asks for; None when it fits as it is, or nobody can help it."""
+        """The job's demand; None when it fits as it is, or no stop can help it."""
         if job.job_id not in self._questions:
             self._questions[job.job_id] = self._question(job)
         return self._questions[job.job_id]
@@ -203,7 +203,7 @@ class Scene:
         return self.ceilings.within(after, question.job, question.demand) is not None
 
     def without(self, job: Job) -> Snapshot:
-        """What a gang that runs may use if it gives back what it holds."""
+        """The GPUs that a running gang may use if it gives back its own."""
         snapshot = self._snapshot(job.job_id)
         Statement(snapshot).evict(job)
         return snapshot
@@ -233,7 +233,7 @@ class Scene:
 
     @cached_property
     def later(self) -> State:
-        """What teams will use once all stops and holds have come to their end."""
+        """The use of teams once all stops and reservations have ended."""
         used = dict(self.state.used)
         for name, gpus in self.promised.items():
             used[name] = used.get(name, 0) + gpus
@@ -243,7 +243,7 @@ class Scene:
 
     @cached_property
     def _base(self) -> Snapshot:
-        """What will be free once all stopping gangs are gone."""
+        """The free GPUs once all stopping gangs are gone."""
         state = self.state
         snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=self.policy.placer)
         statement = Statement(snapshot)
@@ -302,7 +302,7 @@ class Scene:
         return None
 
     def _ceiling_allows(self, question: Question) -> datetime:
-        """When its team may have the GPUs, if nobody is stopped; after `horizon` if ever."""
+        """When its team may have the GPUs, if no gang is stopped; after `horizon` if ever."""
         ended: list[Victim] = []
         for end, _, job in self._ends:
             if end > self.now + self.policy.preemption.horizon:
