@@ -11,8 +11,8 @@ On a tick
 1. Gangs whose stop deadline has passed end, or resume if they failed. Those that ran for too long
    are asked to stop. Those whose time on a draining node is over leave (relocate.py).
 2. A full pass; elastic gangs give GPUs to waiting jobs, or take idle ones (relocate.py); others are
-   stopped for jobs that are urgent, owed or fit only apart (preemption_plan.py). If none are stopped
-   for a claim that has a reservation, one more pass gives its GPUs to other jobs.
+   stopped for jobs that are urgent, owed or fit only apart (preemption_plan.py). If none are
+   stopped for a claim that has a reservation, one more pass gives its GPUs to other jobs.
 3. Reasons of waiting jobs (waiting_reasons.py), and features that all parts know (rollout.py).
 
 All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
