@@ -65,7 +65,8 @@ class Cluster:
     def __init__(self, scene: GatewayScene) -> None:
         self._scene = scene
         self._writer = scene.bus.writer()
-        self._sent = self._decided = 0
+        self._sent = 0
+        self._decided: dict[Topic, int] = {}
         self.specs = [
             JobSpec.model_validate(
                 {
@@ -86,9 +87,11 @@ class Cluster:
     def say(self, event: Event, subject: str, at: datetime = START) -> None:
         self._sent += 1
         envelope = Envelope(f"e-{self._sent}", "/bench", at, subject, event)
-        if topic_of(event.type) is Topic.SCHEDULING:
-            envelope = replace(envelope, position=LogPosition(0, 1, self._decided))
-            self._decided += 1
+        topic = topic_of(event.type)
+        if topic in {Topic.SCHEDULING, Topic.QUOTA}:
+            seq = self._decided.get(topic, 0)
+            envelope = replace(envelope, position=LogPosition(0, 1, seq))
+            self._decided[topic] = seq + 1
         self._writer.send(self._record(envelope))
 
     def _record(self, envelope: Envelope) -> OutRecord:

@@ -9,9 +9,10 @@ from typing import cast
 import httpx
 import pytest
 
+from gangline_gateway.followed import Copies
 from gangline_gateway.scheduler_questions import AT_ONCE, NoAnswerError, SchedulerQuestions
-from gangline_gateway.scheduling import Moment
 from gangline_gateway.tail import Tail
+from gangline_scheduler.core.state import State
 from gangline_schemas.job import JobSpec
 from gateway_scene import GatewayScene, bearer, job, served
 
@@ -154,5 +155,5 @@ def test_a_log_that_cannot_be_followed_says_so(scene: GatewayScene, client: http
 class Unfollowed:
     """A tail whose scheduler is newer."""
 
-    def scheduling(self) -> Moment:
-        return Moment([], "the scheduler's log has a later event: upgrade the gateway")
+    def scheduling(self) -> Copies[State]:
+        return Copies([], "the scheduler's log has a later event: upgrade the gateway")

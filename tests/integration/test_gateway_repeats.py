@@ -52,7 +52,7 @@ def end_and_forget(scene: GatewayScene, client: httpx.Client) -> str:
     scene.wait(lambda: any(decode(r).type == JobClosed.type for r in scene.broker.dump(quota)))
     scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].ended))
     scene.tail._live._forget(job_id)
-    scene.tail._folded += 1
+    scene.tail._view.changed()
     return job_id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,48 +11,27 @@ import pytest
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
 from gangline_gateway.admission import quota_notes
+from gangline_gateway.followed import Copies
 from gangline_gateway.gate import Gate
-from gangline_gateway.history import PastRun
-from gangline_gateway.live import Live
-from gangline_gateway.live_view import LiveView
+from gangline_gateway.problems import ProblemError
 from gangline_quota.core.decide import Quota
-from gangline_schemas.api.runs import Run
 from gangline_schemas.base import Event
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import (
     JobAdmitted,
+    JobClosed,
     JobRejected,
     SnapshotApproved,
+    TeamBudgetChanged,
     TeamConfigured,
-    UsageCharged,
 )
 from gangline_schemas.events.requests import JobSubmitted
-from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
-from gangline_schemas.job import JobSpec
+from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 DATA = "corpus@xxh3-" + "0" * 32
-
-
-class Asked:
-    """Stands for history: one run of the team nlp, and how often it was asked for runs."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def run(self, job_id: str, teams: frozenset[str]) -> PastRun | None:
-        self.times += 1
-        if job_id != "years-ago" or "nlp" not in teams:
-            return None
-        run = Run(
-            run_id=job_id, team="nlp", project="", name="a", user="u", state="succeeded", reason="",
-            attempt=1, restarts=0, gpus=1, priority=50, submitted_at=NOW, started_at=NOW,
-            ended_at=NOW, gpu_seconds=1.0, strategy="custom", code_ref="", data_snapshot="",
-            hyperparameters={},
-        )  # fmt: skip
-        return PastRun(run, "{}")
 
 
 def spec(**fields: Any) -> JobSpec:
@@ -66,26 +45,20 @@ def team(**limits: Any) -> TeamConfigured:
     )
 
 
-def queued(job_id: str, **fields: Any) -> JobQueued:
-    return JobQueued(job_id=job_id, spec=spec(**fields), user="u", submitted_at=NOW)
+def admitted(job_id: str, **fields: Any) -> JobAdmitted:
+    return JobAdmitted(job_id=job_id, spec=spec(**fields), user="u", submitted_at=NOW)
 
 
 def notes(
-    job: JobSpec,
-    *events: Event,
-    rule: ApprovalRule = ApprovalRule.OFF,
-    asked: Asked | None = None,
+    job: JobSpec, *events: Event, rule: ApprovalRule = ApprovalRule.OFF
 ) -> tuple[list[str], bool]:
-    live = Live()
+    """The dry run's answer after these events of quota's log."""
+    quota = Quota(rule)
+    state = quota.initial()
     for event in events or (team(),):
-        live.apply(Envelope("e", "/t", NOW, "s", event))
-    history = SimpleNamespace(history=asked or Asked())
-    gate = SimpleNamespace(
-        tail=SimpleNamespace(view=lambda: LiveView(live)),
-        past=SimpleNamespace(ask=lambda question: question(history)),
-        clock=lambda: NOW,
-        data_approvals=rule,
-    )
+        state = quota.evolve(state, Decision("s", event), NOW)
+    tail = SimpleNamespace(quota=lambda: Copies([state]))
+    gate = SimpleNamespace(tail=tail, data_approvals=rule)
     return quota_notes(cast("Gate", gate), job)
 
 
@@ -116,7 +89,7 @@ def decided(limits: TeamConfigured, job: JobSpec) -> str:
 def test_what_quota_rejects_is_not_called_valid(
     limits: dict[str, Any], fields: dict[str, Any], reason: str
 ) -> None:
-    found, rejected = notes(spec(**fields), team(**limits), queued("one"))
+    found, rejected = notes(spec(**fields), team(**limits), admitted("one"))
     assert rejected
     assert reason in found[0]
 
@@ -141,16 +114,13 @@ def test_data_needs_its_approval(rule: ApprovalRule) -> None:
     assert notes(job) == ([], False)
 
 
-def test_runs_that_live_ended_or_are_in_history_are_resumed_from() -> None:
-    asked = Asked()
-    ended = JobStateChanged(job_id="b", attempt=0, previous="pending", state="cancelled")
-    known = (team(), queued("a"), queued("b"), ended)
+def test_runs_that_quota_knows_are_resumed_from() -> None:
+    closed = JobClosed(job_id="b", state=JobState.CANCELLED)
+    known = (team(), admitted("a"), admitted("b"), closed)
     for source in ("a", "b"):
-        assert notes(spec(resume_from=source), *known, asked=asked) == ([], False)
-    assert asked.times == 0
-    assert notes(spec(resume_from="years-ago"), asked=asked) == ([], False)
-    assert asked.times == 1
-    foreign = queued("theirs", team="vision")
+        assert notes(spec(resume_from=source), *known) == ([], False)
+    assert "has no run 'c'" in notes(spec(resume_from="c"), *known)[0][0]
+    foreign = admitted("theirs", team="vision")
     assert notes(spec(resume_from="theirs"), team(), foreign)[1]
     refused = JobRejected(
         job_id="bad", team="nlp", name="j", user="u", reason="no", submitted_at=NOW, errors=()
@@ -163,16 +133,20 @@ def test_a_job_that_must_wait_or_borrow_is_told_so() -> None:
     (told,), rejected = notes(spec(resources={"gpus": 10}), team(borrow_limit=4))
     assert not rejected
     assert told.startswith("the job must borrow 2 GPUs above the 8 of team nlp")
-    spent = UsageCharged(
-        job_id="old", attempt=1, team="nlp", gpus=8, allocated_at=NOW - timedelta(hours=2),
-        released_at=NOW, gpu_seconds=57_600.0,
-    )  # fmt: skip
-    (told,), rejected = notes(spec(), team(gpu_hours_per_month=10), spent)
-    assert (told.startswith("the job must wait: team nlp has spent 16 of its 10"), rejected) == (
-        True, False,
-    )  # fmt: skip
-    below = [team(team="lab", gpu_limit=16, gpu_hours_per_month=10), team(parent="lab"), spent]
-    (told,), rejected = notes(spec(), *below)
-    assert (told.startswith("the job must wait: team lab has spent 16 of its 10"), rejected) == (
-        True, False,
-    )  # fmt: skip
+    for owner, line in {
+        "nlp": [team(gpu_hours_per_month=10)],
+        "lab": [team(team="lab", gpu_limit=16, gpu_hours_per_month=10), team(parent="lab")],
+    }.items():
+        spent = TeamBudgetChanged(
+            team=owner, month="2026-11", exhausted=True, spent_gpu_hours=16, gpu_hours_per_month=10
+        )
+        (told,), rejected = notes(spec(), *line, spent)
+        assert told.startswith(f"the job must wait: team {owner} has spent 16 of its 10")
+        assert not rejected
+
+
+def test_a_gateway_that_cannot_read_quota_s_log_does_not_guess() -> None:
+    tail = SimpleNamespace(quota=lambda: Copies([], "upgrade the gateway"))
+    with pytest.raises(ProblemError, match="upgrade the gateway") as told:
+        quota_notes(cast("Gate", SimpleNamespace(tail=tail)), spec())
+    assert told.value.status == 503

@@ -15,8 +15,9 @@ from gangline_bus.fold import Folded, records_between
 from gangline_bus.memory import Broker
 from gangline_bus.ports import TopicPartition, TopicSettings
 from gangline_bus.snapshot import SnapshotHeader, Snapshots
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.queue import queue
-from gangline_gateway.scheduling import NoStateError, Scheduling
+from gangline_gateway.scheduling import followed, shards
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, order_named
 from gangline_scheduler.core.policy.configured import Limits, configured
@@ -38,7 +39,7 @@ class Gateway:
         self.cluster = cluster
         self.bus = Broker().connect("t")
         self.bus.create_topics([TopicSettings(PLACE.topic, 1, -1)])
-        self.scheduling = Scheduling(None if kept is None else Kept(kept))
+        self.scheduling = followed(None if kept is None else Kept(kept))
         self.read = 0
 
     def publish(self) -> int:
@@ -64,7 +65,7 @@ class Gateway:
         for record in records_between(self.bus, "t", PLACE, self.read, end):
             self.scheduling.apply(record, decode(record))
         self.read = end
-        return queue(self.scheduling.moment().shards(), now, visible, **page)
+        return queue(shards(self.scheduling.copies()), now, visible, **page)
 
 
 class Kept:
@@ -192,11 +193,11 @@ def test_a_log_that_cannot_be_folded_has_no_state_and_says_so(what: str) -> None
     told = decode(record)
     if what == "gap":
         gateway.scheduling.apply(record, told)
-        assert gateway.scheduling.moment().shards(), "one that is known is passed over"
+        assert gateway.scheduling.copies().states(), "one that is known is passed over"
     ahead = replace(told, position=LogPosition(0, 1, len(cluster.log) + 7))
     gateway.scheduling.apply(record, ahead if what == "gap" else None)
     with pytest.raises(NoStateError, match="upgrade the gateway"):
-        gateway.scheduling.moment().shards()
+        gateway.scheduling.copies().states()
 
 
 def test_an_order_of_a_later_scheduler_is_not_guessed() -> None:

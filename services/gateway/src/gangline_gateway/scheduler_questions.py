@@ -8,12 +8,13 @@ question reaches the scheduler. A child process of low priority does the work, f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import structlog
 
-from gangline_gateway.scheduling import NoStateError, Shard
+from gangline_gateway.followed import NoStateError
+from gangline_gateway.scheduling import Shard, shards
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core import questions
 from gangline_scheduler.core.decide import Scheduler
@@ -58,16 +59,16 @@ class SchedulerQuestions:
 
     def what_if(self, spec: JobSpec, now: datetime) -> WhatIfAnswer:
         """What the job would do, in the shard where it would start first. Raises NoAnswerError."""
-        shards = self._shards()
+        asked = self._shards()
 
         def work() -> bytes:
-            return min((_what_if(shard, spec, now) for shard in shards), key=_start).encode()
+            return min((_what_if(shard, spec, now) for shard in asked), key=_start).encode()
 
         return WhatIfAnswer.decode(self._apart(work))
 
-    def _shards(self) -> list[Shard]:
+    def _shards(self) -> Sequence[Shard]:
         try:
-            return self._tail.scheduling().shards()
+            return shards(self._tail.scheduling())
         except NoStateError as error:
             raise NoAnswerError(str(error)) from None
 

@@ -1,7 +1,7 @@
 """The tail of all topics: feeds the live model and wakes those who wait for news.
 
 1. Where to start: decision logs from their start, or from the newest snapshot of the model that
-   holds (view_snapshot.py), and the scheduler's state from a snapshot of its own (scheduling.py);
+   holds (view_snapshot.py), and the states of scheduler and quota from their own (followed.py);
    streams at most `STREAM_RECORDS` before their end, heartbeats at it, compacted ones from their
    start.
 2. Read until the ends that were seen at the start: from then on the gateway is ready.
@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -30,13 +30,16 @@ from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotStore
 from gangline_bus.topics import TopicNames
+from gangline_gateway import quota_state, scheduling
+from gangline_gateway.followed import Copies, Followed
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.on_demand import OnDemand
 from gangline_gateway.progress_watch import ProgressWatch
 from gangline_gateway.ring import MAX_RECORDS, Ring
-from gangline_gateway.scheduling import Moment, Scheduling
 from gangline_gateway.view_snapshot import Marks, ViewSnapshots
+from gangline_quota.core.state import State as QuotaState
+from gangline_scheduler.core.state import State as SchedulerState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
 
@@ -66,7 +69,7 @@ class Tail:
         views: ViewSnapshots | None = None,
         snapshots: SnapshotStore | None = None,
     ) -> None:
-        """`views` and `snapshots`: those of the model, and where the scheduler keeps its own."""
+        """`views` and `snapshots`: those of the model, and where deciders keep their own."""
         self.names = names
         self.bus = bus
         self._views = views
@@ -75,12 +78,12 @@ class Tail:
         self._lock = threading.Lock()
         self._live = Live()
         self._view = OnDemand(self._lock, lambda: LiveView(self._live))
-        self._scheduling = Scheduling(snapshots)
-        self._moment = OnDemand(self._lock, self._scheduling.moment)
+        self._scheduling = _Copied(self._lock, scheduling.followed(snapshots))
+        self._quota = _Copied(self._lock, quota_state.followed(snapshots))
+        self._followed: tuple[_Copied[Any], ...] = (self._scheduling, self._quota)
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
-        self._decisions = names.name(Topic.SCHEDULING)
         self._steps, self._progress = names.name(Topic.STEPS), names.name(Topic.PROGRESS)
         self._watch = ProgressWatch()
         self._logs = {names.name(at) for at, entry in catalog().items() if entry.kind == "log"}
@@ -125,9 +128,13 @@ class Tail:
         """The model after all that was folded by now."""
         return self._view.now()
 
-    def scheduling(self) -> Moment:
+    def scheduling(self) -> Copies[SchedulerState]:
         """The scheduler's state after all that was folded by now."""
-        return self._moment.now()
+        return self._scheduling.copies.now()
+
+    def quota(self) -> Copies[QuotaState]:
+        """Quota's state after all that was folded by now."""
+        return self._quota.copies.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
@@ -208,17 +215,18 @@ class Tail:
                     self._marks.forget(at)  # the stream was made anew
             else:
                 for at in places:
-                    begins = self._scheduling.begins(at)
+                    begins = [each.of.begins(at) for each in self._followed]
                     after = known.get(at, 0) - MAX_RECORDS
-                    positions[at] = max(starts[at], after if begins is None else min(after, begins))
+                    found = min([after, *(begin for begin in begins if begin is not None)])
+                    positions[at] = max(starts[at], found)
         return positions
 
     def _restore(self, beat: Callable[[], None]) -> None:
-        """The scheduler's state and the model, each of the newest snapshot that holds."""
-        with self._lock:
-            places = self.names.places(self.bus, Topic.SCHEDULING)
-            self._scheduling.restore(self.bus, places, beat)
-            self._moment.changed()
+        """The deciders' states and the model, each of the newest snapshot that holds."""
+        for each in self._followed:
+            with self._lock:
+                each.of.restore(self.bus, self.names.places(self.bus, each.of.log), beat)
+                each.copies.changed()
         if self._views is None:
             return
         logs = [topic for topic, entry in catalog().items() if entry.kind == "log"]
@@ -257,10 +265,9 @@ class Tail:
                 for record, envelope in part:
                     self._rings[record.place].add(record)
                     self._fold(record, envelope)
-                    self._scheduling.apply(record, envelope)
+                for each in self._followed:
+                    each.take(part)
                 self._view.changed()
-                if any(record.topic == self._decisions for record, _ in part):
-                    self._moment.changed()
         with self._lock:
             for place, position in positions.items():
                 self._rings[place].reached(position)
@@ -310,6 +317,22 @@ class Tail:
         except UndecodableError:
             return
         self._live.heard(node_id, at, record.value)
+
+
+class _Copied(Generic[ValueT]):
+    """A decider that is followed, and its copies for readers."""
+
+    def __init__(self, lock: threading.Lock, of: Followed[ValueT]) -> None:
+        self.of = of
+        self.copies = OnDemand(lock, of.copies)
+
+    def take(self, part: Sequence[tuple[Record, Envelope | None]]) -> None:
+        """Fold these records of any topics, with the lock held."""
+        came = False
+        for record, envelope in part:
+            came |= self.of.apply(record, envelope)
+        if came:
+            self.copies.changed()
 
 
 def _poll(reader: Reader) -> list[Record]:

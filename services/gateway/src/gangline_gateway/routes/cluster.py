@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from gangline_gateway import present
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.gate import (
     ID_PATTERN,
     Admin,
@@ -21,7 +22,7 @@ from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, not_found, unavailable
 from gangline_gateway.queue import queue
-from gangline_gateway.scheduling import NoStateError
+from gangline_gateway.scheduling import shards
 from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
@@ -170,10 +171,10 @@ def get_queue(
     """The jobs that the caller sees, at their places among all."""
     visible, now = visible_teams(caller), gate.clock()
     try:
-        shards = gate.tail.scheduling().shards()
+        found = shards(gate.tail.scheduling())
     except NoStateError as error:
         raise unavailable("no-answer", str(error)) from None
-    return queue(shards, now, visible, limit=limit, after=cursor)
+    return queue(found, now, visible, limit=limit, after=cursor)
 
 
 @who.get(

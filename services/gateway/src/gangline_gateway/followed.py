@@ -1,0 +1,108 @@
+"""A decider's state as its log says, folded by the decider's own code.
+
+A start continues from the decider's newest snapshot that holds, or folds the whole log. A log that
+this version cannot fold has no state from there on: questions to it raise NoStateError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from gangline_bus.decision import Decider
+from gangline_bus.fold import Folded, fold_event
+from gangline_bus.ports import Bus, Record, TopicPartition
+from gangline_bus.snapshot import SnapshotCodec, Snapshots, SnapshotStore
+from gangline_schemas.envelope import Envelope
+
+log = structlog.get_logger(__name__)
+StateT = TypeVar("StateT")
+
+
+class NoStateError(Exception):
+    """A decider's log cannot be folded here; the message says why and names the way out."""
+
+
+class Followed(Generic[StateT]):
+    """The state of each shard of one decider. Not thread-safe: the tail guards it.
+
+    `copy` gives a state that later events do not change.
+    """
+
+    def __init__(
+        self,
+        decider: Decider[StateT, Any],
+        codec: SnapshotCodec[StateT],
+        copy: Callable[[StateT], StateT],
+        store: SnapshotStore | None = None,
+    ) -> None:
+        self.log = decider.log
+        self._decider = decider
+        self._codec = codec
+        self._copy = copy
+        self._store = store
+        self._shards: dict[TopicPartition, Folded[StateT]] = {}
+        self._broken = ""
+
+    def restore(self, bus: Bus, places: Iterable[TopicPartition], beat: Callable[[], None]) -> None:
+        """Begin at the newest snapshots, else at the start of the log. Raises BusError.
+
+        `beat` is called again and again.
+        """
+        for place in places:
+            found = None
+            if self._store is not None:
+                kept = Snapshots(self._store, self._codec)
+                found = kept.restore(bus, self._decider, place, lambda *_: beat())
+            self._shards[place] = Folded(self._decider.initial()) if found is None else found
+
+    def begins(self, place: TopicPartition) -> int | None:
+        """An offset that is no later than that of the next event; None for other topics."""
+        folded = self._shards.get(place)
+        return None if folded is None else folded.offset
+
+    def apply(self, record: Record, envelope: Envelope | None) -> bool:
+        """Fold one record of any topic; None: it is no event that this version knows.
+
+        Whether it was of this log, so that copies are old.
+        """
+        folded = self._shards.get(record.place)
+        if folded is None:
+            return False
+        position = None if envelope is None else envelope.position
+        if self._broken:
+            return False
+        if envelope is None or position is None:
+            self._break(record, "holds a record that this version does not know")
+        elif position.seq >= folded.next_seq:
+            try:
+                fold_event(self._decider, folded, record, envelope, position)
+            except Exception as error:  # noqa: BLE001 - the rest of the gateway goes on without it
+                self._break(record, f"cannot be folded by this version ({type(error).__name__})")
+        return True
+
+    def _break(self, record: Record, why: str) -> None:
+        self._broken = f"the log of the {self._decider.name} {why}: upgrade the gateway"
+        where = {"topic": record.topic, "offset": record.offset}
+        log.critical("a decider's state is not followed", **where, reason=self._broken)
+
+    def copies(self) -> Copies[StateT]:
+        """The states as they are now."""
+        states = [self._copy(folded.state) for folded in self._shards.values()]
+        return Copies(states, self._broken)
+
+
+class Copies(Generic[StateT]):
+    """The states of the shards at one time. `broken`: why there are none."""
+
+    def __init__(self, states: list[StateT], broken: str = "") -> None:
+        self._states = states
+        self._broken = broken
+
+    def states(self) -> list[StateT]:
+        """One of each shard. Raises NoStateError."""
+        if self._broken:
+            raise NoStateError(self._broken)
+        return self._states

@@ -1,0 +1,31 @@
+"""Quota's state, as the gateway follows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gangline_bus.snapshot import SnapshotStore
+from gangline_gateway.followed import Followed
+from gangline_quota.core.decide import Quota
+from gangline_quota.core.snapshot import codec
+from gangline_quota.core.state import State
+
+
+def followed(store: SnapshotStore | None = None) -> Followed[State]:
+    """The follower of gangline.quota. A copy costs O(teams + running gangs)."""
+    return Followed(Quota(), codec(), _copy, store)
+
+
+def _copy(state: State) -> State:
+    """In the maps of jobs, which are large, only single ids are looked up: they are shared."""
+    return replace(
+        state,
+        teams=dict(state.teams),
+        budgets=dict(state.budgets),
+        held=dict(state.held),
+        spent_us=dict(state.spent_us),
+        totals_us=dict(state.totals_us),
+        unfinished=dict(state.unfinished),
+        meters=dict(state.meters),
+        approvals=dict(state.approvals),
+    )
