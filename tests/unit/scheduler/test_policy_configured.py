@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 
 import pytest
@@ -17,7 +17,7 @@ from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.snapshot import codec, fingerprint
 from gangline_scheduler.core.state import State
 from gangline_scheduler.service.config import SchedulerSettings
-from gangline_schemas.events.policy import PolicyConfigured
+from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
 from gangline_schemas.isolation import Isolation
 
 OTHER = Policy(
@@ -36,6 +36,14 @@ def test_the_log_names_a_whole_policy(order: str) -> None:
     event = PolicyConfigured.decode(configured(policy, limits).encode())
     assert policy_of(event) == policy
     assert limits_of(event) == limits
+
+
+def test_each_field_of_a_policy_is_in_the_event() -> None:
+    said = {name.removesuffix("_s") for name in PolicyConfigured.model_fields}
+    known = {field.name for kind in (Policy, Limits) for field in fields(kind)}
+    assert said == known - {"placer", "tell"}, "a log's scheduler has one placer, and tells"
+    preemption = {name.removesuffix("_s") for name in PreemptionSettings.model_fields}
+    assert preemption == {field.name for field in fields(Preemption)}
 
 
 def test_it_is_written_once_and_again_when_settings_changed() -> None:
