@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from builders_scheduler import node
 from gangline_bus.overlay import Overlay
-from gangline_scheduler.core.free import FreeIndex, empty_of
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import empty_of
 from gangline_scheduler.core.model import Node
 
 KEYS = st.integers(0, 7)

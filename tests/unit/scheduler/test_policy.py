@@ -11,7 +11,8 @@ import pytest
 from builders_deciding import START, every, only, spec, team
 from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.cycle import reservations
-from gangline_scheduler.core.free import LEVELS, FreeIndex, empty_of
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import LEVELS, empty_of
 from gangline_scheduler.core.invariants import reserved_for_waiting
 from gangline_scheduler.core.model import Demand, Job, Node, Team
 from gangline_scheduler.core.policy.config import Policy

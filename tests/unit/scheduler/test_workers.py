@@ -9,7 +9,8 @@ import pytest
 from builders_scheduler import Cluster, node
 from gangline_bus.decision import Decision, InvariantViolated
 from gangline_scheduler.core.allocate import allocate
-from gangline_scheduler.core.free import LEVELS, FreeIndex, FreeNode
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import LEVELS, FreeNode
 from gangline_scheduler.core.invariants import violations, whole_workers
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.plan import Plan

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gangline_scheduler.core.free import FreeIndex, empty_of, left_on
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import empty_of, left_on
 from gangline_scheduler.core.model import Node
 from gangline_scheduler.core.policy.config import ORDERS
 from gangline_scheduler.core.queue import PendingIndex

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from gangline_scheduler.core.free import empty_of, left_on
+from gangline_scheduler.core.free_node import empty_of, left_on
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of

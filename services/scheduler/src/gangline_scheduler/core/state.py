@@ -13,7 +13,8 @@ from typing import Any
 
 from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.ended_runs import EndedRun
-from gangline_scheduler.core.free import LEVELS, FreeIndex
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import LEVELS
 from gangline_scheduler.core.model import Held, Job, Node, Part, Runtime, Team, Usage, Wait
 from gangline_scheduler.core.queue import PendingIndex, Slot
 from gangline_scheduler.core.searches import Searches
@@ -41,7 +42,7 @@ class State:
     no gang ran there; `used` GPUs by team, with those of the teams below it, and `used_models`
     by team and model; `restarting`: pending jobs that failed; `failed` nodes and since
     when, oldest first; `unreservable`: gangs that would not fit if all that runs had ended.
-    `levels` and `mix_from` (free.empty_of) are those of `policy`, or of the configuration.
+    `levels` and `mix_from` (free_node.empty_of) are those of `policy`, or of the configuration.
     """
 
     teams: dict[str, Team] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""The scheduler as a process: its settings, and the server for questions."""
+"""The scheduler as a process: its settings."""

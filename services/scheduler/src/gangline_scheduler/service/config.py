@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
-from gangline_scheduler.core.free import LEVELS
+from gangline_scheduler.core.free_node import LEVELS
 from gangline_scheduler.core.policy.config import Policy, Preemption, Switch, order_named
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Mode

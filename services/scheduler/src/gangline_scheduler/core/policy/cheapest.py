@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gangline_scheduler.core.free import FreeNode
+from gangline_scheduler.core.free_node import FreeNode
 from gangline_scheduler.core.model import Demand, Hold, Job
 from gangline_scheduler.core.policy.placement import ranks_in
 from gangline_scheduler.core.policy.victims import Guarantees, Victim

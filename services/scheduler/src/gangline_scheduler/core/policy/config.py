@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from gangline_scheduler.core.free import LEVELS
+from gangline_scheduler.core.free_node import LEVELS
 from gangline_scheduler.core.policy.fair_tree import FairTree
 from gangline_scheduler.core.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.core.policy.placement import Placer, place

@@ -22,7 +22,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gangline_scheduler.core.free import FreeIndex, FreeNode, rack_level
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import FreeNode, rack_level
 from gangline_scheduler.core.model import CLUSTER, NODE, Demand
 
 _EPSILON = 1e-9

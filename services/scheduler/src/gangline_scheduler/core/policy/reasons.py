@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Literal
 
 from gangline_scheduler.core.allocate import next_demand
-from gangline_scheduler.core.free import FreeNode
+from gangline_scheduler.core.free_node import FreeNode
 from gangline_scheduler.core.model import CLUSTER, NODE, Demand, Held, Job
 from gangline_scheduler.core.policy.placement import models, place, room
 from gangline_scheduler.core.policy.reservation import Reservation

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from heapq import merge
 from typing import Literal
 
-from gangline_scheduler.core.free import FreeNode, empty_of
+from gangline_scheduler.core.free_node import FreeNode, empty_of
 from gangline_scheduler.core.model import Demand, Job
 from gangline_scheduler.core.policy.placement import Placement
 from gangline_scheduler.core.policy.statement import Snapshot, Statement

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gangline_scheduler.core.free import FreeIndex, FreeNode
+from gangline_scheduler.core.free import FreeIndex
+from gangline_scheduler.core.free_node import FreeNode
 from gangline_scheduler.core.model import Demand, Hold, Job, Node
 from gangline_scheduler.core.policy.placement import Placement, Placer, models, place
 

@@ -27,7 +27,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 
-from gangline_scheduler.core.free import FreeNode
+from gangline_scheduler.core.free_node import FreeNode
 from gangline_scheduler.core.model import Hold
 from gangline_scheduler.core.policy.cheapest import TIE, Area, Budget, Piece, Search, Wanted
 from gangline_scheduler.core.policy.placement import Placement, models, reached
