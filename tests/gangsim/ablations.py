@@ -113,9 +113,9 @@ class _BeginningLoop(DeciderLoop[Any]):
 
     def _start_positions(self) -> dict[TopicPartition, int]:
         positions = super()._start_positions()
-        committed = self._bus.committed(self._group, positions)
+        committed = self._bus.committed(self._shard.group, positions)
         unknown = [
-            at for at, to in committed.items() if to is None and at.topic not in self._signals
+            at for at, to in committed.items() if to is None and at.topic not in self._shard.signals
         ]
         return positions | self._bus.start_offsets(unknown)
 

@@ -33,52 +33,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from gangline_bus.codec import (
-    FromLaterError,
-    Received,
-    UndecodableError,
-    attributes_of,
-    event_type,
-    receive,
-)
+from gangline_bus.codec import FromLaterError, Received, UndecodableError, attributes_of, receive
 from gangline_bus.decision import (
     Decider,
-    EffectDone,
     Input,
     InvariantViolated,
     Observed,
-    Recall,
     Recalling,
     Refused,
     Tick,
 )
 from gangline_bus.dlq import DlqLimit, refused_record
-from gangline_bus.fold import (
-    Folded,
-    LogBroken,
-    Progress,
-    fold_log,
-    no_progress,
-    records_between,
-    refuse_hanging,
-)
-from gangline_bus.input_places import begin_at
+from gangline_bus.effects import EffectExecutor, Effects
+from gangline_bus.fold import Folded, Progress, fold_log, no_progress, refuse_hanging
 from gangline_bus.intake import Intake
 from gangline_bus.log_writer import LogWriter
 from gangline_bus.offsets import InputOffsets
 from gangline_bus.poison import DEATHS, POISONED, Guard, Suspect, trace_of
-from gangline_bus.ports import (
-    Bus,
-    BusError,
-    Note,
-    OutRecord,
-    Record,
-    TopicPartition,
-)
+from gangline_bus.ports import Bus, BusError, OutRecord, Record, TopicPartition
+from gangline_bus.recall import recalled
+from gangline_bus.shard import Shard
 from gangline_bus.snapshot import Snapshots
 from gangline_bus.topics import TopicNames
 from gangline_bus.tracing import handling, traced
@@ -87,16 +65,6 @@ from gangline_schemas.features import RELEASE
 
 log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
-
-
-class EffectExecutor(Protocol):
-    """Does the effects that states ask for, outside of the loop's thread."""
-
-    def submit(self, key: str, effect: object) -> None:
-        """Start the work of a key that was not submitted before."""
-
-    def completed(self) -> list[EffectDone]:
-        """The effects that were finished since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +109,13 @@ class DeciderLoop(Generic[StateT]):
         self._bus = bus
         self._clock = clock
         self._stopwatch = stopwatch
-        self._executor = executor
+        self._effects = Effects(executor)
         self._snapshots = snapshots
-        self._log_topic = self.names.name(decider.log)
-        self._place = TopicPartition(self._log_topic, self.settings.shard)
-        shard = f"{self.names.prefix}gangline.{decider.name}.{self.settings.shard}"
-        self._group, self._notes = f"{shard}.inputs", f"{shard}.notes"
+        self._shard = Shard(decider, self.names, self.settings.shard)
         self._logs = {
             self.names.name(topic) for topic, entry in catalog().items() if entry.kind == "log"
         }
-        self._signals = {self.names.name(topic) for topic in decider.signals}
         self._dlq_limit = DlqLimit(self.settings.dlq_limit)
-        self._submitted: set[str] = set()
         self._next_tick: datetime | None = None
         self._folded: Folded[StateT] = Folded(decider.initial())
         self._soft: Any = decider.initial_soft()
@@ -185,25 +148,25 @@ class DeciderLoop(Generic[StateT]):
         Raises BusError, LogBroken, Interrupted.
         """
         self._traced = traced()
-        transactional_id = f"{self.names.prefix}gangline.{self.decider.name}.{self.settings.shard}"
-        self._writer = self._bus.transactional_writer(transactional_id)
-        refuse_hanging(self._bus, self._place)
+        self._writer = self._bus.transactional_writer(self._shard.id)
+        refuse_hanging(self._bus, self._shard.log)
 
         def folding(done: int, end: int) -> None:
             self.check_connection()
             progress(done, end)
 
-        self._folded = self._restored(folding) or fold_log(
-            self._bus, self.decider, self._place, progress=folding
-        )
+        place, restored = self._shard.log, None
+        if self._snapshots is not None:
+            restored = self._snapshots.restore(self._bus, self.decider, place, folding)
+        self._folded = restored or fold_log(self._bus, self.decider, place, progress=folding)
         self._log = LogWriter(
             self.decider,
-            self._place,
+            place,
             self._folded,
             instance=self.settings.instance,
             release=self.settings.release,
         )
-        note = self._bus.note(self._notes, self._place)
+        note = self._bus.note(self._shard.notes, self._shard.log)
         self._guard = Guard(note, self._write_note, self.settings.batch)
         self._reader = Intake(self._bus.reader(self.decider.name))
         positions = self._start_positions()
@@ -222,26 +185,15 @@ class DeciderLoop(Generic[StateT]):
             epoch=self._log.epoch,
         )
 
-    def _restored(self, progress: Progress) -> Folded[StateT] | None:
-        if self._snapshots is None:
-            return None
-        return self._snapshots.restore(self._bus, self.decider, self._place, progress)
-
     def _recall(self, positions: Mapping[TopicPartition, int], progress: Progress) -> None:
         """Give the soft state what it is made of once more: inputs that were decided before."""
         if not isinstance(self.decider, Recalling):
             return
-        recall: Recall = self.decider.recall(self.state)
-        topic, name = self.names.name(recall.topic), f"recall-{self.decider.name}"
-        wanted = {TopicPartition(topic, number): at for number, at in recall.offsets.items()}
-        for place, start in self._bus.start_offsets(sorted(wanted)).items():
-            begin, end = max(start, wanted[place]), positions.get(place, 0)
-            if begin >= end:
-                continue
-            for record in records_between(self._bus, name, place, begin, end, progress=progress):
-                if event_type(record.headers) in recall.types:
-                    with contextlib.suppress(UndecodableError):  # it was refused in its time
-                        self._note(record, receive(record), self._clock())
+        recall, reader = self.decider.recall(self.state), f"recall-{self.decider.name}"
+        for record, received in recalled(
+            self._bus, recall, self.names, positions, reader=reader, progress=progress
+        ):
+            self._note(record, received, self._clock())
 
     def cycle(self, timeout_s: float = 0.2) -> int:
         """One round, waiting up to `timeout_s` for inputs; how many events were written.
@@ -259,7 +211,7 @@ class DeciderLoop(Generic[StateT]):
         self._save(out, now)
         if self._snapshots is not None and self._snapshots.due(self._folded.next_seq, now):
             self._write_snapshot(self._snapshots)
-        self._start_effects()
+        self._effects.start(self.decider, self.state, self._soft)
         return len(out)
 
     def _take_one(self, now: datetime, out: list[OutRecord]) -> None:
@@ -279,7 +231,7 @@ class DeciderLoop(Generic[StateT]):
             if self._stopwatch() >= until:
                 break
         self._guard.passed(taken)
-        for done in self._executor.completed() if self._executor is not None else []:
+        for done in self._effects.completed():
             self._decide(done, now, out, traceparent=None)
         if self._tick_is_due(now):
             self._next_tick = now + timedelta(seconds=self.settings.tick_interval_s)
@@ -303,7 +255,7 @@ class DeciderLoop(Generic[StateT]):
         record = self._reader.next()
         if record is None:
             return
-        if record.topic in self._signals:
+        if record.topic in self._shard.signals:
             self._note_signal(record, now)
         else:
             self._guard.begin()
@@ -318,7 +270,7 @@ class DeciderLoop(Generic[StateT]):
             raise InvariantViolated("; ".join(violations[:5]))
 
     def _write_note(self, text: str) -> None:
-        self._writer.commit([], {}, self._group, Note(self._notes, self._place, text))
+        self._writer.commit([], {}, self._shard.group, self._shard.note(text))
 
     def blame_hang(self, frame: FrameType | None) -> None:
         """From another thread, when a cycle hangs and the process is about to be ended.
@@ -349,9 +301,9 @@ class DeciderLoop(Generic[StateT]):
     def _write_snapshot(self, snapshots: Snapshots[StateT]) -> None:
         """Readable ends may lag behind a commit, never run ahead: a marker follows its records."""
         if self._last_written:
-            end = self._bus.end_offsets([self._place])[self._place]
+            end = self._bus.end_offsets([self._shard.log])[self._shard.log]
             self._folded.offset = max(0, end - self._last_written - 1)
-        snapshots.write(self.decider.name, self._place, self._folded, self._folded.offset)
+        snapshots.write(self.decider.name, self._shard.log, self._folded, self._folded.offset)
 
     def _tick_is_due(self, now: datetime) -> bool:
         """Also when the clock went back: the next Tick is never further off than one interval."""
@@ -359,29 +311,10 @@ class DeciderLoop(Generic[StateT]):
         return self._next_tick is None or not now < self._next_tick <= now + interval
 
     def _start_positions(self) -> dict[TopicPartition, int]:
-        inputs = [at for topic in self.decider.inputs for at in self.names.places(self._bus, topic)]
-        signals = [
-            at for topic in self.decider.signals for at in self.names.places(self._bus, topic)
-        ]
-        committed = self._bus.committed(self._group, inputs)
-        named = {at: self._folded.inputs.get(self._input_name(at)) for at in inputs}
-        known = [offset for offset in (*named.values(), *committed.values()) if offset is not None]
-        if self._folded.next_seq and inputs and not known:
-            raise LogBroken(
-                f"{self._log_topic}[{self._place.partition}] holds {self._folded.next_seq} "
-                "decisions, but neither it nor Kafka says which inputs they were made from; see "
-                "'Offsets are lost' in docs/guides/bad-days.md"
-            )
-        starts, ends = self._bus.start_offsets(inputs), self._bus.end_offsets(inputs)
-        positions = begin_at(inputs, committed, named, starts, ends)
-        return positions | self._bus.end_offsets(signals)
+        return self._shard.start_positions(self._bus, self._folded)
 
     def _input_positions(self) -> dict[TopicPartition, int]:
-        return {
-            at: offset
-            for at, offset in self._reader.positions().items()
-            if at.topic not in self._signals
-        }
+        return self._shard.of_inputs(self._reader.positions())
 
     def _note_signal(self, record: Record, now: datetime) -> None:
         with contextlib.suppress(UndecodableError):  # the tracker puts it into the DLQ
@@ -472,26 +405,13 @@ class DeciderLoop(Generic[StateT]):
         if offsets is None:
             return
         positions = self._input_positions()
-        named = {self._input_name(at): to for at, to in positions.items()}
-        self._log.name_inputs(out, named)
+        self._log.name_inputs(out, self._shard.named(positions))
         text = self._guard.settle(positions)
-        note = None if text is None else Note(self._notes, self._place, text)
-        self._writer.commit(out, offsets, self._group, note)
+        note = None if text is None else self._shard.note(text)
+        self._writer.commit(out, offsets, self._shard.group, note)
         self._guard.settled(text)
         self._offsets.committed(offsets)
         self._last_written = len(out) or self._last_written
-
-    def _input_name(self, place: TopicPartition) -> TopicPartition:
-        return TopicPartition(place.topic.removeprefix(self.names.prefix), place.partition)
-
-    def _start_effects(self) -> None:
-        if self._executor is None:
-            return
-        wanted = self.decider.effects(self.state, self._soft)
-        self._submitted &= wanted.keys()
-        for key in sorted(wanted.keys() - self._submitted):
-            self._submitted.add(key)
-            self._executor.submit(key, wanted[key])
 
 
 def _kind(item: Input) -> str:
