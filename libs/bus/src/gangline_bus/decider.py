@@ -6,7 +6,7 @@ Takeover
    takeover fails.
 2. Fold the own log up to its end, from the newest snapshot if there is one (snapshot.py).
 3. Read the inputs from the first one that is not decided, as Kafka or the log itself says
-   (input_places.py). A new input is read from its start, signals from their end. A `Recalling`
+   (shard.py). A new input is read from its start, signals from their end. A `Recalling`
    decider names earlier inputs that are read again.
 
 Cycle
