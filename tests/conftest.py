@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["kafka_fixture", "order", "platform_fixture"]
+pytest_plugins = ["order", "support.fixtures.kafka", "support.fixtures.platform"]
 
 settings.register_profile("gangline", deadline=None)  # a slow machine breaks no property
 settings.load_profile("gangline")

@@ -104,7 +104,7 @@ def rank_main(
 def main() -> None:
     import torch.distributed  # once, for all that are forked
 
-    from many_ranks import agree
+    from support.harnesses.many_ranks import agree
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)

@@ -32,7 +32,7 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
-from log_watch import job_spec
+from support.harnesses.log_watch import job_spec
 
 TEAMS = tuple(f"team-{index}" for index in range(5))
 NODES, GPUS_PER_NODE = 100, 8

@@ -19,14 +19,14 @@ from collections.abc import Iterator
 from statistics import fmean, median, quantiles
 
 from ettr_account import Account, Kill, Saved, Step, account
-from gang_scene import TOPICS, Gang
+from gang_harness import TOPICS, Gang
 from harness import Context, Result
 from models import SMALL
-from scene import Submitter, on_the_bus, running_platform
+from platform_harness import Submitter, on_the_bus, running_platform
 
 from gangline_checkpoints.core.policy.ettr import Parts, expected, replay
 from gangline_checkpoints.core.policy.interval import OVERLAP, STORE_SHARE, optimum_s
-from log_watch import LogWatch
+from support.harnesses.log_watch import LogWatch
 
 MTTF_S = 40.0
 RUN_S = 240.0

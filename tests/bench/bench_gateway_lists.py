@@ -45,7 +45,7 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.team_limits import TeamConfig
-from gateway_scene import GatewayScene, bearer, served
+from support.builders.gateway import GatewayHarness, bearer, served
 
 JOBS, RUNNING, PENDING, NODES, GPUS, TEAMS = 12_000, 500, 1_500, 1_250, 8, 20
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +62,7 @@ LISTS = {
 class Cluster:
     """Says what is there, then what goes on."""
 
-    def __init__(self, scene: GatewayScene) -> None:
+    def __init__(self, scene: GatewayHarness) -> None:
         self._scene = scene
         self._writer = scene.bus.writer()
         self._sent = 0
@@ -221,7 +221,7 @@ def p99(taken: list[float]) -> float:
 
 
 def measured(context: Context, folder: Path) -> Iterator[Result]:
-    scene = GatewayScene(folder, deciding=False)
+    scene = GatewayHarness(folder, deciding=False)
     cluster = Cluster(scene)
     cluster.fill()
     with served(scene) as client:

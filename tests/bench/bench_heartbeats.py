@@ -36,7 +36,7 @@ from gangline_schemas.events.heartbeats import (
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
 from gangline_schemas.events.workers import NodeInfo, NodeJoined
 from gangline_service.deciding import settle_collector
-from log_watch import job_spec
+from support.harnesses.log_watch import job_spec
 
 NODES, GPUS = 10_000, 8
 READING_EVERY = 10

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import psutil
 from harness import Context, Result, scratch
-from scene import running_platform
+from platform_harness import running_platform
 
 from gangline.local.platform import Platform
-from platform_fixture import RunningPlatform, start_platform
+from support.fixtures.platform import RunningPlatform, start_platform
 
 SETTLE_S, WINDOW_S = 20.0, 30.0
 MB = 1e6

@@ -15,11 +15,11 @@ import signal
 import time
 
 from harness import Context, Result
-from scene import Submitter, on_the_bus, running_platform
+from platform_harness import Submitter, on_the_bus, running_platform
 
 from gangline_schemas.catalog import Topic
-from log_watch import LogWatch, Seen
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch, Seen
 
 STEPS = 100_000  # more than it gets to: it is cancelled
 CALM_S = 5.0

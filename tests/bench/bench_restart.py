@@ -19,15 +19,15 @@ from importlib.metadata import version
 from statistics import median
 from typing import NamedTuple
 
-from gang_scene import TOPICS, Gang
+from gang_harness import TOPICS, Gang
 from harness import Context, Result, scratch
 from models import LARGE, SMALL
-from scene import Submitter, on_the_bus, running_platform
-from torchrun_scene import WAIT_S, Torchrun
+from platform_harness import Submitter, on_the_bus, running_platform
+from torchrun_harness import WAIT_S, Torchrun
 
 from gangline_checkpoints.core.policy.ettr import Costs, expected
 from gangline_checkpoints.core.policy.interval import PRIOR, SAVES, Save, advise
-from log_watch import LogWatch
+from support.harnesses.log_watch import LogWatch
 
 SETTLED_STEPS = 5
 SIZES = (128, 1024, 8192)

@@ -14,7 +14,15 @@ from __future__ import annotations
 import random
 
 from harness import Context, Result
-from scheduler_scene import Cycle, Jobs, Scene, busy_cluster, calibration_ms, quantile, settle
+from scheduler_harness import (
+    BusyCluster,
+    Cycle,
+    Jobs,
+    busy_cluster,
+    calibration_ms,
+    quantile,
+    settle,
+)
 
 QUEUE = frozenset({"release", "submission", "tick"})
 LARGEST_TO_END = 64
@@ -24,7 +32,7 @@ MOST_SUBMITTED = 8
 """Jobs a round: of a cluster that has not settled hundreds start at once."""
 
 
-def rounds(scene: Scene, count: int, *, seed: int = 2) -> list[Cycle]:
+def rounds(scene: BusyCluster, count: int, *, seed: int = 2) -> list[Cycle]:
     """So many rounds; their cycles."""
     jobs, chance = Jobs(seed), random.Random(seed)
     scene.cycles.clear()

@@ -10,14 +10,14 @@ from functools import partial
 
 from bench_scheduler_cycle import QUEUE, rounds
 from harness import Context, Result
-from scheduler_scene import Scene, busy_cluster, quantile, settle
+from scheduler_harness import BusyCluster, busy_cluster, quantile, settle
 
 TIMES = (1, 4, 16)
 ROUNDS = {1: 20, 4: 8, 16: 3}
 KINDS = ("release", "submission", "tick", "report", "check")
 
 
-def busy(times: int) -> Scene:
+def busy(times: int) -> BusyCluster:
     """The inventory so many times. The largest is not given the time to settle fully."""
     ticks = 40 if times < 16 else 8
     return busy_cluster(times, running=500 * times, pending=10_000 * times, ticks=ticks)

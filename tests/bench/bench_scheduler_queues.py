@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from harness import Context, Result
-from scheduler_scene import START, Scene
+from scheduler_harness import START, BusyCluster
 
 from gangline_schemas.job import JobSpec
 from gangline_schemas.team_limits import TeamConfig
@@ -67,7 +67,7 @@ def replay(cohorts: int) -> Ran:
     slots = cohorts * QUEUES * NOMINAL
     queues = [f"cohort-{number // QUEUES}-queue-{number % QUEUES}" for number in range(cohorts * 6)]
     nodes = one_pool(slots // SLOTS_PER_NODE, SLOTS_PER_NODE).pools[0].nodes
-    scene = Scene(nodes, teams(cohorts), checks=False)
+    scene = BusyCluster(nodes, teams(cohorts), checks=False)
     moments = [
         (number * kind.every_s, index, queue, kind)
         for index, queue in enumerate(queues)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from harness import Context, Result
-from scheduler_scene import START, Scene, settle, spec
+from scheduler_harness import START, BusyCluster, settle, spec
 
 from gangline_scheduler.core.evolve import fold
 from gangline_schemas.events.scheduling import (
@@ -31,7 +31,7 @@ GANG = 100 * GPUS_PER_NODE
 BORROWER, OWED = "team-00", "team-01"
 
 
-def full_of_small_jobs() -> Scene:
+def full_of_small_jobs() -> BusyCluster:
     """Every GPU held by a job of its own, of a team that has borrowed all but its limit of 1."""
     total = NODES * GPUS_PER_NODE
     teams = (
@@ -43,7 +43,7 @@ def full_of_small_jobs() -> Scene:
         node.model_copy(update={"rack": f"r{number // 32}", "block": f"b{number // 512}"})
         for number, node in enumerate(nodes)
     )
-    scene = Scene(nodes, teams)
+    scene = BusyCluster(nodes, teams)
     small = spec(BORROWER, 50, 1, (), 24.0)
     for node in nodes:
         for gpu in range(GPUS_PER_NODE):
@@ -52,7 +52,7 @@ def full_of_small_jobs() -> Scene:
     return scene
 
 
-def run_on(scene: Scene, small: JobSpec, node_id: str, gpu: int) -> None:
+def run_on(scene: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
     """Fold a one-GPU job that runs there."""
     job_id = scene.fold_waiting(small, since=START)
     part = NodeAssignment(
@@ -78,7 +78,7 @@ def run_on(scene: Scene, small: JobSpec, node_id: str, gpu: int) -> None:
     fold(scene.state, started, START)
 
 
-def reclaim(scene: Scene) -> tuple[float, int]:
+def reclaim(scene: BusyCluster) -> tuple[float, int]:
     """Submit the gang and tick; (seconds until its GPUs are held, victims)."""
     gang = scene.submit(spec(OWED, 50, GANG, (), 24.0))
     if gang not in scene.state.held:

@@ -14,7 +14,7 @@ import resource
 import time
 
 from harness import Context, Result
-from scheduler_scene import trace_file
+from scheduler_harness import trace_file
 
 from gangline_simulator.cluster import read_cluster
 from gangline_simulator.run import Workload, simulate, workload

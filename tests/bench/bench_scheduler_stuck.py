@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from harness import Context, Result
-from scheduler_scene import Scene, busy_cluster, quantile, settle
+from scheduler_harness import BusyCluster, busy_cluster, quantile, settle
 
 from gangline_scheduler.core.evolve import fold
 from gangline_schemas.events.scheduling import TeamNoted
@@ -20,7 +20,7 @@ FEW, MANY = 5, 420
 LARGEST_TO_END = 8
 
 
-def stuck(shapes: int) -> Scene:
+def stuck(shapes: int) -> BusyCluster:
     """A settled cluster, and a tick that has looked at each shape."""
     scene = busy_cluster(1, running=500, pending=10_000)
     fold(scene.state, TeamNoted(config=TeamConfig(team="extra", gpu_limit=1_000_000)), scene.now)
@@ -41,7 +41,7 @@ def stuck(shapes: int) -> Scene:
     return scene
 
 
-def ends(scene: Scene, count: int) -> list[float]:
+def ends(scene: BusyCluster, count: int) -> list[float]:
     """So many jobs end, one after the other; what each pass cost in ms."""
     small = [
         job_id

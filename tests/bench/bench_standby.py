@@ -17,11 +17,11 @@ import urllib.request
 from pathlib import Path
 
 from harness import Context, Result
-from scene import Submitter, on_the_bus, running_platform
+from platform_harness import Submitter, on_the_bus, running_platform
 
 from gangline_schemas.catalog import Topic
-from log_watch import LogWatch, Seen
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch, Seen
 
 PAUSE_S = 0.02
 DEADLINE_S = 60.0

@@ -14,10 +14,10 @@ import time
 from collections import Counter
 
 from harness import Context, Result
-from scene import NODES, SLOTS, Submitter, on_the_bus, running_platform
+from platform_harness import NODES, SLOTS, Submitter, on_the_bus, running_platform
 
 from gangline_schemas.catalog import Topic
-from log_watch import LogWatch, Seen
+from support.harnesses.log_watch import LogWatch, Seen
 
 WARM_UP = 10
 BURST_TIMEOUT_S = 120.0

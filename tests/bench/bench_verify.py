@@ -12,13 +12,13 @@ import time
 from harness import Context, Result, scratch
 
 from chaos.links import Link
-from checkpoint_scene import JOB, PREFIX, write_part
 from gangline.local.s3proxy import BUCKET, S3Proxy
 from gangline_checkpoints.core.model import StepId, Verified, Verify
 from gangline_checkpoints.service.executor import StoreExecutor
 from gangline_schemas.checkpoint import TensorSlice
 from gangline_storage.s3 import S3Store
 from gangline_storage.s3_options import S3Credentials
+from support.builders.checkpoints import JOB, PREFIX, write_part
 
 RANKS, ROWS, COLUMNS = 32, 4096, 1024
 AT_ONCE = 8

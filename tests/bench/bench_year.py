@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]  # as a program: `--service NAME`
 
 from harness import Context, Result, in_own_process, scratch  # noqa: E402
-from scheduler_scene import quantile  # noqa: E402
+from scheduler_harness import quantile  # noqa: E402
 from year_services import SERVICES  # noqa: E402
 from year_work import (  # noqa: E402
     MONTH_DAYS,

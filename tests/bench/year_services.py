@@ -6,7 +6,7 @@ import random
 from datetime import timedelta
 from typing import Any
 
-from scheduler_scene import Jobs, ranks_of
+from scheduler_harness import Jobs, ranks_of
 from year_view import GatewayYear, ViewCodec, Viewed
 from year_work import (
     GPUS,

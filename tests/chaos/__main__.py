@@ -26,8 +26,8 @@ from chaos.matrix import Matrix, Outcome
 from chaos.often import cut_often, kill_often
 from chaos.places import BreakablePlatform, apart, joined, on_one_machine
 from gangline.local.stop_signals import stop_signals_interrupt
-from log_watch import LogWatch
-from two_machines import NoMachinesError
+from support.harnesses.log_watch import LogWatch
+from support.harnesses.two_machines import NoMachinesError
 
 PLACES: Mapping[Place, Callable[[Path], AbstractContextManager[BreakablePlatform]]] = {
     "one machine": on_one_machine,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from chaos.world import Attack
-from log_watch import PACED
+from support.harnesses.log_watch import PACED
 
 Found = Literal["", "checkpoint.corrupted", "job.flagged", "data_refetched_blocks"]
 Place = Literal["one machine", "apart", "joined"]

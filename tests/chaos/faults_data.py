@@ -9,8 +9,8 @@ from pathlib import Path
 from chaos.fault import Fault
 from chaos.faults import flip, frozen_newest, kill_rank
 from chaos.world import Attack
-from data_scene import small_snapshot
 from gangline_worker.data.manifest import MANIFEST_FILE
+from support.builders.data import small_snapshot
 
 CORPUS_BYTES = 40_000
 

@@ -19,7 +19,7 @@ from chaos.world import (
     wrong_losses,
 )
 from gangline_schemas.job import JobState
-from log_watch import LogWatch
+from support.harnesses.log_watch import LogWatch
 
 Curve = dict[int, set[float]]
 ENDS = tuple(state for state in JobState if state.terminal)

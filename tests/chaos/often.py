@@ -9,7 +9,7 @@ from chaos.deaths import Deaths
 from chaos.places import BreakablePlatform
 from chaos.world import CHECKPOINT, HYPERPARAMETERS, Attack, Broken
 from gangline_schemas.events.requests import JobCancelRequested
-from log_watch import LogWatch
+from support.harnesses.log_watch import LogWatch
 
 TELL_EVERY = 10
 TRIES = 5

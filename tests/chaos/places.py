@@ -24,9 +24,9 @@ from chaos.links import BusLink, Link
 from gangline.local.platform import Platform, PlatformSettings
 from gangline.local.processes import ProcessSpec
 from gangline.local.s3proxy import BUCKET, S3Proxy
-from metadata_server import MetadataServer
-from platform_fixture import TEAMS, RunningPlatform, start_platform
-from two_machines import Machine, two_machines
+from support.fakes.metadata_server import MetadataServer
+from support.fixtures.platform import TEAMS, RunningPlatform, start_platform
+from support.harnesses.two_machines import Machine, two_machines
 
 NODES = 3
 DISK_MB = 1280  # a node with less than 1 GB free is not taken

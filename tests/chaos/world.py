@@ -17,7 +17,7 @@ from chaos.places import BreakablePlatform
 from gangline_schemas.checkpoint import CommitRecord
 from gangline_schemas.events.scheduling import CheckpointRef
 from gangline_storage.digest import digest_file
-from log_watch import DEADLINE_S, TRAINER, LogWatch, Seen
+from support.harnesses.log_watch import DEADLINE_S, TRAINER, LogWatch, Seen
 
 STEPS = 300
 SAVE_EVERY = 25

@@ -26,7 +26,7 @@ from gangline_storage import (
 from gangline_storage.pace import Pace
 from gangline_storage.s3 import S3Store
 from gangsim.store import SimStore
-from s3_server import PART_BYTES, S3Server, s3_server, write_random_file
+from support.fakes.s3_server import PART_BYTES, S3Server, s3_server, write_random_file
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
 

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from checkpoint_scene import JOB, allocated, part
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.kafka import KafkaBus
@@ -22,6 +21,7 @@ from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import topic_of
 from gangline_schemas.envelope import Envelope
+from support.builders.checkpoints import JOB, allocated, part
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RANKS = 8

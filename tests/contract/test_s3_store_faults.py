@@ -19,7 +19,7 @@ from gangline_storage import (
 from gangline_storage.retry import Retry
 from gangline_storage.s3 import S3Store
 from gangline_storage.s3_options import S3Credentials, S3Options
-from s3_server import (
+from support.fakes.s3_server import (
     NO_WAIT,
     PART_BYTES,
     BreakingProxy,

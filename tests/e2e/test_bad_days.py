@@ -21,9 +21,9 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 from gangline_schemas.events.requests import JobCancelRequested
 from gangline_schemas.events.scheduling import CheckpointRef
-from held_job import reporting
-from log_watch import PACED, LogWatch, Seen
-from up_process import DEADLINE_S, UpProcess, runs, wait_until
+from support.builders.held_job import reporting
+from support.harnesses.log_watch import PACED, LogWatch, Seen
+from support.harnesses.up_process import DEADLINE_S, UpProcess, runs, wait_until
 
 BROKER_AWAY_S = 20.0
 SAVES_OFTEN = {"interval_minutes": 0.015, "keep": {"latest": 2}}

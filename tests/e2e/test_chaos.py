@@ -15,7 +15,7 @@ from chaos.catalog import FAULTS, STRATEGIES
 from chaos.fault import Fault
 from chaos.matrix import ENDS_S, Matrix
 from chaos.places import on_one_machine
-from log_watch import LogWatch
+from support.harnesses.log_watch import LogWatch
 
 CELLS = 1
 ALL = [

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import runner
 from gangline.local.client import Client
 from gangline_schemas.events.requests import JobCancelRequested
-from log_watch import PACED, LogWatch
-from platform_fixture import start_platform
+from support.fixtures.platform import start_platform
+from support.harnesses.cli_run import runner
+from support.harnesses.log_watch import PACED, LogWatch
 
 SCRUBS_AT_ONCE = {"GANGLINE_SCRUB_PERIOD_HOURS": "0.0005", "GANGLINE_SCRUB_GAP_S": "0.1"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Ran, runner
 from gangline.sdk import connect
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.cli_run import Ran, runner
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Gangline = Callable[..., Ran]

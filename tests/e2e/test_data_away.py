@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data_scene import small_snapshot
 from gangline.sdk import connect
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform
-from s3_server import BreakingProxy, S3Server, s3_server
-from up_process import wait_until
+from support.builders.data import small_snapshot
+from support.fakes.s3_server import BreakingProxy, S3Server, s3_server
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch
+from support.harnesses.up_process import wait_until
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from data_scene import BLOCK_BYTES, flip, small_snapshot
 from gangline.errors import CliError
 from gangline.sdk import Gangline, connect
-from platform_fixture import RunningPlatform
-from up_process import wait_until
+from support.builders.data import BLOCK_BYTES, flip, small_snapshot
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.up_process import wait_until
 
 END_S = 120.0
 USE = {"project": "assistants", "purpose": "model-training"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "rest.md").read_text(encoding="utf-8")
 SETUP = re.findall(r"^```sh setup\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gangline.sdk import connect
-from log_watch import PACED, LogWatch
-from platform_fixture import RunningPlatform
-from up_process import wait_until
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import PACED, LogWatch
+from support.harnesses.up_process import wait_until
 
 HOURS = {"interval_minutes": 600}
 

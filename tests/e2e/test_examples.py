@@ -12,8 +12,8 @@ import pytest
 
 from gangline.sdk import Gangline, connect
 from gangline_schemas.api.jobs import Job
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 END_S = 180.0

@@ -17,8 +17,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.java import java_path
-from log_watch import LogWatch, job_spec
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch, job_spec
 
 TOOLS = "org.apache.kafka.tools"
 

@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from held_job import LONGEST_HOURS
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform
+from support.builders.held_job import LONGEST_HOURS
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch
 
 _HALF_FROZEN = """
 import os, sys, time

@@ -14,10 +14,10 @@ import pytest
 
 from gangline.sdk import connect
 from gangline_schemas.api.incidents import Incident
-from held_job import training
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform, start_platform
-from up_process import runs, wait_until
+from support.builders.held_job import training
+from support.fixtures.platform import RunningPlatform, start_platform
+from support.harnesses.log_watch import LogWatch
+from support.harnesses.up_process import runs, wait_until
 
 SERVICES = [
     "quota-0",

@@ -12,10 +12,10 @@ from pathlib import Path
 from gangline.local.kafka import EmbeddedKafka
 from gangline_storage import open_store
 from gangline_storage.s3_options import S3Credentials
-from held_job import training
-from log_watch import LogWatch
-from platform_fixture import start_platform
-from s3_server import S3Server, s3_server
+from support.builders.held_job import training
+from support.fakes.s3_server import S3Server, s3_server
+from support.fixtures.platform import start_platform
+from support.harnesses.log_watch import LogWatch
 
 __all__ = ["s3_server"]
 

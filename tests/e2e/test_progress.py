@@ -10,8 +10,8 @@ from collections.abc import Callable
 from gangline.commands.jobs import aged_steps
 from gangline.sdk import connect
 from gangline_schemas.api.jobs import Job
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch
 
 DEADLINE_S = 90.0
 VIEW = "live-view-0"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Ran, runner
-from platform_fixture import RunningPlatform
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.cli_run import Ran, runner
 
 Gangline = Callable[..., Ran]
 DEADLINE_S = 30.0

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
-from held_job import held, plain_spec
-from log_watch import LogWatch, Seen
-from platform_fixture import RunningPlatform
+from support.builders.held_job import held, plain_spec
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch, Seen
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from cli_run import Ran
 from gangline.errors import ExitCode
 from gangline.sdk import Gangline, connect
-from held_job import held, plain_spec
-from platform_fixture import RunningPlatform
+from support.builders.held_job import held, plain_spec
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.cli_run import Ran
 
 DEADLINE_S = 60.0
 TICK_S = 1.0

@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
-import leak_search
 from gangline_bus.ports import OutRecord
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.secrets import REDACTED
-from held_job import plain_spec
-from log_watch import DEADLINE_S, LogWatch
-from platform_fixture import RunningPlatform
+from support.builders.held_job import plain_spec
+from support.fixtures.platform import RunningPlatform
+from support.harnesses import leak_search
+from support.harnesses.log_watch import DEADLINE_S, LogWatch
 
 _TALKATIVE = """
 import hashlib, os, sys

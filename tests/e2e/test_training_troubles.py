@@ -11,10 +11,10 @@ from typing import Any
 
 from gangline.sdk import connect
 from gangline_worker.data.order import SampleOrder
-from held_job import LONGEST_HOURS
-from log_watch import LogWatch
-from platform_fixture import RunningPlatform
-from up_process import wait_until
+from support.builders.held_job import LONGEST_HOURS
+from support.fixtures.platform import RunningPlatform
+from support.harnesses.log_watch import LogWatch
+from support.harnesses.up_process import wait_until
 
 _NOT_FINITE = """
 import os, sys, time

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gangline_schemas.events.heartbeats import GpuHealth, GpuStatus, WorkerHeartbeat
 from gangline_worker.agent.host.drivers import driver_variables
-from gpu_scene import TRAINS, needs_gpus, nvml_index
-from node_scene import NodeScene
-from warm_ranks import write
+from support.fixtures.gpu import TRAINS, needs_gpus, nvml_index
+from support.harnesses.node import NodeHarness
+from support.harnesses.warm_ranks import write
 
 
 @needs_gpus(1)
@@ -18,7 +18,7 @@ def test_an_agent_offers_its_gpus_and_runs_a_gang_on_one_again_and_again(
     index = nvml_index(0)
     write(tmp_path, {"train.py": TRAINS})
     settings = {"GANGLINE_STANDBYS": "2", "GANGLINE_HEALTH_INTERVAL_S": "0.5"}
-    with NodeScene(tmp_path, kafka_bootstrap, **settings, **driver_variables()) as scene:
+    with NodeHarness(tmp_path, kafka_bootstrap, **settings, **driver_variables()) as scene:
         del scene._environment["GANGLINE_SLOTS"]
         node = scene.start_agent(warm="standby")
         [offered] = [gpu for gpu in node.gpus if gpu.index == index]

@@ -17,7 +17,7 @@ from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.staging import staging
 from gangline_worker.training.saving import all_finite
-from gpu_scene import needs_gpus, rank_variables
+from support.fixtures.gpu import needs_gpus, rank_variables
 
 ELEMENTS = 16 << 20
 BUSY_CYCLES = 500_000_000  # a quarter of a second on the GPU

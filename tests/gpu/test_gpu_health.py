@@ -13,7 +13,7 @@ import torch
 
 from gangline_worker.agent.health.gpus import GpuWatch
 from gangline_worker.agent.host.inventory import find_gpus, gpu_statuses
-from gpu_scene import GPUS, needs_gpus, nvml_index, rank_variables, uuid_of
+from support.fixtures.gpu import GPUS, needs_gpus, nvml_index, rank_variables, uuid_of
 
 _HELD = 1 << 30
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from gang_fixture import DEADLINE_S, Gang, train
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.training.busy import LayerClock
 from gangline_worker.training.state import TrainState
-from gpu_scene import needs_gpus, rank_variables
+from support.fixtures.gpu import needs_gpus, rank_variables
+from support.harnesses.gang import DEADLINE_S, Gang, train
 
 STEPS = 8
 TOLERANCE = 2e-3

@@ -11,9 +11,9 @@ from gangline_worker.agent.runtime.launcher import become_subreaper
 from gangline_worker.agent.warm.standby import gpu_files
 from gangline_worker.agent.warm.standby_host import StandbyPool
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
-from gpu_scene import TRAINS, needs_gpus, nvml_index, rank_variables
-from node_scene import until
-from warm_ranks import Ranks, write
+from support.fixtures.gpu import TRAINS, needs_gpus, nvml_index, rank_variables
+from support.harnesses.node import until
+from support.harnesses.warm_ranks import Ranks, write
 
 ON_CPU = """
     import sys

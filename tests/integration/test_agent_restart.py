@@ -20,7 +20,7 @@ from gangline_schemas.events.logs import WorkerLog
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.isolation import Isolation
-from node_scene import NodeScene, alive, until
+from support.harnesses.node import NodeHarness, alive, until
 
 EventT = TypeVar("EventT", bound=Event)
 
@@ -72,19 +72,19 @@ LEAVES_PROCESSES = """
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
     config = tmp_path / "gangline.toml"
     config.write_text("[agent]\nspool_limit_mb = 32\n")
-    with NodeScene(tmp_path, kafka_bootstrap, GANGLINE_CONFIG=str(config)) as made:
+    with NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_CONFIG=str(config)) as made:
         yield made
 
 
-def said(scene: NodeScene, event: str) -> int:
+def said(scene: NodeHarness, event: str) -> int:
     """How often the agent's log has it."""
     return (scene.folder / "agent.log").read_text().count(f'"{event}"')
 
 
-def begin_anew(scene: NodeScene) -> None:
+def begin_anew(scene: NodeHarness) -> None:
     """As `systemctl reload` does."""
     assert scene.agent is not None
     before, pid = said(scene, "agent.goes_on"), scene.agent.pid
@@ -92,24 +92,24 @@ def begin_anew(scene: NodeScene) -> None:
     scene.wait(lambda: said(scene, "agent.goes_on") > before, "it did not go on")
 
 
-def once(scene: NodeScene, kind: type[EventT]) -> list[EventT]:
+def once(scene: NodeHarness, kind: type[EventT]) -> list[EventT]:
     """As they came; what was sent again has the same id, and counts once for everybody."""
     found = {item.id: item.data for item in list(scene.events)}
     return [event for event in found.values() if isinstance(event, kind)]
 
 
-def steps(scene: NodeScene, rank: int) -> list[int]:
+def steps(scene: NodeHarness, rank: int) -> list[int]:
     """All that was published, as it came."""
     return [step for item in once(scene, WorkerStep) if item.rank == rank for step in item.step]
 
 
-def written(scene: NodeScene, rank: int) -> list[str]:
+def written(scene: NodeHarness, rank: int) -> list[str]:
     """Lines on stdout, as they came."""
     batches = [item for item in once(scene, WorkerLog) if item.rank == rank]
     return [line.text for item in batches for line in item.lines if line.stream == "stdout"]
 
 
-def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeScene):
+def test_training_goes_on_while_its_agent_begins_anew_twice(scene: NodeHarness):
     stop = scene.folder / "stop"
     node = scene.start_agent()
     command = ["python", "-c", dedent(TRAINS).replace("STOP_FILE", str(stop))]
@@ -158,7 +158,7 @@ def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
     open_folder: Path, kafka_bootstrap: str
 ):
     """In sandboxes, where the machine has them: their first processes are tied to it, too."""
-    with NodeScene(open_folder, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
+    with NodeHarness(open_folder, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
         node = scene.start_agent()
         for slot in (0, 1):
             command = ["python", "-c", dedent(LEAVES_PROCESSES)]
@@ -180,7 +180,7 @@ def test_ranks_of_an_agent_that_began_anew_still_die_with_it(
         assert scene.of(WorkerExited) == []
 
 
-def test_a_program_that_would_not_start_costs_nothing(scene: NodeScene):
+def test_a_program_that_would_not_start_costs_nothing(scene: NodeHarness):
     config = scene.folder / "gangline.toml"
     node = scene.start_agent()
     scene.allocate(node, gpus=[0], command=["python", "-c", dedent(LEAVES_PROCESSES)])

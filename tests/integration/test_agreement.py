@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from agreeing_ranks import EXIT_LOST, Ranks, store_process
-from gang_fixture import Gang
 from gangline_worker.checkpoint.commit import committed
-from node_scene import until
+from support.harnesses.agreeing_ranks import EXIT_LOST, Ranks, store_process
+from support.harnesses.gang import Gang
+from support.harnesses.node import until
 
 RANKS = 6
 """As many as let some ranks hear of rank 0 by way of others."""

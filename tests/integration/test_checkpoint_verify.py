@@ -9,17 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import (
-    JOB,
-    PREFIX,
-    allocated,
-    checkpoint_run,
-    part,
-    resumes,
-    rows_of,
-    write_part,
-)
-from decider_run import START, DeciderRun
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
@@ -51,6 +40,17 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_storage import LocalStore, StoreError, StoreUnavailable, digest_object
 from gangline_storage.pace import Pace
+from support.builders.checkpoints import (
+    JOB,
+    PREFIX,
+    allocated,
+    checkpoint_run,
+    part,
+    resumes,
+    rows_of,
+    write_part,
+)
+from support.harnesses.decider_run import START, DeciderRun
 
 STEP = f"{PREFIX}/attempt-0001/step-0000000020"
 COMMIT = commit_key(PREFIX, 1, 20)

@@ -13,7 +13,7 @@ from gangline_schemas.checkpoint import CommitRecord, commit_key, job_prefix
 from gangline_schemas.events.scheduling import CheckpointRef, GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason
 from gangline_storage.local import LocalStore
-from node_scene import TEAM, NodeScene
+from support.harnesses.node import TEAM, NodeHarness
 
 SCRIPT = textwrap.dedent("""
     import os, torch
@@ -52,12 +52,12 @@ SCRIPT = textwrap.dedent("""
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
-    with NodeScene(tmp_path, kafka_bootstrap) as made:
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
+    with NodeHarness(tmp_path, kafka_bootstrap) as made:
         yield made
 
 
-def committed(scene: NodeScene, allocation: GangAllocated) -> CheckpointRef:
+def committed(scene: NodeHarness, allocation: GangAllocated) -> CheckpointRef:
     """Commit what the attempt wrote, as the checkpoint service does."""
     [part] = scene.of(CheckpointShardWritten)
     record = CommitRecord(
@@ -74,7 +74,7 @@ def committed(scene: NodeScene, allocation: GangAllocated) -> CheckpointRef:
     return CheckpointRef(job_id="job-1", attempt=1, step=7, world_size=1, commit_key=key)
 
 
-def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: NodeScene):
+def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: NodeHarness):
     command = ["python", "-c", SCRIPT]
     node = scene.start_agent()
     first = scene.allocate(node, gpus=(0,), command=command)

@@ -20,7 +20,7 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import JobQueued, JobStateChanged
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.job import JobState
-from tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "grafana"

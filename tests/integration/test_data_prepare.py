@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_scene import flip, text_bytes
 from gangline_storage import LocalStore
 from gangline_worker.data.manifest import read_manifest
 from gangline_worker.data.prepare import Sources
 from gangline_worker.data.verify import verify
+from support.builders.data import flip, text_bytes
 
 DEADLINE_S = 120.0
 KILLS = 6

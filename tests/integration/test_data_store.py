@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 
-from data_scene import small_sources, text_bytes
 from gangline_schemas.job import JobSpec
 from gangline_storage import StoreUnavailable
 from gangline_storage.retry import Retry
@@ -25,7 +24,8 @@ from gangline_worker.data.source import store_snapshot
 from gangline_worker.data.tokenizer import ByteTokenizer
 from gangline_worker.data.tokens import TokenReader
 from gangline_worker.data.verify import verify
-from s3_server import NO_WAIT, BreakingProxy, S3Server, s3_server
+from support.builders.data import small_sources, text_bytes
+from support.fakes.s3_server import NO_WAIT, BreakingProxy, S3Server, s3_server
 
 __all__ = ["s3_server"]  # a fixture is used by being in this module
 

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_fixture import AgentEnd
-from data_scene import flip, small_sources
-from gang_fixture import EXIT_SETTINGS, Gang, Run, train
 from gangline_schemas.rank_protocol import DataDamaged, FromRank
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.data.errors import EXIT_DATA_SHARD
@@ -17,6 +14,9 @@ from gangline_worker.data.manifest import read_manifest
 from gangline_worker.data.prepare import prepare
 from gangline_worker.data.text import STDLIB, load_text
 from gangline_worker.data.tokenizer import ByteTokenizer
+from support.builders.data import flip, small_sources
+from support.fakes.agent_end import AgentEnd
+from support.harnesses.gang import EXIT_SETTINGS, Gang, Run, train
 
 STEPS = 10
 # The snapshot holds 60,001 tokens, 375 windows of 160: an epoch is 6.25 steps, so a run of 10

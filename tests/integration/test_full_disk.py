@@ -6,8 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 
 from gangline_schemas.events.workers import ExitReason, NodeJoined, WorkerExited
-from node_scene import NodeScene
-from small_disk import mounted
+from support.fixtures.small_disk import mounted
+from support.harnesses.node import NodeHarness
 
 WAITS = """
     import pathlib, sys, time
@@ -18,7 +18,7 @@ WAITS = """
 """
 
 
-def exits(scene: NodeScene) -> dict[str, WorkerExited]:
+def exits(scene: NodeHarness) -> dict[str, WorkerExited]:
     """The ends by job."""
     return {item.job_id: item for item in scene.of(WorkerExited)}
 
@@ -29,7 +29,7 @@ def test_starts_and_ends_are_told_though_the_disk_takes_nothing(
     go, log = tmp_path / "go", tmp_path / "agent.log"
     with (
         mounted(tmp_path / "node", "64m") as disk,
-        NodeScene(tmp_path, kafka_bootstrap, GANGLINE_SPOOL_LIMIT_MB="8") as scene,
+        NodeHarness(tmp_path, kafka_bootstrap, GANGLINE_SPOOL_LIMIT_MB="8") as scene,
     ):
         node = scene.start_agent()
         command = ["python", "-c", dedent(WAITS).replace("GO", str(go))]

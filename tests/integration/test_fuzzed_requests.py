@@ -15,7 +15,6 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from fuzzed_requests import FuzzedRequests, Operation, status_of
 from gangline_gateway import openapi
 from gangline_gateway.app import routes
 from gangline_service.health import Health
@@ -25,7 +24,8 @@ from gangline_service.tokens import TokenBook
 from gangline_tracker.http import ClickHouseEndpoint
 from gangline_tracker.reader import Answer, QueryReader
 from gangline_tracker.sql_guard import guard
-from gateway_scene import TOKENS, GatewayScene, bearer, job, served
+from support.attacks.fuzzed_requests import FuzzedRequests, Operation, status_of
+from support.builders.gateway import TOKENS, GatewayHarness, bearer, job, served
 
 REQUESTS = int(os.environ.get("GANGLINE_FUZZ_REQUESTS", "600"))
 SEED = int(os.environ.get("GANGLINE_FUZZ_SEED", "1"))
@@ -34,12 +34,12 @@ FAILURES = frozenset({500, 502, 504})
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+    return GatewayHarness(tmp_path_factory.mktemp("gateway"))
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayScene) -> Iterator[httpx.Client]:
+def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
     with served(scene) as client:
         scene.configure("nlp", 64)
         scene.join("node-0", gpus=4)
@@ -70,7 +70,7 @@ def bombard(
 
 
 def test_the_gateway_and_the_deciders_behind_it_are_up(
-    client: httpx.Client, scene: GatewayScene
+    client: httpx.Client, scene: GatewayHarness
 ) -> None:
     def look() -> None:
         assert scene.failures == [], "a decider has ended"
@@ -98,7 +98,7 @@ def test_the_health_server_is_up() -> None:
         server.close()
 
 
-def test_the_schedulers_door_is_up(client: httpx.Client, scene: GatewayScene) -> None:
+def test_the_schedulers_door_is_up(client: httpx.Client, scene: GatewayHarness) -> None:
     def look() -> None:
         url = f"{scene.door.address.url}/v1/explain/no-such-job"
         assert httpx.get(url, headers=bearer("svc"), trust_env=False).status_code == 404
@@ -116,7 +116,7 @@ class NoRows:
 
 
 @contextmanager
-def tracker(scene: GatewayScene) -> Iterator[int]:
+def tracker(scene: GatewayHarness) -> Iterator[int]:
     reader = cast("QueryReader", NoRows())
     endpoint = ClickHouseEndpoint(reader, reader, TokenBook.load(scene.tokens_file))
     server = HttpServer("127.0.0.1")
@@ -127,7 +127,7 @@ def tracker(scene: GatewayScene) -> Iterator[int]:
         server.close()
 
 
-def test_the_trackers_sql_is_up(scene: GatewayScene) -> None:
+def test_the_trackers_sql_is_up(scene: GatewayHarness) -> None:
     with tracker(scene) as port:
 
         def look() -> None:

@@ -15,8 +15,8 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import CheckpointRef
-from gateway_http import NLP, VISION, http_client, problem, scene, submit
-from gateway_scene import GatewayScene
+from support.builders.gateway import GatewayHarness
+from support.fixtures.gateway_http import NLP, VISION, http_client, problem, scene, submit
 
 __all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
@@ -29,7 +29,9 @@ def test_a_restore_needs_a_committed_checkpoint(http_client: httpx.Client) -> No
     problem(wrong, 422, "invalid")
 
 
-def test_checkpoints_are_read_page_by_page(scene: GatewayScene, http_client: httpx.Client) -> None:
+def test_checkpoints_are_read_page_by_page(
+    scene: GatewayHarness, http_client: httpx.Client
+) -> None:
     job_id = submit(http_client, gpus=58)
     path = f"/v1/training-jobs/{job_id}/checkpoints"
     assert http_client.get(path, headers=NLP).json() == {
@@ -57,7 +59,7 @@ def test_checkpoints_are_read_page_by_page(scene: GatewayScene, http_client: htt
 
 
 def test_a_checkpoint_is_pinned_and_validated_if_it_is_committed(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     job_id = submit(http_client, gpus=49, checkpoint={"promote": "final"})
     plain = submit(http_client, gpus=48)

@@ -20,7 +20,8 @@ from gangline_gateway.past import Past
 from gangline_schemas.catalog import Topic
 from gangline_schemas.checkpoint import code_key
 from gangline_schemas.events.requests import JobSubmitted
-from gateway_http import (
+from support.builders.gateway import GatewayHarness, job, served
+from support.fixtures.gateway_http import (
     ADMIN,
     NLP,
     PROBLEM,
@@ -33,7 +34,6 @@ from gateway_http import (
     step,
     submit,
 )
-from gateway_scene import GatewayScene, job, served
 
 __all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
@@ -110,7 +110,7 @@ def test_a_job_that_a_service_could_not_bear_is_refused_and_lists_stay(
 
 
 def test_a_submission_is_answered_with_what_was_decided(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     answer = http_client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP)
     assert answer.status_code == 201
@@ -134,7 +134,7 @@ def test_camel_case_bodies_are_accepted_and_answered_in_snake_case(
     assert found["spec"]["checkpoint"]["interval_minutes"] == 5
 
 
-def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: GatewayScene) -> None:
+def test_the_same_key_gives_the_same_job(http_client: httpx.Client, scene: GatewayHarness) -> None:
     headers = {**NLP, "Idempotency-Key": "night-run-1"}
 
     def send(_: int) -> httpx.Response:
@@ -229,7 +229,7 @@ def test_large_bodies_and_headers_are_cut_off(http_client: httpx.Client) -> None
     problem(many, 431, "too-large")
 
 
-def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayScene) -> None:
+def test_a_dry_run_submits_nothing(http_client: httpx.Client, scene: GatewayHarness) -> None:
     before = len(scene.broker.dump(scene.names.name(Topic.REQUESTS)))
     answer = http_client.post(
         "/v1/training-jobs", params={"dry_run": True}, json=job(gpus=100), headers=NLP
@@ -315,7 +315,7 @@ def test_admins_routes_are_closed_to_others(
 
 
 def test_a_job_is_cancelled_and_reprioritized(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     job_id = submit(http_client, gpus=58)
     base = f"/v1/training-jobs/{job_id}"
@@ -359,7 +359,7 @@ def test_lists_are_paged_without_gap_or_repetition(http_client: httpx.Client) ->
 
 
 def test_a_foreign_submission_is_listed_and_its_rejection_explained(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     spec = JobSubmitted.model_validate({"job_id": "foreign-1", "spec": job(gpus=99)})
     scene.say(spec, "foreign-1")
@@ -372,7 +372,7 @@ def test_a_foreign_submission_is_listed_and_its_rejection_explained(
 
 
 def test_teams_and_nodes_are_changed_by_admins(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     body = {"gpu_limit": 16, "gpu_guarantee": 4, "borrow_limit": 2}
     for _ in range(2):
@@ -410,7 +410,7 @@ def test_teams_and_nodes_are_changed_by_admins(
 
 
 def test_bundles_are_stored_once_under_their_digest(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     content = gzip.compress(b"tar" * 1000)
     headers = {**NLP, "Content-Type": "application/gzip"}
@@ -453,7 +453,7 @@ def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     def away() -> Any:
         raise ConnectionRefusedError
 
-    scene = GatewayScene(tmp_path, Past(away))
+    scene = GatewayHarness(tmp_path, Past(away))
     with served(scene) as client:
         scene.configure("nlp")
         job_id = submit(client)
@@ -475,7 +475,7 @@ def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 
 def test_without_a_decision_in_time_the_job_is_pending_and_safe(tmp_path: Path) -> None:
-    scene = GatewayScene(tmp_path, deciding=False)
+    scene = GatewayHarness(tmp_path, deciding=False)
     with served(scene) as client:
         headers = {**NLP, "Idempotency-Key": "k"}
         first = client.post("/v1/training-jobs", json=job(), headers=headers)

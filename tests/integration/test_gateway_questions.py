@@ -14,19 +14,19 @@ from gangline_gateway.scheduler_questions import AT_ONCE, NoAnswerError, Schedul
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core.state import State
 from gangline_schemas.job import JobSpec
-from gateway_scene import GatewayScene, bearer, job, served
+from support.builders.gateway import GatewayHarness, bearer, job, served
 
 NLP, VISION, ADMIN, SERVICE = bearer("nlp"), bearer("vision"), bearer("admin"), bearer("svc")
 WHAT_IF = "/v1/what-if"
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+    return GatewayHarness(tmp_path_factory.mktemp("gateway"))
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayScene) -> Iterator[httpx.Client]:
+def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
     """A cluster of 4 GPUs; vision runs on 3 of them for two hours, and waits with 2 more."""
     with served(scene) as found:
         for team in ("nlp", "vision"):
@@ -55,7 +55,7 @@ def test_a_job_that_fits_would_start_now_and_does(client: httpx.Client) -> None:
 
 
 def test_a_waiting_job_is_told_its_place_and_start(
-    client: httpx.Client, scene: GatewayScene
+    client: httpx.Client, scene: GatewayHarness
 ) -> None:
     job_id = submit(client, 2)
     path = f"/v1/training-jobs/{job_id}/explain"
@@ -88,7 +88,7 @@ def test_only_the_team_itself_may_ask(client: httpx.Client) -> None:
 
 
 def test_while_the_scheduler_is_down_the_gateway_answers_from_its_log(tmp_path: Path) -> None:
-    scene = GatewayScene(tmp_path)
+    scene = GatewayHarness(tmp_path)
     with served(scene) as client:
         scene.configure("nlp")
         path = f"/v1/training-jobs/{submit(client, 2)}/explain"
@@ -112,7 +112,7 @@ class Endless(SchedulerQuestions):
 
 
 def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
-    client: httpx.Client, scene: GatewayScene
+    client: httpx.Client, scene: GatewayHarness
 ) -> None:
     path = f"/v1/training-jobs/{submit(client, 2)}/explain"
     scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
@@ -129,7 +129,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
     assert away.json()["type"].endswith(":no-answer")
 
 
-def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: GatewayScene) -> None:
+def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: GatewayHarness) -> None:
     busy = SchedulerQuestions(scene.tail, work_s=30, wait_s=0.0)
     spec, now = JobSpec.model_validate(job("nlp", 1)), scene.gate.clock()
     held = [busy._slots.acquire(blocking=False) for _ in range(AT_ONCE)]
@@ -141,7 +141,7 @@ def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: Gatew
     assert busy.what_if(spec, now).gpus == 1
 
 
-def test_a_log_that_cannot_be_followed_says_so(scene: GatewayScene, client: httpx.Client) -> None:
+def test_a_log_that_cannot_be_followed_says_so(scene: GatewayHarness, client: httpx.Client) -> None:
     asked = SchedulerQuestions(cast("Tail", Unfollowed()))
     kept = scene.gate.scheduler
     object.__setattr__(scene.gate, "scheduler", asked)

@@ -17,8 +17,8 @@ from gangline_schemas.api.runs import Run
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.quota import JobClosed
 from gangline_schemas.job import JobSpec
-from gateway_http import NLP, problem
-from gateway_scene import GatewayScene, NoHistory, job, served
+from support.builders.gateway import GatewayHarness, NoHistory, job, served
+from support.fixtures.gateway_http import NLP, problem
 
 KEYED = {**NLP, "Idempotency-Key": "nightly"}
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -44,7 +44,7 @@ def past_run(job_id: str, spec: JobSpec) -> PastRun:
     return PastRun(run, spec.encode().decode())
 
 
-def end_and_forget(scene: GatewayScene, client: httpx.Client) -> str:
+def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
     """A job of the key is submitted and cancelled, and falls out of the gateway's memory."""
     job_id: str = client.post("/v1/training-jobs", json=job(), headers=KEYED).json()["job_id"]
     client.post(f"/v1/training-jobs/{job_id}/cancel", headers=NLP)
@@ -59,7 +59,7 @@ def end_and_forget(scene: GatewayScene, client: httpx.Client) -> str:
 @pytest.mark.parametrize("path", ["/v1/training-jobs", "/training-runs"])
 def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     known: Any = OneRun()
-    scene = GatewayScene(tmp_path, Past(lambda: Questions(known, known, known, known)))
+    scene = GatewayHarness(tmp_path, Past(lambda: Questions(known, known, known, known)))
     with served(scene) as client:
         scene.configure("nlp")
         job_id = end_and_forget(scene, client)
@@ -77,7 +77,7 @@ def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
 def test_without_history_the_answer_says_how_the_job_ended_and_nothing_waits(
     tmp_path: Path,
 ) -> None:
-    scene = GatewayScene(tmp_path)
+    scene = GatewayHarness(tmp_path)
     with served(scene) as client:
         scene.configure("nlp")
         job_id = end_and_forget(scene, client)

@@ -20,7 +20,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.parameters import ParameterLocation
 
-from gateway_scene import GatewayScene, bearer, job, served
+from support.builders.gateway import GatewayHarness, bearer, job, served
 
 load_all_checks()
 WANTED = [
@@ -45,7 +45,7 @@ REAL = {"team": "nlp"}
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder: Path = tmp_path_factory.mktemp("gateway")
-    scene = GatewayScene(folder)
+    scene = GatewayHarness(folder)
     with served(scene) as client:
         scene.configure("nlp", 8)
         scene.join("node-0", gpus=1)

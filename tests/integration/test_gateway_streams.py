@@ -12,8 +12,17 @@ from gangline_gateway.sse import Streams
 from gangline_schemas.base import Event
 from gangline_schemas.events.logs import LogLine, WorkerLog
 from gangline_schemas.events.workers import ExitReason, WorkerExited, WorkerStarted
-from gateway_http import ADMIN, NLP, events, http_client, problem, scene, step, submit
-from gateway_scene import GatewayScene, served
+from support.builders.gateway import GatewayHarness, served
+from support.fixtures.gateway_http import (
+    ADMIN,
+    NLP,
+    events,
+    http_client,
+    problem,
+    scene,
+    step,
+    submit,
+)
 
 __all__ = ["http_client", "scene"]  # fixtures are used by being in this module
 
@@ -26,7 +35,7 @@ def log_line(job_id: str, line: int) -> WorkerLog:
 
 
 def test_metrics_are_streamed_and_resumed_without_loss(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     run_id = submit(http_client, gpus=56)
     path = f"/training-runs/{run_id}/metrics"
@@ -64,7 +73,7 @@ def test_metrics_are_streamed_and_resumed_without_loss(
 
 
 def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     run_id = submit(http_client, gpus=55)
     path = f"/training-runs/{run_id}/metrics"
@@ -84,7 +93,7 @@ def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
     assert seen == list(range(2, total + 2))
 
 
-def run_to_the_end(scene: GatewayScene, job_id: str) -> None:
+def run_to_the_end(scene: GatewayHarness, job_id: str) -> None:
     scene.wait(lambda: scene.tail.ask(lambda live: live.jobs[job_id].nodes))
     placed = scene.tail.ask(lambda live: live.jobs[job_id].nodes[0])
     who = {
@@ -99,7 +108,7 @@ def run_to_the_end(scene: GatewayScene, job_id: str) -> None:
 
 
 def test_streams_of_a_job_end_when_it_has_ended(
-    http_client: httpx.Client, scene: GatewayScene
+    http_client: httpx.Client, scene: GatewayHarness
 ) -> None:
     scene.join("n", gpus=1)
     job_id = submit(http_client, gpus=1, hyperparameters={"steps": 10})
@@ -158,7 +167,7 @@ def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
 
 
 def test_streams_are_bounded(tmp_path: Path) -> None:
-    scene = GatewayScene(tmp_path)
+    scene = GatewayHarness(tmp_path)
     object.__setattr__(scene.gate, "streams", Streams(1))
     with served(scene) as client:
         scene.configure("nlp")

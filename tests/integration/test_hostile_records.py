@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from builders_deciding import spec, team
 from gangline_bus.codec import decode, encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.kafka import KafkaBus
@@ -23,7 +22,8 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import JobRejected
 from gangline_schemas.events.requests import JobSubmitted
-from hostile_writer import KEY, Headers, HostileWriter, attributes
+from support.attacks.hostile_writer import KEY, Headers, HostileWriter, attributes
+from support.builders.deciding import spec, team
 
 
 class Place:

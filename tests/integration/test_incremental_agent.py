@@ -21,7 +21,7 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import CheckpointShardWritten, WorkerStarted
 from gangline_storage import LocalStore
-from node_scene import TEAM, NodeScene
+from support.harnesses.node import TEAM, NodeHarness
 
 JOB = "job-1"
 HALF_FROZEN = textwrap.dedent("""
@@ -46,15 +46,15 @@ HALF_FROZEN = textwrap.dedent("""
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
-    with NodeScene(tmp_path, kafka_bootstrap) as made:
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
+    with NodeHarness(tmp_path, kafka_bootstrap) as made:
         yield made
 
 
 class Service:
     """What the checkpoint service and the scheduler do about what an attempt wrote."""
 
-    def __init__(self, scene: NodeScene, allocation: GangAllocated) -> None:
+    def __init__(self, scene: NodeHarness, allocation: GangAllocated) -> None:
         self.scene = scene
         self.prefix = job_prefix(TEAM, JOB, allocation.spec)
         self.store = LocalStore(scene.store)
@@ -88,7 +88,7 @@ class Service:
         return wanted()[0]
 
 
-def test_half_is_written_and_a_killed_rank_comes_back_bit_for_bit(scene: NodeScene) -> None:
+def test_half_is_written_and_a_killed_rank_comes_back_bit_for_bit(scene: NodeHarness) -> None:
     node = scene.start_agent()
     spec = {
         "command": ["python", "-c", HALF_FROZEN],

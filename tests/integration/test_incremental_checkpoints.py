@@ -13,8 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, resumes
-from decider_run import DeciderRun
 from gangline_checkpoints.core.model import Corrupt, Refused, Scrub, Verified
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
@@ -47,6 +45,8 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
+from support.builders.checkpoints import JOB, PREFIX, allocated, checkpoint_run, resumes
+from support.harnesses.decider_run import DeciderRun
 
 DIM = 512
 WORLD = 2

@@ -35,7 +35,7 @@ from gangline_schemas.events.workers import (
 )
 from gangline_schemas.isolation import Isolation
 from gangline_storage.local import LocalStore
-from isolation_scene import (
+from support.fixtures.isolation import (
     HOSTILE,
     METADATA,
     OURS,
@@ -49,7 +49,7 @@ from isolation_scene import (
     stand,
     victim,
 )
-from node_scene import NodeScene, alive, until
+from support.harnesses.node import NodeHarness, alive, until
 
 __all__ = ["folder", "stand", "victim"]
 
@@ -433,7 +433,7 @@ def test_12_the_token_of_an_older_attempt_opens_nothing(stand: Stand) -> None:
 def test_nothing_of_a_room_outlives_a_killed_agent(folder: Path, kafka_bootstrap: str) -> None:
     place = folder / "second"
     place.mkdir()
-    with NodeScene(place, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
+    with NodeHarness(place, kafka_bootstrap, GANGLINE_ISOLATION="auto") as scene:
         stand = Stand(scene, scene.start_agent())
         stand.needs(Isolation.NAMESPACES)
         gang, daemon = daemon_of(stand, DAEMON + "import time; time.sleep(600)")

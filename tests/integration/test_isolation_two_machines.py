@@ -21,9 +21,9 @@ from gangline_schemas.events.scheduling import (
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.job import JobSpec
-from isolation_scene import HOSTILE, OURS, THEIRS
-from node_scene import NodeScene, free_port, until
-from two_machines import NoMachinesError, two_machines
+from support.fixtures.isolation import HOSTILE, OURS, THEIRS
+from support.harnesses.node import NodeHarness, free_port, until
+from support.harnesses.two_machines import NoMachinesError, two_machines
 
 MEETS = """
 import os, sys, time
@@ -51,8 +51,8 @@ tell(stays=attempt(stays, *json.loads(os.environ["DOOR"])))
 class Pair:
     """Two machines with an agent each; `far` has no rendezvous."""
 
-    near: NodeScene
-    far: NodeScene
+    near: NodeHarness
+    far: NodeHarness
     nodes: tuple[NodeInfo, NodeInfo]
 
     def meet(self, job_id: str) -> GangAllocated:
@@ -119,10 +119,10 @@ def pair(kafka_bootstrap: str) -> Iterator[Pair]:
             )
         )
         made.chmod(0o755)
-        scenes: list[NodeScene] = []
+        scenes: list[NodeHarness] = []
         for machine in machines:
             (made / machine.name).mkdir(mode=0o755)
-            scene = NodeScene(
+            scene = NodeHarness(
                 made / machine.name,
                 kafka_bootstrap,
                 names=scenes[0].names if scenes else None,

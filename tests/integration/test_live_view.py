@@ -14,8 +14,8 @@ from gangline_bus.ports import OutRecord, Reader, Record
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
-from hostile_writer import KEY, HostileWriter, attributes
-from tracker_process import TrackerProcess, wait_until
+from support.attacks.hostile_writer import KEY, HostileWriter, attributes
+from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 
 class Watched:

@@ -39,15 +39,15 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from gangline_storage.local import LocalStore
-from metadata_server import MetadataServer
-from node_scene import TEAM, NodeScene, alive, until
+from support.fakes.metadata_server import MetadataServer
+from support.harnesses.node import TEAM, NodeHarness, alive, until
 
 NIGHTLY = pytest.mark.nightly
 
 
 @pytest.fixture
-def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeScene]:
-    with NodeScene(tmp_path, kafka_bootstrap) as made:
+def scene(tmp_path: Path, kafka_bootstrap: str) -> Iterator[NodeHarness]:
+    with NodeHarness(tmp_path, kafka_bootstrap) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ def python(script: str) -> list[str]:
     return ["python", "-c", dedent(script)]
 
 
-def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeScene):
+def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHarness):
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -110,7 +110,7 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeSce
     assert steps[1].metrics["loss"] == pytest.approx((1.0, 1 / 2, 1 / 3))
 
 
-def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene: NodeScene):
+def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene: NodeHarness):
     node = scene.start_agent()
     scene.allocate(
         node,
@@ -138,7 +138,7 @@ def test_no_line_is_lost_when_a_rank_kills_itself_and_exits_are_told_apart(scene
     assert len(first_lines) == len(set(first_lines))
 
 
-def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeScene):
+def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeHarness):
     node = scene.start_agent()
     scene.allocate(node, job_id="shell", gpus=[0], run='echo "$0" here; exit 3')
     scene.allocate(node, job_id="missing", gpus=[1], command=["no-such-program"])
@@ -152,7 +152,7 @@ def test_a_shell_line_and_a_command_that_does_not_exist(scene: NodeScene):
     assert "no-such-program" in exits["missing"].message
 
 
-def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
+def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeHarness):
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -190,7 +190,7 @@ def test_preempted_ranks_are_asked_and_the_deaf_one_is_killed(scene: NodeScene):
 
 
 def test_sigterm_comes_shortly_before_the_end_and_to_the_process_that_asks_alone(
-    scene: NodeScene,
+    scene: NodeHarness,
 ):
     script = scene.folder / "asks.py"
     script.write_text(
@@ -252,7 +252,7 @@ FORKED_GRANDCHILDREN = """
 """
 
 
-def grandchildren(scene: NodeScene, *, warm: str) -> list[str]:
+def grandchildren(scene: NodeHarness, *, warm: str) -> list[str]:
     """A command whose ranks leave processes behind, by exec or, where they start warm, by fork."""
     if warm == "off":
         return python(GRANDCHILDREN)
@@ -261,7 +261,7 @@ def grandchildren(scene: NodeScene, *, warm: str) -> list[str]:
     return ["python", str(script)]
 
 
-def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
+def pids(scene: NodeHarness, attempt: int = 1) -> list[int]:
     scene.wait(lambda: all(len(scene.lines(rank, attempt)) == 1 for rank in (0, 1)))
     found = [int(pid) for rank in (0, 1) for pid in scene.lines(rank, attempt)[0].split()]
     assert len(found) == 6
@@ -271,7 +271,7 @@ def pids(scene: NodeScene, attempt: int = 1) -> list[int]:
 
 # As for ranks that are forks, see the test of a dead guard.
 @pytest.mark.parametrize("warm", ["off", pytest.param("fork", marks=NIGHTLY), "standby"])
-def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeScene, warm: str):
+def test_nothing_outlives_a_killed_agent_and_the_next_one_joins_anew(scene: NodeHarness, warm: str):
     first = scene.start_agent(warm=warm)
     scene.allocate(first, command=grandchildren(scene, warm=warm))
     started = pids(scene)
@@ -299,7 +299,7 @@ def guards(agent: int) -> list[int]:
 
 @pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
-    scene: NodeScene, warm: str
+    scene: NodeHarness, warm: str
 ):
     node = scene.start_agent(warm=warm)
     scene.allocate(node, command=grandchildren(scene, warm=warm))
@@ -318,7 +318,7 @@ def test_a_dead_guard_is_replaced_and_one_killed_with_its_agent_is_made_up_for(
     until(lambda: not any(alive(pid) for pid in started), "a process outlived its agent")
 
 
-def test_a_higher_attempt_ends_the_older_one_first(scene: NodeScene):
+def test_a_higher_attempt_ends_the_older_one_first(scene: NodeHarness):
     node = scene.start_agent()
     scene.allocate(node, attempt=1, command=python(GRANDCHILDREN))
     older = pids(scene)
@@ -333,7 +333,7 @@ def test_a_higher_attempt_ends_the_older_one_first(scene: NodeScene):
     assert len(order) == 2
 
 
-def test_a_released_gang_is_killed(scene: NodeScene):
+def test_a_released_gang_is_killed(scene: NodeHarness):
     node = scene.start_agent()
     gang = scene.allocate(node, command=python(GRANDCHILDREN))
     started = pids(scene)
@@ -346,7 +346,7 @@ def test_a_released_gang_is_killed(scene: NodeScene):
 
 
 def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_job(
-    scene: NodeScene,
+    scene: NodeHarness,
 ):
     script = python("""
         import os, pathlib
@@ -369,7 +369,7 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
 
 
 @pytest.mark.parametrize("warm", ["off", "fork"])
-def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeScene, warm: str):
+def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness, warm: str):
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
     script = scene.folder / "makes_sockets.py"
     script.write_text(
@@ -407,7 +407,7 @@ HANGING = """
 
 
 @pytest.mark.parametrize("warm", ["off", "fork"])
-def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene, warm: str):
+def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeHarness, warm: str):
     value = "a_value_of_this_test"
     (scene.secrets / TEAM).mkdir(parents=True)
     (scene.secrets / TEAM / "PASSWORD").write_text(value)
@@ -441,7 +441,7 @@ def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeScene
     assert value.encode() not in b"".join(item.data.encode() for item in scene.events)
 
 
-def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeScene):
+def test_an_agent_that_is_told_to_stop_lets_its_ranks_end(scene: NodeHarness):
     node = scene.start_agent()
     scene.allocate(node, command=python(GRANDCHILDREN))
     started = pids(scene)
@@ -459,7 +459,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
 ):
     with (
         MetadataServer() as cloud,
-        NodeScene(
+        NodeHarness(
             tmp_path,
             kafka_bootstrap,
             GANGLINE_NOTICE_PROVIDER="aws",
@@ -510,7 +510,7 @@ def test_a_machine_that_is_to_go_saves_leaves_and_joins_no_more(
         scene.wait(lambda: len(scene.of(NodeJoined)) == 2)
 
 
-def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene: NodeScene):
+def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene: NodeHarness):
     node = scene.start_agent()
     gang = scene.allocate(
         node,
@@ -540,7 +540,7 @@ def test_saves_that_are_not_what_they_were_said_to_be_do_not_fill_the_disk(scene
     assert scene.of(NodeSaved) == []
 
 
-def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeScene):
+def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeHarness):
     node = scene.start_agent()
     for attempt in (1, 2):
         gang = scene.allocate(
@@ -562,7 +562,7 @@ def test_an_unmodified_torchrun_script_finds_its_peers(scene: NodeScene):
         scene.release(gang, ReleaseReason.RESTARTING)
 
 
-def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeScene):
+def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeHarness):
     value = "s3cr3t-\u00fc-value-of-this-test"
     folder = scene.secrets / TEAM
     folder.mkdir(parents=True)
@@ -595,7 +595,7 @@ def test_a_secret_reaches_the_rank_and_nothing_else(scene: NodeScene):
     assert b"s3cr3t" not in everything + said + spooled
 
 
-def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeScene):
+def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeHarness):
     node = scene.start_agent()
     scene.allocate(node, secrets=["HF_LOGIN"], run="echo ran")
 
@@ -607,7 +607,7 @@ def test_a_missing_secret_is_named_and_nothing_runs(scene: NodeScene):
     assert scene.of(WorkerStarted) == []
 
 
-def test_a_code_bundle_is_the_working_directory(scene: NodeScene):
+def test_a_code_bundle_is_the_working_directory(scene: NodeHarness):
     source = scene.folder / "source"
     source.mkdir()
     (source / "train.py").write_text("print(open('data.txt').read())")
@@ -627,7 +627,7 @@ def test_a_code_bundle_is_the_working_directory(scene: NodeScene):
     scene.wait(lambda: scene.lines(0) == ["from the bundle"])
 
 
-def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(scene: NodeScene):
+def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(scene: NodeHarness):
     script = python("""
         import sys, torch
         import torch.distributed as dist
@@ -672,7 +672,7 @@ def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(sce
 def test_a_node_that_is_cut_off_kills_its_ranks_and_joins_again(tmp_path: Path):
     with (
         EmbeddedKafka(tmp_path / "kafka") as broker,
-        NodeScene(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
+        NodeHarness(tmp_path, broker.bootstrap, GANGLINE_LEASE_S="2") as scene,
     ):
         node = scene.start_agent()
         scene.allocate(node, command=python(GRANDCHILDREN))

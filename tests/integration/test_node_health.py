@@ -24,14 +24,14 @@ from gangline_worker.agent.health.node_check import PROBE, run
 from gangline_worker.agent.health.node_check_host import LIMIT_S, NodeCheckHost
 from gangline_worker.agent.health.source import HealthWatch, ScriptedHealth
 from gangline_worker.agent.host.folders import Folders
-from node_scene import NodeScene, alive
+from support.harnesses.node import NodeHarness, alive
 
 WELL: dict[str, Any] = {"disk_free_gb": 50, "gpus": [{"index": 0, "ecc_uncorrected": 0}]}
 
 
-def scripted(folder: Path, bootstrap: str, **settings: str) -> NodeScene:
+def scripted(folder: Path, bootstrap: str, **settings: str) -> NodeHarness:
     says(folder, WELL)
-    return NodeScene(
+    return NodeHarness(
         folder,
         bootstrap,
         GANGLINE_HEALTH_SCRIPT=str(folder / "health.json"),
@@ -48,7 +48,7 @@ def says(folder: Path, health: dict[str, Any]) -> None:
 
 
 @contextmanager
-def fault_manager(scene: NodeScene, bootstrap: str) -> Iterator[None]:
+def fault_manager(scene: NodeHarness, bootstrap: str) -> Iterator[None]:
     own = {"GANGLINE_BOOTSTRAP_SERVERS": bootstrap, "GANGLINE_TOPIC_PREFIX": scene.names.prefix}
     with (scene.folder / "faults.log").open("wb") as log:
         process = subprocess.Popen(

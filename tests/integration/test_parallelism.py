@@ -15,10 +15,10 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from gang_fixture import EXIT_SETTINGS, SAVE_ENV, Gang, Run, train
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import Checkpoint
 from gangline_worker.checkpoint.local import holdings
+from support.harnesses.gang import EXIT_SETTINGS, SAVE_ENV, Gang, Run, train
 
 STEPS = 8
 SETTINGS = (f"steps={STEPS}", "checkpoint_every_steps=3")

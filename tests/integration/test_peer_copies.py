@@ -30,17 +30,17 @@ from gangline_worker.agent.checkpoints.repair import Repairs
 from gangline_worker.agent.checkpoints.transfer import CheckpointDamaged, Checkpoints
 from gangline_worker.agent.decide.model import GangKey, RankKey
 from gangline_worker.agent.peers import client as peer_client
-from node_scene import NodeScene
-from peer_scene import PeerNode, PeerScene, commit, peer_scene, save
+from support.harnesses.node import NodeHarness
+from support.harnesses.peers import PeerHarness, PeerNode, commit, running_peers, save
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[PeerScene]:
-    with peer_scene(tmp_path) as made:
+def scene(tmp_path: Path) -> Iterator[PeerHarness]:
+    with running_peers(tmp_path) as made:
         yield made
 
 
-def starts(scene: PeerScene, node: str, allocation: GangAllocated) -> dict[str, object]:
+def starts(scene: PeerHarness, node: str, allocation: GangAllocated) -> dict[str, object]:
     """Prepare a gang on a node: all bytes are right; what the log says of where they came from."""
     with capture_logs() as lines:
         folder = scene.nodes[node].fetch(allocation)
@@ -56,7 +56,7 @@ def counts(told: dict[str, object]) -> tuple[object, ...]:
 
 
 def test_each_node_gets_the_others_part_from_it_and_the_store_is_not_read(
-    scene: PeerScene,
+    scene: PeerHarness,
 ) -> None:
     second = scene.restart("a", "b")
     assert counts(starts(scene, "a", second)) == (2, 2, 0)
@@ -65,7 +65,7 @@ def test_each_node_gets_the_others_part_from_it_and_the_store_is_not_read(
     assert counts(starts(scene, "a", second)) == (4, 0, 0), "now it has them itself"
 
 
-def test_a_copy_that_is_gone_or_damaged_here_comes_from_the_other_node(scene: PeerScene) -> None:
+def test_a_copy_that_is_gone_or_damaged_here_comes_from_the_other_node(scene: PeerHarness) -> None:
     second = scene.restart("a", "b")
     starts(scene, "b", second)
     scene.nodes["a"].path("rank-00000.json").unlink()
@@ -76,14 +76,14 @@ def test_a_copy_that_is_gone_or_damaged_here_comes_from_the_other_node(scene: Pe
     assert scene.store.files_read == []
 
 
-def test_a_node_that_has_nothing_gets_all_of_it_from_two_nodes(scene: PeerScene) -> None:
+def test_a_node_that_has_nothing_gets_all_of_it_from_two_nodes(scene: PeerHarness) -> None:
     """The whole gang moved: neither a nor b is of it, but c heard that they were."""
     moved = scene.restart("c")
     assert counts(starts(scene, "c", moved)) == (0, 4, 0)
     assert scene.store.files_read == []
 
 
-def test_nodes_that_failed_are_not_asked(scene: PeerScene) -> None:
+def test_nodes_that_failed_are_not_asked(scene: PeerHarness) -> None:
     scene.hear(NodeFailed(node_id="a", incarnation="i", reason="silent"))
     moved = scene.restart("c")
     assert counts(starts(scene, "c", moved)) == (0, 2, 2)
@@ -102,7 +102,7 @@ def flip(path: Path) -> None:
     ids=["flipped", "short", "gone"],
 )
 def test_where_a_peers_copy_is_damaged_the_store_has_another(
-    scene: PeerScene, damage: Callable[[Path], None]
+    scene: PeerHarness, damage: Callable[[Path], None]
 ) -> None:
     damage(scene.nodes["b"].path("rank-00001.bin"))
     second = scene.restart("a", "b")
@@ -114,7 +114,7 @@ def test_where_a_peers_copy_is_damaged_the_store_has_another(
         assert counts(starts(scene, "b", second)) == (1, 3, 0), "it gets its own back from a"
 
 
-def test_damage_everywhere_is_said_so_and_nothing_is_left_to_start_from(scene: PeerScene) -> None:
+def test_damage_everywhere_is_said_so_and_nothing_is_left_to_start_from(scene: PeerHarness) -> None:
     flip(scene.nodes["b"].path("rank-00001.bin"))
     stored = next(scene.store.root.rglob("rank-00001.bin"))
     flip(stored)
@@ -125,14 +125,14 @@ def test_damage_everywhere_is_said_so_and_nothing_is_left_to_start_from(scene: P
     assert not scene.nodes["a"].path("rank-00001.bin").exists()
 
 
-def test_a_peer_that_is_away_is_passed_over(scene: PeerScene) -> None:
+def test_a_peer_that_is_away_is_passed_over(scene: PeerHarness) -> None:
     second = scene.restart("a", "b")
     scene.nodes["b"].stop()
     assert counts(starts(scene, "a", second)) == (2, 0, 2)
     assert sorted(scene.store.files_read) == ["rank-00001.bin", "rank-00001.json"]
 
 
-def test_a_peer_that_never_heard_of_the_attempt_gives_nothing(scene: PeerScene) -> None:
+def test_a_peer_that_never_heard_of_the_attempt_gives_nothing(scene: PeerHarness) -> None:
     """Nor does one that knows it to be over: a token of another attempt opens nothing."""
     stale = scene.gang(2, "a", "b", resume=scene.ref)
     scene.nodes["a"].tier.note(stale)
@@ -140,7 +140,7 @@ def test_a_peer_that_never_heard_of_the_attempt_gives_nothing(scene: PeerScene) 
     assert counts(starts(scene, "a", stale)) == (2, 0, 2)
 
 
-def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(scene: PeerScene) -> None:
+def test_a_rank_that_finds_damage_is_told_whose_copy_it_reads_on_from(scene: PeerHarness) -> None:
     second = scene.restart("a", "b")
     folder = scene.nodes["a"].fetch(second)
     flip(folder / "rank-00001.bin")
@@ -226,7 +226,7 @@ def forges(peer: socket.socket, request: bytes) -> None:
 def test_a_program_that_is_no_agent_costs_a_bounded_time_and_gives_nothing(
     tmp_path: Path, does: Callable[[socket.socket, bytes], None]
 ) -> None:
-    with peer_scene(tmp_path, timeout_s=0.3) as scene:
+    with running_peers(tmp_path, timeout_s=0.3) as scene:
         second = scene.restart("a", "b")
         with in_place_of(scene.nodes["b"], does):
             assert counts(starts(scene, "a", second)) == (2, 0, 2)
@@ -239,7 +239,7 @@ def test_a_peer_that_stops_in_the_middle_of_a_file_is_not_asked_for_the_next(
     """It answers by the real agent behind it, but passes on the first bytes of a body alone."""
     monkeypatch.setattr(peer_client, "SLOWEST_BYTES_PER_S", 1 << 30)
     asked: list[str] = []
-    with peer_scene(tmp_path, timeout_s=0.5) as scene:
+    with running_peers(tmp_path, timeout_s=0.5) as scene:
         second = scene.restart("a", "b")
         real = PeerNode(tmp_path, "b", scene.store)
         real.tier.note(second)
@@ -279,7 +279,7 @@ def test_an_agent_starts_a_gang_from_another_agents_copy(
 ) -> None:
     """The store's own objects are damaged, so nothing else can have been used."""
     told = tmp_path / "health.json"
-    with NodeScene(tmp_path, kafka_bootstrap) as scene:
+    with NodeHarness(tmp_path, kafka_bootstrap) as scene:
         first_node = scene.start_agent()
         environment = {
             **scene._environment,

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gang_fixture import EXIT_ERROR, SAVE_ENV, Gang, Run
 from gangline_schemas.checkpoint import RankManifest, manifest_name, shard_name
 from gangline_storage import digest_bytes
 from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
+from support.harnesses.gang import EXIT_ERROR, SAVE_ENV, Gang, Run
 
 RANKS = 2
 SETTINGS = ("steps=6", "checkpoint_every_steps=3")

@@ -42,7 +42,7 @@ from gangline_schemas.events.workers import GpuInfo, NodeInfo
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_schemas.team_limits import TeamConfig
-from tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 LATER = MONDAY + timedelta(days=30)

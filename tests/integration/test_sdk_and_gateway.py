@@ -8,11 +8,11 @@ import pytest
 
 from gangline import CliError, connect
 from gangline_schemas.team_limits import GpuTypeLimit
-from gateway_scene import TOKENS, GatewayScene, job, served
+from support.builders.gateway import TOKENS, GatewayHarness, job, served
 
 
 def test_answers_are_read_as_the_values_that_were_built(tmp_path: Path) -> None:
-    scene = GatewayScene(tmp_path)
+    scene = GatewayHarness(tmp_path)
     with served(scene) as client, connect(str(client.base_url), TOKENS["admin"]) as sdk:
         team = sdk.configure_team("nlp", gpu_limit=8, gpu_types=[GpuTypeLimit(gpu_type="cpu")])
         assert sdk.teams() == [team]

@@ -16,34 +16,34 @@ from typing import Any
 import httpx
 import pytest
 
-from certificates import certificate
 from gangline_gateway.gate import UPLOADS_PER_USER
 from gangline_gateway.user_limits import RequestLimits
 from gangline_service.connections import ConnectionLimits
 from gangline_service.health import Health
 from gangline_service.health_server import HealthServer
 from gangline_service.http_server import HttpServer
-from gateway_http import NLP, problem
-from gateway_scene import TOKENS, GatewayScene, bearer, job, served
-from slow_clients import ended, slow_clients
+from support.attacks.slow_clients import ended, slow_clients
+from support.builders.certificates import certificate
+from support.builders.gateway import TOKENS, GatewayHarness, bearer, job, served
+from support.fixtures.gateway_http import NLP, problem
 
 MANY = int(os.environ.get("GANGLINE_SLOW_CLIENTS", "200"))
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayScene:
-    return GatewayScene(tmp_path_factory.mktemp("gateway"))
+def scene(tmp_path_factory: pytest.TempPathFactory) -> GatewayHarness:
+    return GatewayHarness(tmp_path_factory.mktemp("gateway"))
 
 
 @pytest.fixture(scope="module")
-def client(scene: GatewayScene) -> Iterator[httpx.Client]:
+def client(scene: GatewayHarness) -> Iterator[httpx.Client]:
     with served(scene) as client:
         scene.configure("nlp", 64)
         yield client
 
 
 @contextmanager
-def another_server(scene: GatewayScene, **settings: Any) -> Iterator[httpx.Client]:
+def another_server(scene: GatewayHarness, **settings: Any) -> Iterator[httpx.Client]:
     """The same gateway behind a server with other limits."""
     server = HttpServer("127.0.0.1", **settings)
     server.start(scene.app(server.port))
@@ -73,7 +73,7 @@ def test_slow_connections_leave_others_their_answers(client: httpx.Client) -> No
         health.close()
 
 
-def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayScene) -> None:
+def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayHarness) -> None:
     limits = ConnectionLimits(unproven=16)
     with another_server(scene, limits=limits) as client:
         assert client.get("/v1/version", headers=NLP).status_code == 200
@@ -85,7 +85,9 @@ def test_slow_connections_end_the_oldest_of_them_and_nobody_else(scene: GatewayS
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX-Slow: "])
-def test_a_head_that_does_not_arrive_ends_its_connection(scene: GatewayScene, sent: bytes) -> None:
+def test_a_head_that_does_not_arrive_ends_its_connection(
+    scene: GatewayHarness, sent: bytes
+) -> None:
     with (
         another_server(scene, head_s=0.2) as client,
         socket.create_connection(("127.0.0.1", int(client.base_url.port or 0))) as connection,
@@ -94,7 +96,7 @@ def test_a_head_that_does_not_arrive_ends_its_connection(scene: GatewayScene, se
         assert ended(connection)
 
 
-def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayScene) -> None:
+def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayHarness) -> None:
     with another_server(scene, head_s=0.2) as client:
         address = ("127.0.0.1", int(client.base_url.port or 0))
         host = f"{address[0]}:{address[1]}"
@@ -107,7 +109,7 @@ def test_the_head_of_a_later_request_has_its_time_too(scene: GatewayScene) -> No
             assert ended(connection)
 
 
-def test_a_users_connections_are_bounded(scene: GatewayScene) -> None:
+def test_a_users_connections_are_bounded(scene: GatewayHarness) -> None:
     limits = ConnectionLimits(per_user=1)
     with another_server(scene, limits=limits) as client:
         job_id = client.post("/v1/training-jobs", json=job(gpus=60), headers=NLP).json()["job_id"]
@@ -124,7 +126,7 @@ def test_a_users_connections_are_bounded(scene: GatewayScene) -> None:
 def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
     tmp_path: Path,
 ) -> None:
-    scene = GatewayScene(tmp_path, deciding=False)
+    scene = GatewayHarness(tmp_path, deciding=False)
     scene.limits = RequestLimits(per_s=0.001, burst=2)
     with served(scene) as client:
         for _ in range(2):
@@ -137,7 +139,7 @@ def test_a_users_requests_are_bounded_and_the_refusal_says_when_to_come_again(
 
 
 def test_uploads_that_trickle_in_hold_their_users_slots_alone(
-    client: httpx.Client, scene: GatewayScene
+    client: httpx.Client, scene: GatewayHarness
 ) -> None:
     scene.configure("vision", 8)
     address = ("127.0.0.1", int(client.base_url.port or 0))
@@ -163,7 +165,7 @@ def test_uploads_that_trickle_in_hold_their_users_slots_alone(
 
 
 def test_a_handshake_that_does_not_arrive_ends_its_connection_and_others_speak_tls(
-    scene: GatewayScene, tmp_path: Path
+    scene: GatewayHarness, tmp_path: Path
 ) -> None:
     server = HttpServer("127.0.0.1", limits=ConnectionLimits(unproven=16), head_s=1.0)
     tls = certificate(tmp_path, "gateway")

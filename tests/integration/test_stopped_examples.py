@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import resumes
 from gangline_schemas.events.scheduling import GangStopping, StopReason
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import CheckpointShardWritten, ExitReason, WorkerExited
-from metadata_server import MetadataServer
-from node_scene import NodeScene
+from support.builders.checkpoints import resumes
+from support.fakes.metadata_server import MetadataServer
+from support.harnesses.node import NodeHarness
 
 TESTS = Path(__file__).parents[1]
+HARNESSES = TESTS / "support" / "harnesses"
 EXAMPLES = TESTS.parent / "examples"
 STEPS = 1_000_000
 GRACE_S = 60
@@ -39,7 +40,7 @@ class Example:
 
 
 def script(path: str, gpus: int, **hyperparameters: object) -> Example:
-    paced = ("python", str(TESTS / "paced_script.py"), str(EXAMPLES / path))
+    paced = ("python", str(HARNESSES / "paced_script.py"), str(EXAMPLES / path))
     return Example(path.partition("/")[0], paced, gpus, hyperparameters)
 
 
@@ -50,7 +51,7 @@ def installed(package: str) -> bool:
 SAVING = [
     script("metrics-script/fit.py", 1),
     script("fsdp-script/train.py", 2, save_every=STEPS),
-    Example("train-single", ("python", str(TESTS / "paced.py")), 1, SMALL),
+    Example("train-single", ("python", str(HARNESSES / "paced.py")), 1, SMALL),
     *(
         [script("hf-trainer-script/train.py", 2, save_every=STEPS)]
         if installed("transformers") and installed("accelerate")
@@ -62,14 +63,14 @@ NOT_SAVING = Example(
 )
 
 
-def last_step(scene: NodeScene, job_id: str) -> int:
+def last_step(scene: NodeHarness, job_id: str) -> int:
     """The last step that a rank of the job reported."""
     return max(
         (max(item.step) for item in scene.of(WorkerStep) if item.run_id == job_id), default=0
     )
 
 
-def saves(scene: NodeScene, example: Example) -> set[tuple[int, int]]:
+def saves(scene: NodeHarness, example: Example) -> set[tuple[int, int]]:
     """The rank and the step of each part of a checkpoint that is in the store."""
     return {
         (item.rank, item.step)
@@ -78,7 +79,7 @@ def saves(scene: NodeScene, example: Example) -> set[tuple[int, int]]:
     }
 
 
-def train_all(scene: NodeScene) -> None:
+def train_all(scene: NodeHarness) -> None:
     """All examples at once, until each has trained for some steps."""
     node = scene.start_agent(warm="fork")
     first = 0
@@ -97,8 +98,8 @@ def train_all(scene: NodeScene) -> None:
     scene.wait(lambda: any("epoch 2" in line for line in scene.lines(0, job_id=TORCHRUN)))
 
 
-def stop_by(reason: StopReason) -> Callable[[NodeScene, MetadataServer], None]:
-    def stop(scene: NodeScene, _: MetadataServer) -> None:
+def stop_by(reason: StopReason) -> Callable[[NodeHarness, MetadataServer], None]:
+    def stop(scene: NodeHarness, _: MetadataServer) -> None:
         deadline = datetime.now(UTC) + timedelta(seconds=GRACE_S)
         for example in (*SAVING, NOT_SAVING):
             event = GangStopping(job_id=example.name, attempt=1, reason=reason, deadline=deadline)
@@ -107,12 +108,12 @@ def stop_by(reason: StopReason) -> Callable[[NodeScene, MetadataServer], None]:
     return stop
 
 
-def stop_agent(scene: NodeScene, _: MetadataServer) -> None:
+def stop_agent(scene: NodeHarness, _: MetadataServer) -> None:
     assert scene.agent is not None
     scene.agent.send_signal(signal.SIGTERM)
 
 
-def give_notice(_: NodeScene, cloud: MetadataServer) -> None:
+def give_notice(_: NodeHarness, cloud: MetadataServer) -> None:
     goes_at = datetime.now(UTC) + timedelta(seconds=120)
     cloud.spot_action = {"action": "terminate", "time": f"{goes_at:%Y-%m-%dT%H:%M:%SZ}"}
 
@@ -135,7 +136,7 @@ NIGHTLY = pytest.mark.nightly
 def test_no_step_of_an_example_is_lost(kind: str, tmp_path: Path, kafka_bootstrap: str) -> None:
     with (
         MetadataServer() as cloud,
-        NodeScene(
+        NodeHarness(
             tmp_path,
             kafka_bootstrap,
             GANGLINE_SLOTS="8",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node_scene import free_port
+from support.harnesses.node import free_port
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a proxy needs a network namespace")
 

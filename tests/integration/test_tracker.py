@@ -52,7 +52,7 @@ from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import WorkerStacks
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
-from tracker_process import TrackerProcess, wait_until
+from support.harnesses.tracker_process import TrackerProcess, wait_until
 
 STORIES = "events WHERE topic != 'gangline.parts'"
 """Without what the tracker announces of itself."""

@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_fixture import AgentEnd
-from gang_fixture import (
+from gangline_schemas.checkpoint import EACH_COPY_BYTES
+from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
+from gangline_worker.checkpoint.commit import committed
+from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
+from gangline_worker.training.__main__ import EXIT_SAVE
+from gangline_worker.training.config import TrainConfig
+from gangline_worker.training.state import TrainState
+from support.fakes.agent_end import AgentEnd
+from support.harnesses.gang import (
     BAD_LOSS_ENV,
     EXIT_CHECKPOINT,
     EXIT_ERROR,
@@ -22,13 +29,6 @@ from gang_fixture import (
     Run,
     train,
 )
-from gangline_schemas.checkpoint import EACH_COPY_BYTES
-from gangline_schemas.rank_protocol import CopyDamaged, CopyReplaced, FromRank
-from gangline_worker.checkpoint.commit import committed
-from gangline_worker.checkpoint.loader import COMMIT_FILE, Checkpoint
-from gangline_worker.training.__main__ import EXIT_SAVE
-from gangline_worker.training.config import TrainConfig
-from gangline_worker.training.state import TrainState
 
 STEPS = 12
 

@@ -9,17 +9,6 @@ from statistics import median
 
 import pytest
 
-from agent_fixture import AgentEnd
-from gang_fixture import (
-    BAD_LOSS_ENV,
-    EXIT_AGENT,
-    NO_DATA_ENV,
-    SLOW_DATA_ENV,
-    SLOW_DATA_S,
-    SLOW_LAYER_ENV,
-    SLOW_LAYER_S,
-    Gang,
-)
 from gangline_schemas.checkpoint import RankManifest
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.events.workers import SampleRange
@@ -36,6 +25,17 @@ from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.files import read_verified
 from gangline_worker.data.errors import EXIT_DATA_SHARD
 from gangline_worker.data.left_out import LEFT_OUT_ENV
+from support.fakes.agent_end import AgentEnd
+from support.harnesses.gang import (
+    BAD_LOSS_ENV,
+    EXIT_AGENT,
+    NO_DATA_ENV,
+    SLOW_DATA_ENV,
+    SLOW_DATA_S,
+    SLOW_LAYER_ENV,
+    SLOW_LAYER_S,
+    Gang,
+)
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from gangline_worker.agent.warm import zygote_host
 from gangline_worker.agent.warm.process import warm_arguments
 from gangline_worker.agent.warm.rank import WarmRequest, cold_variable
 from gangline_worker.agent.warm.zygote_host import ZygoteHost
-from node_scene import alive, free_port, until
-from warm_ranks import PROBE, Ranks, token_of, write
+from support.harnesses.node import alive, free_port, until
+from support.harnesses.warm_ranks import PROBE, Ranks, token_of, write
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from builders_deciding import Drive
-from builders_scheduler import Cluster
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.invariants import consistent, violations
@@ -11,6 +9,8 @@ from gangline_scheduler.core.searches import Searches
 from gangline_scheduler.core.snapshot import codec, fingerprint
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
+from support.builders.deciding import Drive
+from support.builders.scheduler import Cluster
 
 
 class Checked(Cluster):

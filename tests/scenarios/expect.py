@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from builders_deciding import every
 from gangline_scheduler.core import cycle
 from gangline_scheduler.core.policy.fair_tree import due, total_of
 from gangline_scheduler.core.policy.order import in_order
@@ -12,6 +11,7 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.scheduling import GangAllocated, GangStopping, JobStateChanged
 from scenarios.checked import Checked
 from scenarios.grammar import StartRow, StopRow, Then, WaitRow
+from support.builders.deciding import every
 
 
 def misses(then: Then, table: Checked, decided: Sequence[Event]) -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from builders_deciding import START, spec
 from gangline_bus.decision import Decision
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.allocate import allocate, demand_from
@@ -30,6 +29,7 @@ from gangline_schemas.team_limits import TeamConfig
 from scenarios.checked import Checked
 from scenarios.expect import misses
 from scenarios.grammar import FailRow, JobRow, NodeRow, RunningRow, Scenario, TeamRow
+from support.builders.deciding import START, spec
 
 MONTH = "2026-11"
 

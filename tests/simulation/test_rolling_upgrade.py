@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from builders_deciding import team
 from gangline_bus import codec
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
@@ -39,6 +38,7 @@ from gangline_schemas.features import Feature
 from gangline_schemas.job import JobSpec
 from gangline_service.announcing import announcement
 from golden.scenario import Scenario
+from support.builders.deciding import team
 
 THIS, NEXT = "0.1.0", "0.2.0"
 PAUSE = Feature("pause", since=NEXT)

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from builders_deciding import START, spec, team
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import Decider
@@ -36,7 +35,8 @@ from gangline_schemas.events.requests import JobSubmitted
 from gangline_tracker.event_batch import EventBatch
 from gangline_tracker.ingest import GROUPS, STREAM_BATCHES, Group, Pipeline
 from gangline_tracker.runs import Run
-from record_fuzz import records
+from support.attacks.record_fuzz import records
+from support.builders.deciding import START, spec, team
 
 RECORDS = int(os.environ.get("GANGLINE_FUZZ_RECORDS", "300"))
 SEED = int(os.environ.get("GANGLINE_SOAK_SEED", "23"))

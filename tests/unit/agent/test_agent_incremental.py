@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_fixture import AgentEnd, until
-from checkpoint_scene import JOB, allocated, restored, resumes
 from gangline_bus.codec import Received
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import Incremental
@@ -31,6 +29,8 @@ from gangline_worker.agent.decide.model import (
 )
 from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
 from gangline_worker.agent_line import Reporter
+from support.builders.checkpoints import JOB, allocated, restored, resumes
+from support.fakes.agent_end import AgentEnd, until
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))
 NODE = NodeInfo(

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from builders_scheduler import node
-from decider_run import DeciderRun
 from gangline_schemas.events.workers import NodeJoined
+from support.builders.scheduler import node
+from support.harnesses.decider_run import DeciderRun
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "deciders.md"
 

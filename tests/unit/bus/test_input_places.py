@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builders_deciding import team
 from gangline_bus.codec import Received, decode, encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.decision import BaseDecider, Decision, Input
@@ -24,6 +23,7 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import NodeLeaving
+from support.builders.deciding import team
 
 NAMES = TopicNames("here.")
 WEEK = timedelta(days=8)

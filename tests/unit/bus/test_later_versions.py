@@ -11,7 +11,6 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from builders_deciding import team
 from gangline_bus import unknown
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop
@@ -26,6 +25,7 @@ from gangline_scheduler.core.decide import Scheduler
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
+from support.builders.deciding import team
 
 NAMES = TopicNames()
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)

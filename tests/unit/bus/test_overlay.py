@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders_scheduler import node
 from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import empty_of
 from gangline_scheduler.core.model import Node
+from support.builders.scheduler import node
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "del", "pop", "default", "clear"]), KEYS))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from builders_deciding import team
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.decision import Decision
@@ -24,6 +23,7 @@ from gangline_quota.core.state import State
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
+from support.builders.deciding import team
 
 NAMES = TopicNames()
 EVERY = 3

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import part
 from gangline_checkpoints.core.policy.agreement import coverage_problem, manifest_problem
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
@@ -19,6 +18,7 @@ from gangline_schemas.checkpoint import (
     shard_name,
 )
 from gangline_schemas.events.workers import ObjectDigest
+from support.builders.checkpoints import part
 
 
 def piece(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_scene import JOB, PREFIX, allocated, checkpoint_run, commit, ended, part, released
-from decider_run import DeciderRun
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
@@ -32,6 +30,17 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+from support.builders.checkpoints import (
+    JOB,
+    PREFIX,
+    allocated,
+    checkpoint_run,
+    commit,
+    ended,
+    part,
+    released,
+)
+from support.harnesses.decider_run import DeciderRun
 
 VERIFY = f"verify:{JOB}:1:20:0"
 DELETE = f"delete:{JOB}:1:20:0"

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import JOB, allocated, checkpoint_run, part, ref, released, restored
-from decider_run import START, DeciderRun
 from gangline_checkpoints.core.model import Verified
 from gangline_checkpoints.core.policy.interval import (
     CEILING_S,
@@ -35,6 +33,16 @@ from gangline_schemas.events.checkpoints import AttemptEnded, IntervalAdvised
 from gangline_schemas.events.faults import CheckpointRequested
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.limits import MAX_GANG_GPUS, SECONDS_MAX
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    part,
+    ref,
+    released,
+    restored,
+)
+from support.harnesses.decider_run import START, DeciderRun
 
 PUBLISHED = 1 / (7.9 * 1024)
 """Failures per GPU-hour of the prior."""

@@ -7,19 +7,6 @@ from typing import Literal
 
 import pytest
 
-from checkpoint_scene import (
-    JOB,
-    PREFIX,
-    allocated,
-    checkpoint_run,
-    commit,
-    ended,
-    part,
-    ref,
-    released,
-    resumes,
-)
-from decider_run import DeciderRun
 from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
@@ -37,6 +24,19 @@ from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import JobSpec, JobState
+from support.builders.checkpoints import (
+    JOB,
+    PREFIX,
+    allocated,
+    checkpoint_run,
+    commit,
+    ended,
+    part,
+    ref,
+    released,
+    resumes,
+)
+from support.harnesses.decider_run import DeciderRun
 
 RUN = "validate-it"
 LATEST = Retention(latest=1)

@@ -5,17 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import (
-    allocated,
-    checkpoint_run,
-    ended,
-    lost,
-    on_node,
-    part,
-    ref,
-    released,
-    restored,
-)
 from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import (
     Away,
@@ -30,6 +19,17 @@ from gangline_checkpoints.core.model import (
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.scheduling import ReleaseReason
+from support.builders.checkpoints import (
+    allocated,
+    checkpoint_run,
+    ended,
+    lost,
+    on_node,
+    part,
+    ref,
+    released,
+    restored,
+)
 
 JOBS = st.sampled_from(["job-1", "job-2"])
 ATTEMPTS = st.integers(1, 3)

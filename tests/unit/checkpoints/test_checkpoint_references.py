@@ -6,18 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import (
-    JOB,
-    allocated,
-    checkpoint_run,
-    commit,
-    part,
-    ref,
-    released,
-    restored,
-    resumes,
-)
-from decider_run import DeciderRun
 from gangline_checkpoints.core import references
 from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import (
@@ -41,6 +29,18 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    part,
+    ref,
+    released,
+    restored,
+    resumes,
+)
+from support.harnesses.decider_run import DeciderRun
 
 Run = DeciderRun[CheckpointState, Reports]
 ONE = Retention(latest=1)

@@ -5,18 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint_scene import (
-    JOB,
-    allocated,
-    checkpoint_run,
-    commit,
-    ended,
-    ref,
-    released,
-    restored,
-    resumes,
-)
-from decider_run import DeciderRun
 from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import Kept, Removed, StepId
 from gangline_checkpoints.core.policy.retention import surplus
@@ -30,6 +18,18 @@ from gangline_schemas.events.checkpoints import (
     ResumeNoted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    ended,
+    ref,
+    released,
+    restored,
+    resumes,
+)
+from support.harnesses.decider_run import DeciderRun
 
 
 def running(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_scene import JOB, allocated, checkpoint_run, commit, ref, released
-from decider_run import DeciderRun
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Away, Corrupt, Scrubbed, StepId
 from gangline_checkpoints.core.policy.scrubbing import AWAY_S, Scrubbing
@@ -23,6 +21,8 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_storage.pace import Pace
+from support.builders.checkpoints import JOB, allocated, checkpoint_run, commit, ref, released
+from support.harnesses.decider_run import DeciderRun
 
 DAY_S = 24 * 3600.0
 RIGHT = Scrubbed(100, 0.5)

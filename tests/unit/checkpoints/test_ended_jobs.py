@@ -9,17 +9,6 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_scene import (
-    JOB,
-    allocated,
-    checkpoint_run,
-    commit,
-    on_node,
-    part,
-    ref,
-    released,
-)
-from decider_run import DeciderRun
 from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.model import Corrupt, Job, Kept, Removed, Scrubbed, StepId
 from gangline_checkpoints.core.reports import Reports
@@ -37,6 +26,17 @@ from gangline_schemas.events.quota import PinAdmitted
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.memory import REMEMBERED
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    on_node,
+    part,
+    ref,
+    released,
+)
+from support.harnesses.decider_run import DeciderRun
 
 DAY_S = 24 * 3600.0
 LINE_BYTES = 100

@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checkpoint_scene import JOB, allocated, checkpoint_run, on_node, part, released, resumes
-from decider_run import DeciderRun
 from gangline_checkpoints.core.model import Removed, Verified
 from gangline_checkpoints.core.policy.ranks import holds, joined, runs_of
 from gangline_checkpoints.core.reports import Reports
@@ -17,6 +15,16 @@ from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
     ObjectsDeleted,
 )
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    on_node,
+    part,
+    released,
+    resumes,
+)
+from support.harnesses.decider_run import DeciderRun
 
 PER_NODE = 8
 RANKS = st.sets(st.integers(0, 40))

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint_scene import (
-    JOB,
-    allocated,
-    checkpoint_run,
-    commit,
-    lost,
-    on_node,
-    part,
-    released,
-)
-from decider_run import DeciderRun
 from gangline_checkpoints.core.parts import MAX_OPEN
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
@@ -24,6 +13,17 @@ from gangline_schemas.events.checkpoints import (
     CheckpointSaved,
 )
 from gangline_schemas.events.workers import NodeSaved
+from support.builders.checkpoints import (
+    JOB,
+    allocated,
+    checkpoint_run,
+    commit,
+    lost,
+    on_node,
+    part,
+    released,
+)
+from support.harnesses.decider_run import DeciderRun
 
 
 def begun(offset: int, step: int = 20, attempt: int = 1) -> CheckpointBegun:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Runner, runner
-from stub_gateway import NODE, TEAM, TOKEN, Stub, stub
+from support.fakes.stub_gateway import NODE, TEAM, TOKEN, Stub, stub
+from support.harnesses.cli_run import Runner, runner
 
 __all__ = ["stub"]
 

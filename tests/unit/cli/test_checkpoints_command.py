@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cli_run import Runner
-from stub_gateway import Stub, job
+from support.fakes.stub_gateway import Stub, job
+from support.harnesses.cli_run import Runner
 
 JOB = "train-fsdp-6a292f7d96"
 PATH = f"/v1/training-jobs/{JOB}/checkpoints"

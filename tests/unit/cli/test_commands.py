@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli_run import Runner
-from stub_gateway import (
+from support.fakes.stub_gateway import (
     FAILURE,
     NO_INCIDENTS,
     NODE,
@@ -23,6 +22,7 @@ from stub_gateway import (
     job,
     problem,
 )
+from support.harnesses.cli_run import Runner
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"

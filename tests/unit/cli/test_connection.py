@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import runner
 from gangline.connection import find_gateway
 from gangline.errors import CliError, ExitCode
 from gangline.sdk import Gangline, connect
 from gangline.transport import Transport
-from stub_gateway import NODE, TOKEN, Reply, Stub, job, problem, serving
+from support.fakes.stub_gateway import NODE, TOKEN, Reply, Stub, job, problem, serving
+from support.harnesses.cli_run import runner
 
 QUEUE = {"queue": [], "pending_jobs": 0, "pending_gpus": 0}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Runner, runner
 from gangline_checkpoints.core.policy.ettr import Costs, expected
-from stub_gateway import NO_INCIDENTS, Stub, incident
+from support.fakes.stub_gateway import NO_INCIDENTS, Stub, incident
+from support.harnesses.cli_run import Runner, runner
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "effective-time.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ gangline (ettr[^\n]*)\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)

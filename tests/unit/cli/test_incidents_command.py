@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cli_run import Runner
-from stub_gateway import Stub, incident, job
+from support.fakes.stub_gateway import Stub, incident, job
+from support.harnesses.cli_run import Runner
 
 ROUTE = "/v1/incidents"
 JOB = "llama-sft-with-a-rather-long-name-0123456789"

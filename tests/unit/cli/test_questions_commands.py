@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli_run import Runner
-from stub_gateway import NOW, SPEC, Reply, Stub, job, problem
+from support.fakes.stub_gateway import NOW, SPEC, Reply, Stub, job, problem
+from support.harnesses.cli_run import Runner
 
 JOB = "llama-sft-0123456789"
 EXPLAIN, WHAT_IF = f"/v1/training-jobs/{JOB}/explain", "/v1/what-if"

@@ -17,7 +17,7 @@ from gangline.render import Column, table
 from gangline_schemas.api.base import read
 from gangline_schemas.api.jobs import Job
 from gangline_schemas.api.logs import BusEvent
-from stub_gateway import FAILURE, job
+from support.fakes.stub_gateway import FAILURE, job
 
 NOW = datetime(2026, 11, 21, 10, 5, tzinfo=UTC)
 LONG = "x" * 300

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from builders_scheduler import Cluster, node
-from cli_run import Runner
 from gangline.commands import replay
 from gangline.errors import CliError, ExitCode
 from gangline.past.at_time import past_at
@@ -23,6 +21,8 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition
 from golden.scenario import START, Scenario
+from support.builders.scheduler import Cluster, node
+from support.harnesses.cli_run import Runner
 
 Lived = tuple[Broker, list[tuple[datetime, dict[str, tuple[str, ...]], int]]]
 Connect = Callable[..., MemoryBus]

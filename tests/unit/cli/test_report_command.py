@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cli_run import Runner
-from stub_gateway import NOW, Reply, Stub, problem
+from support.fakes.stub_gateway import NOW, Reply, Stub, problem
+from support.harnesses.cli_run import Runner
 
 UTILIZATION, WEEKLY = "/v1/reports/utilization", "/v1/reports/weekly"
 CLUSTER = {

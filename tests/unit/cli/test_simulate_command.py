@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Runner, runner
+from support.harnesses.cli_run import Runner, runner
 
 
 @pytest.fixture

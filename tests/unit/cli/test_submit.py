@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Runner
-from stub_gateway import FAILURE, NODE, NOW, SPEC, Reply, Stub, event, job, problem
+from support.fakes.stub_gateway import FAILURE, NODE, NOW, SPEC, Reply, Stub, event, job, problem
+from support.harnesses.cli_run import Runner
 
 JOB = "llama-sft-0123456789"
 JOBS = "/v1/training-jobs"

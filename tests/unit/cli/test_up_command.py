@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_run import Runner, runner
 from gangline.local.platform import Platform, PlatformSettings
+from support.harnesses.cli_run import Runner, runner
 
 GPUS = "one node with all GPUs"
 

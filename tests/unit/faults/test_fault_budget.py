@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import allocated, committed, exited, fault_run, joined, moved, released, running
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
@@ -17,6 +15,17 @@ from gangline_faults.service.config import FaultSettings
 from gangline_schemas.events.faults import GangFailed, JobProgressed
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import RestartPolicy
+from support.builders.faults import (
+    allocated,
+    committed,
+    exited,
+    fault_run,
+    joined,
+    moved,
+    released,
+    running,
+)
+from support.harnesses.decider_run import DeciderRun
 
 MANY = RestartPolicy(max=100)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from decider_run import DeciderRun
-from fault_scene import allocated, beat, ended, exited, joined
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
@@ -14,6 +12,8 @@ from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import GangFailed, NodeDistrusted
 from gangline_schemas.events.workers import NodeLeaving
+from support.builders.faults import allocated, beat, ended, exited, joined
+from support.harnesses.decider_run import DeciderRun
 
 LIMITS = FaultLimits(distrust_after=3, distrust_window_s=3600)
 FULL = "OSError: [Errno 28] No space left on device"

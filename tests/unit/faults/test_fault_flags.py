@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fault_scene import allocated, ended, fault_run, joined
 from gangline_faults.core.state import FLAGS_OF_A_JOB
 from gangline_schemas.events.faults import JobFlagged
 from gangline_schemas.events.workers import DataBlockDamaged
+from support.builders.faults import allocated, ended, fault_run, joined
 
 SNAPSHOT = "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"
 

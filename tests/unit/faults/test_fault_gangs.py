@@ -7,17 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from fault_scene import (
-    PEER_LOST,
-    allocated,
-    beat,
-    ended,
-    exited,
-    fault_run,
-    joined,
-    released,
-    running,
-)
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import (
     ExitNoted,
@@ -30,6 +19,17 @@ from gangline_schemas.events.faults import (
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.failure_policy import RestartCause, RestartPolicy
 from gangline_schemas.memory import REMEMBERED
+from support.builders.faults import (
+    PEER_LOST,
+    allocated,
+    beat,
+    ended,
+    exited,
+    fault_run,
+    joined,
+    released,
+    running,
+)
 
 
 def only_failure(events: Sequence[Event]) -> GangFailed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import allocated, beat, running
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import FailureCause, GangFailed, IncidentClosed
 from gangline_schemas.events.heartbeats import GangStatus, RankActivity, RankStatus, WorkerHeartbeat
 from gangline_schemas.failure_policy import RestartCause, RestartPolicy
+from support.builders.faults import allocated, beat, running
+from support.harnesses.decider_run import DeciderRun
 
 TRAINING, EVALUATING = RankActivity.TRAINING, RankActivity.EVALUATING
 

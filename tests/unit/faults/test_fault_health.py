@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import allocated, exited, joined
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.limits import FaultLimits
@@ -19,6 +17,8 @@ from gangline_schemas.base import Event
 from gangline_schemas.events.faults import CheckpointRequested, NodeDistrusted
 from gangline_schemas.events.heartbeats import GpuHealth, NodeHealth, WorkerHeartbeat
 from gangline_schemas.events.scheduling import NodeCordoned
+from support.builders.faults import allocated, exited, joined
+from support.harnesses.decider_run import DeciderRun
 
 
 class Cluster:

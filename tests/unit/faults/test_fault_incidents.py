@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from decider_run import START, DeciderRun
-from fault_scene import allocated, beat, committed, exited, moved, released, running
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.base import Event
@@ -21,6 +19,8 @@ from gangline_schemas.events.faults import (
 )
 from gangline_schemas.events.heartbeats import GangStatus, RankStatus, WorkerHeartbeat
 from gangline_schemas.job import JobState
+from support.builders.faults import allocated, beat, committed, exited, moved, released, running
+from support.harnesses.decider_run import START, DeciderRun
 
 
 def later(run: DeciderRun[FaultState, Liveness], seconds: float) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import PEER_LOST, allocated, beat, exited, fault_run, joined
 from gangline_faults.core.model import Health, Liveness
 from gangline_faults.core.state import FaultState
 from gangline_schemas.events.faults import (
@@ -21,6 +19,8 @@ from gangline_schemas.events.faults import (
 from gangline_schemas.events.scheduling import NodeAdmitted
 from gangline_schemas.events.workers import NodeLeaving
 from gangline_schemas.memory import REMEMBERED
+from support.builders.faults import PEER_LOST, allocated, beat, exited, fault_run, joined
+from support.harnesses.decider_run import DeciderRun
 
 
 def cluster(*nodes: str) -> DeciderRun[FaultState, Liveness]:

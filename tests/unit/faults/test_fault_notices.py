@@ -8,8 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from decider_run import DeciderRun
-from fault_scene import allocated, beat, ended, joined
 from gangline_bus.decision import Tick
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.model import MOST_SCORE, Liveness
@@ -28,6 +26,8 @@ from gangline_schemas.events.heartbeats import (
     Trouble,
     TroubleKind,
 )
+from support.builders.faults import allocated, beat, ended, joined
+from support.harnesses.decider_run import DeciderRun
 
 NODES = ("n1", "n2", "n3", "n4")
 EVEN = dict.fromkeys(NODES, 0.2)

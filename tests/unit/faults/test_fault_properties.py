@@ -7,7 +7,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fault_scene import (
+from gangline_schemas.base import Event
+from gangline_schemas.events.faults import GangFailed, IncidentClosed
+from gangline_schemas.events.scheduling import NodeCordoned
+from gangline_schemas.events.workers import ExitReason, NodeLeaving
+from support.builders.faults import (
     PEER_LOST,
     allocated,
     beat,
@@ -19,10 +23,6 @@ from fault_scene import (
     moved,
     released,
 )
-from gangline_schemas.base import Event
-from gangline_schemas.events.faults import GangFailed, IncidentClosed
-from gangline_schemas.events.scheduling import NodeCordoned
-from gangline_schemas.events.workers import ExitReason, NodeLeaving
 
 
 def leaving(node_id: str, incarnation: str) -> NodeLeaving:

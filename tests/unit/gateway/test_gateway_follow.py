@@ -18,20 +18,20 @@ from gangline_gateway.sse import Streams
 from gangline_gateway.user_limits import asking
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
-from gateway_scene import DEADLINE_S, GatewayScene, job
+from support.builders.gateway import DEADLINE_S, GatewayHarness, job
 
 JOB = "a"
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[GatewayScene]:
-    found = GatewayScene(tmp_path, deciding=False)
+def scene(tmp_path: Path) -> Iterator[GatewayHarness]:
+    found = GatewayHarness(tmp_path, deciding=False)
     found.start()
     yield found
     found.stop()
 
 
-def say(scene: GatewayScene, count: int) -> TopicPartition:
+def say(scene: GatewayHarness, count: int) -> TopicPartition:
     """Requests about one job, read by the tail when this returns; their partition."""
     before = sum(scene.tail.ends(scene.tail.places(Topic.REQUESTS)).values())
     for _ in range(count):
@@ -41,7 +41,7 @@ def say(scene: GatewayScene, count: int) -> TopicPartition:
     return next(place for place, end in scene.tail.ends(places).items() if end)
 
 
-def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayScene) -> None:
+def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -> None:
     place = say(scene, 1)
 
     async def slow() -> list[str]:
@@ -58,7 +58,7 @@ def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayScene) -> 
     assert last.startswith("event: dropped\n")
 
 
-def test_a_view_has_all_that_a_stream_has_given(scene: GatewayScene) -> None:
+def test_a_view_has_all_that_a_stream_has_given(scene: GatewayHarness) -> None:
     """Also while the tail folds on: of so many records read at least half are submissions."""
     places = scene.tail.places(Topic.REQUESTS)
     for number in range(100):
@@ -69,7 +69,7 @@ def test_a_view_has_all_that_a_stream_has_given(scene: GatewayScene) -> None:
         assert len(scene.tail.view().jobs) >= number
 
 
-def test_a_quiet_stream_gives_signs_of_life(scene: GatewayScene) -> None:
+def test_a_quiet_stream_gives_signs_of_life(scene: GatewayHarness) -> None:
     place = say(scene, 1)
 
     async def quiet() -> list[int]:
@@ -84,7 +84,9 @@ def test_a_quiet_stream_gives_signs_of_life(scene: GatewayScene) -> None:
     assert asyncio.run(quiet()) == [0, 0, 0]
 
 
-def test_few_read_old_records_at_once(scene: GatewayScene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_read_old_records_at_once(
+    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
     place = say(scene, MAX_RECORDS + 1)
     followers = scene.gate.followers
@@ -107,7 +109,7 @@ def test_few_read_old_records_at_once(scene: GatewayScene, monkeypatch: pytest.M
 
 
 def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
-    scene: GatewayScene, monkeypatch: pytest.MonkeyPatch
+    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_PER_USER", 1)
     place = say(scene, MAX_RECORDS + 1)
@@ -133,7 +135,7 @@ def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
 
 
 def test_a_client_that_takes_no_old_records_loses_its_place(
-    scene: GatewayScene, monkeypatch: pytest.MonkeyPatch
+    scene: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
     place = say(scene, MAX_RECORDS + 1)
@@ -157,7 +159,7 @@ def test_a_client_that_takes_no_old_records_loses_its_place(
     asyncio.run(asyncio.wait_for(one_takes_nothing(), DEADLINE_S))
 
 
-def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: GatewayScene) -> None:
+def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: GatewayHarness) -> None:
     place = say(scene, 1)
 
     async def late() -> None:
@@ -170,7 +172,7 @@ def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: Gateway
     asyncio.run(late())
 
 
-def test_who_waits_for_an_answer_gets_it_or_none_in_time(scene: GatewayScene) -> None:
+def test_who_waits_for_an_answer_gets_it_or_none_in_time(scene: GatewayHarness) -> None:
     def seen(live: Live) -> str | None:
         job = live.jobs.get(JOB)
         return job.user if job else None

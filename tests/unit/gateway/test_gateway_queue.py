@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from builders_deciding import Drive, team
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_bus.codec import decode, encode
 from gangline_bus.decision import Decision
 from gangline_bus.fold import Folded, records_between
@@ -28,6 +26,8 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import TeamConfigured
+from support.builders.deciding import Drive, team
+from support.builders.scheduler import Cluster, node, started_jobs
 
 PLACE = TopicPartition(Topic.SCHEDULING, 0)
 

@@ -12,7 +12,7 @@ from gangline_gateway import past
 from gangline_gateway.past import Past
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.user_limits import asking
-from gateway_scene import DEADLINE_S, no_history
+from support.builders.gateway import DEADLINE_S, no_history
 
 
 def ask_as(user: str, history: Past, asked: threading.Event, let_go: threading.Event) -> bool:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_deciding import START, Drive, only, spec, team
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
 from gangline_quota.core.decide import Quota
@@ -39,6 +38,7 @@ from gangline_schemas.events.requests import (
 from gangline_schemas.events.scheduling import CheckpointRef, JobStateChanged
 from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED, REMEMBERED
+from support.builders.deciding import START, Drive, only, spec, team
 
 
 @pytest.fixture

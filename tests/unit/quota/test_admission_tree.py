@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_deciding import Drive, only, spec
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.state import State
 from gangline_schemas.events.admin import TeamsConfigureRequested
@@ -14,6 +13,7 @@ from gangline_schemas.events.quota import GangMetered, JobAdmitted, JobRejected
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment, Rendezvous
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import Drive, only, spec
 
 TEAMS = [
     {

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builders_deciding import Drive, every, spec
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import fingerprint
 from gangline_quota.core.state import State
@@ -22,6 +21,7 @@ from gangline_schemas.events.scheduling import (
     Rendezvous,
 )
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import Drive, every, spec
 
 LAB = TeamConfig(team="lab", gpu_limit=64, gpu_hours_per_month=10)
 NLP = TeamConfig(team="nlp", gpu_limit=64, parent="lab")

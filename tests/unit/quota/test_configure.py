@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import Drive, every, only
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.state import TEAMS_FILE_USER, State
 from gangline_schemas.events.admin import TeamConfigureRequested, TeamsConfigureRequested
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import Drive, every, only
 
 LAB = TeamConfig(team="lab", gpu_limit=64, gpu_guarantee=32)
 NLP = TeamConfig(team="nlp", gpu_limit=32, parent="lab", gpu_guarantee=16)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from builders_deciding import Drive, only, spec, team
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_quota.core.state import State
@@ -21,6 +20,7 @@ from gangline_schemas.events.quota import (
     SnapshotWithdrawn,
 )
 from gangline_schemas.events.requests import JobSubmitted
+from support.builders.deciding import Drive, only, spec, team
 
 SNAPSHOT = "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"
 OTHER = f"corpus@sha256-{'0' * 64}"

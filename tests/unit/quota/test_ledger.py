@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders_deciding import Drive, only, spec, team
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.invariants import ledger_broken
 from gangline_quota.core.snapshot import fingerprint
@@ -29,6 +28,7 @@ from gangline_schemas.job import JobState
 from gangline_schemas.memory import IDS_REMEMBERED
 from gangline_schemas.team_limits import TeamConfig
 from gangline_schemas.teams import line, rolled_up
+from support.builders.deciding import Drive, only, spec, team
 
 
 def allocated(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builders_deciding import team
 from gangline_quota.service.app import teams_request
 from gangline_quota.service.teams_file import TeamsFileError, read_teams
+from support.builders.deciding import team
 
 
 def write(folder: Path, name: str, text: str) -> Path:

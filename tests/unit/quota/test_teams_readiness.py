@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from builders_deciding import team
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
@@ -16,6 +15,7 @@ from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import RequestRefused, TeamConfigured
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import team
 
 NAMES = TopicNames()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from builders_deciding import only
-from builders_scheduler import Cluster, node
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import CheckpointPolicy
 from gangline_schemas.events.checkpoints import IntervalAdvised
 from gangline_schemas.events.scheduling import CheckpointIntervalChanged, GangAllocated
+from support.builders.deciding import only
+from support.builders.scheduler import Cluster, node
 
 
 def running(*, adapts: bool) -> Cluster:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from builders_deciding import every, only
-from builders_scheduler import Cluster, node, started_jobs, states, stopped_for
 from gangline_scheduler.core.invariants import consistent
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
@@ -22,6 +20,8 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined
+from support.builders.deciding import every, only
+from support.builders.scheduler import Cluster, node, started_jobs, states, stopped_for
 
 MINUTE = 60
 

@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_deciding import every, only
-from builders_scheduler import Cluster, node, started_jobs, states
 from gangline_scheduler.core.invariants import consistent, violations
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.snapshot import fingerprint
@@ -23,6 +21,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobSpec
+from support.builders.deciding import every, only
+from support.builders.scheduler import Cluster, node, started_jobs, states
 
 MINUTE = 60
 HOUR = 60 * MINUTE

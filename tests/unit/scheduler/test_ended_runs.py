@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decider_run import START
 from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.scheduling import CheckpointRef
+from support.harnesses.decider_run import START
 
 LINE = 100
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.policy.estimate import LONGEST_S, MOST_RATIO, Estimates
 from gangline_scheduler.core.policy.placement import ranks_in
 from gangline_schemas.events.scheduling import GangStopping
 from gangline_schemas.job import LEAST_HOURS
 from gangline_schemas.resources import LEAST_SHARE
+from support.builders.scheduler import Cluster, node, started_jobs
 
 
 @pytest.mark.parametrize("share", [5e-324, 1e-310, LEAST_SHARE])

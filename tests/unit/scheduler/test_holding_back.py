@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.policy.config import Policy, order_named
 from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import DrainAdmitted, TeamBudgetChanged, TeamConfigured
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.scheduler import Cluster, node, started_jobs
 
 
 def lenders(*nodes: object, **ghost: object) -> Cluster:

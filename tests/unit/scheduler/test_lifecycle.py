@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import only
-from builders_scheduler import Cluster, node, started_jobs, states
 from gangline_schemas.events.faults import NodeLeft
 from gangline_schemas.events.scheduling import (
     GangAllocated,
@@ -17,6 +15,8 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, SampleRange
+from support.builders.deciding import only
+from support.builders.scheduler import Cluster, node, started_jobs, states
 
 
 def test_a_job_goes_from_the_queue_to_success() -> None:

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_deciding import only
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeLeft, NodeRecovered
 from gangline_schemas.events.quota import DrainAdmitted
@@ -20,6 +18,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.memory import REMEMBERED
+from support.builders.deciding import only
+from support.builders.scheduler import Cluster, node, started_jobs
 
 FAILED = NodeFailed(node_id="n1", incarnation="i1", reason="silent")
 RECOVERED = NodeRecovered(node_id="n1", incarnation="i1", was="failed")

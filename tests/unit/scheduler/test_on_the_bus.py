@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from builders_deciding import START, every, spec, team
-from builders_scheduler import node, states
 from gangline_bus.codec import decode, encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.memory import Broker, MemoryBus
@@ -46,6 +44,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import NodeJoined, WorkerExited, WorkerStarted
 from gangline_schemas.job import JobState
+from support.builders.deciding import START, every, spec, team
+from support.builders.scheduler import node, states
 
 NAMES = TopicNames("t.")
 

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_deciding import every, only
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.invariants import consistent
 from gangline_scheduler.core.snapshot import fingerprint
@@ -22,6 +20,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined
 from gangline_schemas.memory import REMEMBERED
+from support.builders.deciding import every, only
+from support.builders.scheduler import Cluster, node, started_jobs
 
 OLDEST = "0.3.0"
 OLD = node(release="0.2.9")

@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from builders_deciding import START, every, only, spec, team
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import LEVELS, empty_of
@@ -24,6 +22,8 @@ from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, JobWaiting
 from gangline_schemas.events.workers import NodeInfo, NodeJoined
 from gangline_schemas.job import JobState
+from support.builders.deciding import START, every, only, spec, team
+from support.builders.scheduler import Cluster, node, started_jobs
 
 
 def job(job_id: str = "j", priority: int = 50, waited_minutes: float = 0) -> Job:

@@ -8,8 +8,6 @@ from datetime import timedelta
 import pytest
 from pydantic import ValidationError
 
-from builders_deciding import every
-from builders_scheduler import Cluster, node
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import ORDERS, Policy, Preemption
 from gangline_scheduler.core.policy.configured import Limits, configured, limits_of, policy_of
@@ -19,6 +17,8 @@ from gangline_scheduler.core.state import State
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
 from gangline_schemas.isolation import Isolation
+from support.builders.deciding import every
+from support.builders.scheduler import Cluster, node
 
 OTHER = Policy(
     levels=("rack",),

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from builders_deciding import team
-from builders_scheduler import Cluster, node, stopped_for
 from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import team
+from support.builders.scheduler import Cluster, node, stopped_for
 
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 4}
 HOUR = 3600.0

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from builders_deciding import START, every, only, spec, team
-from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler.core.allocate import allocate
 from gangline_scheduler.core.decide import Scheduler
@@ -35,6 +33,8 @@ from gangline_schemas.events.scheduling import (
 )
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.job import JobState
+from support.builders.deciding import START, every, only, spec, team
+from support.builders.scheduler import Cluster, node, started_jobs, stopped_for
 
 HOUR = 3600.0
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 20}

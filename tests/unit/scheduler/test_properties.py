@@ -11,8 +11,6 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders_deciding import every, team
-from builders_scheduler import TERMINAL, Cluster, node
 from gangline_bus.decision import Tick
 from gangline_scheduler.core.invariants import consistent
 from gangline_scheduler.core.snapshot import fingerprint
@@ -40,6 +38,8 @@ from gangline_schemas.events.workers import (
     WorkerExited,
     WorkerStarted,
 )
+from support.builders.deciding import every, team
+from support.builders.scheduler import TERMINAL, Cluster, node
 
 NODES = 3
 GPUS = 2

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders_deciding import START, every, spec, team
-from builders_scheduler import Cluster, node
 from gangline_scheduler.core import forecast, questions
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy
@@ -19,6 +17,8 @@ from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.scheduling import GangAllocated, GpusReserved, JobWaiting
 from gangline_schemas.job import JobSpec
+from support.builders.deciding import START, every, spec, team
+from support.builders.scheduler import Cluster, node
 
 POLICY = Policy()
 HOUR = timedelta(hours=1)

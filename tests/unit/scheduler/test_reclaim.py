@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builders_deciding import only, team
-from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
@@ -13,6 +11,8 @@ from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import GpusReserved, StopReason
 from gangline_schemas.events.workers import ExitReason
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import only, team
+from support.builders.scheduler import Cluster, node, started_jobs, stopped_for
 
 HOUR = 3600.0
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 20}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import only
-from builders_scheduler import Cluster, node, point, states
 from gangline_schemas.checkpoint_policy import CheckpointPolicy, Retention
 from gangline_schemas.events.checkpoints import CheckpointCorrupted, CheckpointDeleted
 from gangline_schemas.events.scheduling import (
@@ -17,6 +15,8 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason
+from support.builders.deciding import only
+from support.builders.scheduler import Cluster, node, point, states
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builders_scheduler import node
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision, Input, Tick
 from gangline_scheduler.core.decide import Scheduler
@@ -19,6 +18,7 @@ from gangline_schemas.events.parts import PartAnnounced
 from gangline_schemas.events.quota import DrainAdmitted
 from gangline_schemas.events.workers import NodeJoined
 from gangline_schemas.features import FEATURES, RELEASE, Feature
+from support.builders.scheduler import node
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 LATE = [("quota", "2"), ("scheduler", "2"), ("gateway", "1"), ("tracker", "1")]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import every, only
-from builders_scheduler import Cluster, node, states, stopped_for
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import CheckpointPolicy
 from gangline_schemas.events.checkpoints import CheckpointAbandoned, CheckpointSaved
@@ -20,6 +18,8 @@ from gangline_schemas.events.scheduling import (
     StopReason,
 )
 from gangline_schemas.events.workers import ExitReason, NodeJoined, SampleRange
+from support.builders.deciding import every, only
+from support.builders.scheduler import Cluster, node, states, stopped_for
 
 
 def saved(cluster: Cluster, step: int, *, after_s: float = 0.0, attempt: int = 1) -> list[Event]:

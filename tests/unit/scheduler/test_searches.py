@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.policy import placement
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.searches import MOST_GROWN, MOST_SHAPES, Searches
 from gangline_scheduler.core.state import fork
 from gangline_schemas.events.workers import NodeJoined
+from support.builders.scheduler import Cluster, node, started_jobs
 
 NODES = 16
 

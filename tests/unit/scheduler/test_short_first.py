@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
 from gangline_scheduler.core.policy.short_first import (
     LONG_S,
@@ -16,6 +15,7 @@ from gangline_scheduler.core.policy.short_first import (
     left_s,
     stretch,
 )
+from support.builders.scheduler import Cluster, node, started_jobs
 
 
 def cluster() -> Cluster:

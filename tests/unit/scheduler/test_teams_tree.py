@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import only, team
-from builders_scheduler import Cluster, node, started_jobs
 from gangline_scheduler.core.invariants import ceilings
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.fair_tree import FairTree, total_of
@@ -14,6 +12,8 @@ from gangline_schemas.events.faults import NodeFailed
 from gangline_schemas.events.quota import TeamBudgetChanged, TeamConfigured
 from gangline_schemas.events.scheduling import JobWaiting, TeamBudgetNoted
 from gangline_schemas.team_limits import TeamConfig
+from support.builders.deciding import only, team
+from support.builders.scheduler import Cluster, node, started_jobs
 
 
 def configure(cluster: Cluster, name: str, limit: int = 64, **fields: object) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from builders_scheduler import Cluster, node
 from gangline_scheduler.core import values
 from gangline_scheduler.core.model import Gang, Job
+from support.builders.scheduler import Cluster, node
 
 
 @pytest.fixture(scope="module")

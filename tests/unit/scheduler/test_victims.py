@@ -11,8 +11,6 @@ from random import Random
 
 import pytest
 
-from builders_deciding import team
-from builders_scheduler import Cluster, node, stopped_for
 from gangline_scheduler.core.model import Demand, Hold
 from gangline_scheduler.core.policy import cheapest
 from gangline_scheduler.core.policy.cheapest import GAP, TIE, Wanted
@@ -23,6 +21,8 @@ from gangline_scheduler.core.policy.victim_sets import VictimSet, victim_sets
 from gangline_scheduler.core.policy.victims import Victim
 from gangline_schemas.events.quota import TeamConfigured
 from gangline_schemas.events.scheduling import StopReason
+from support.builders.deciding import team
+from support.builders.scheduler import Cluster, node, stopped_for
 
 STATES = int(os.environ.get("GANGLINE_VICTIM_STATES", "40"))
 RUNS: dict[str, object] = {"preemptible": True, "expected_runtime_hours": 90}

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from builders_scheduler import Cluster, node
 from gangline_bus.decision import Decision, InvariantViolated
 from gangline_scheduler.core.allocate import allocate
 from gangline_scheduler.core.free import FreeIndex
@@ -16,6 +15,7 @@ from gangline_scheduler.core.model import Demand
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.placement import Part, Placement, lacking, place
 from gangline_schemas.events.scheduling import GangAllocated, NodeAssignment
+from support.builders.scheduler import Cluster, node
 
 ROUNDS = 400
 

@@ -12,7 +12,7 @@ from gangline_schemas.api.base import parse, read
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
 from gangline_schemas.api.cluster import Node
 from gangline_schemas.api.jobs import Job
-from stub_gateway import NODE, SPEC, job
+from support.fakes.stub_gateway import NODE, SPEC, job
 
 ROW = {
     "attempt": 1, "step": 10, "status": "committed", "committed_at": "2026-11-24T10:00:00Z",

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from builders_deciding import START, spec, team
-from builders_scheduler import node
 from gangline_bus.codec import encode
 from gangline_bus.decider import DeciderLoop
 from gangline_bus.memory import Broker
@@ -20,6 +18,8 @@ from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.quota import JobAdmitted, TeamConfigured
 from gangline_schemas.events.workers import NodeJoined, WorkerStarted
 from gangline_service.steady_clock import SteadyClock
+from support.builders.deciding import START, spec, team
+from support.builders.scheduler import node
 
 NAMES = TopicNames("t.")
 

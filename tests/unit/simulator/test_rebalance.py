@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from builders_deciding import team
-from builders_scheduler import Cluster, node, started_jobs, stopped_for
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.order import Order
 from gangline_schemas.events.quota import DrainAdmitted, TeamConfigured
 from gangline_schemas.events.workers import ExitReason, NodeInfo
 from gangline_simulator.papers.orders import ShortestRemaining, Tiresias
 from gangline_simulator.papers.scheduler import PreemptiveScheduler
+from support.builders.deciding import team
+from support.builders.scheduler import Cluster, node, started_jobs, stopped_for
 
 MIN_RUNTIME_S = 601
 

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from builders_deciding import START, spec, team
-from builders_scheduler import Cluster, node
 from gangline_bus.decision import Decision
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
@@ -45,6 +43,8 @@ from gangline_simulator.rerun import Rerun, tick_every_s
 from gangline_simulator.trace import TraceJob
 from gangline_simulator.versus import NoJobsError, versus
 from golden.scenario import Scenario
+from support.builders.deciding import START, spec, team
+from support.builders.scheduler import Cluster, node
 
 TICK_S = 30.0
 Starts = dict[str, list[datetime]]

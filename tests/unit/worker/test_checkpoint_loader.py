@@ -22,7 +22,7 @@ from gangline_worker.checkpoint.files import CorruptCheckpoint, read_verified
 from gangline_worker.checkpoint.loader import Checkpoint, WrongCheckpoint
 from gangline_worker.checkpoint.local import holdings, own_prefix
 from gangline_worker.checkpoint.nearest import holders, nearest, whose
-from saving_scene import saved_alone, saver_of, state
+from support.builders.savers import saved_alone, saver_of, state
 
 R = TypeVar("R", torch.Tensor, range)
 

@@ -29,7 +29,7 @@ from gangline_worker.checkpoint.public import identity
 from gangline_worker.checkpoint.saver import AsyncSaver, SaverIdentity
 from gangline_worker.checkpoint.tree import flatten
 from gangline_worker.training.state import capture_rng, restore_rng, seed_everything
-from saving_scene import saver_of, state
+from support.builders.savers import saver_of, state
 
 
 @pytest.mark.parametrize("name", sorted(ITEM_BYTES))

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from data_scene import BLOCK_BYTES, SHARD_TOKENS, flip, small_snapshot, small_sources, text_bytes
 from gangline_storage import LocalStore, digest_file
 from gangline_worker.data import inputs
 from gangline_worker.data.__main__ import main
@@ -23,6 +22,14 @@ from gangline_worker.data.manifest import Manifest, TokenizerInfo, read_manifest
 from gangline_worker.data.prepare import Progress, prepare
 from gangline_worker.data.tokenizer import ByteTokenizer, Tokens, find_tokenizer
 from gangline_worker.data.verify import verify
+from support.builders.data import (
+    BLOCK_BYTES,
+    SHARD_TOKENS,
+    flip,
+    small_snapshot,
+    small_sources,
+    text_bytes,
+)
 
 
 def quiet(_: Progress) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from data_scene import flip
 from gangline_storage import LocalStore
 from gangline_worker.data.__main__ import main
 from gangline_worker.data.blocks import LeftOut
@@ -22,6 +21,7 @@ from gangline_worker.data.opening import ReadSettings, open_samples, open_tar
 from gangline_worker.data.tar import TarData, TarSample
 from gangline_worker.data.tar_index import index_tars
 from gangline_worker.data.verify import verify
+from support.builders.data import flip
 
 BLOCK_BYTES = 4096
 LONG = "a folder/" + "x" * 120

@@ -10,14 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_scene import (
-    BLOCK_BYTES,
-    SHARD_TOKENS,
-    flip,
-    small_snapshot,
-    small_sources,
-    text_bytes,
-)
 from gangline_storage import LocalStore, NotFound
 from gangline_worker.data.blocks import Complain, LeftOut
 from gangline_worker.data.cache import CacheFolder
@@ -31,6 +23,14 @@ from gangline_worker.data.tokenizer import ByteTokenizer
 from gangline_worker.data.tokens import (
     TokenData,
     TokenReader,
+)
+from support.builders.data import (
+    BLOCK_BYTES,
+    SHARD_TOKENS,
+    flip,
+    small_snapshot,
+    small_sources,
+    text_bytes,
 )
 
 BLOCK_TOKENS = BLOCK_BYTES // 2

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent_fixture import AgentEnd
 from gangline_schemas.events.heartbeats import Trouble, TroubleKind
 from gangline_schemas.failure_policy import OnNan, OnSpike, TrainingPolicy
 from gangline_schemas.rank_protocol import FromRank, Troubled
 from gangline_worker.agent_line import Reporter
 from gangline_worker.loss_watch import FiniteWatch, NotFiniteError, Spike, SpikeWatch
+from support.fakes.agent_end import AgentEnd
 
 NAN = math.nan
 CALM = [2.0 + 0.01 * (step * 7 % 5 - 2) for step in range(16)]  # median 2, MAD 0.01

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from agent_fixture import AgentEnd, until
 from gangline_schemas.events.heartbeats import RankActivity
 from gangline_schemas.events.workers import ObjectDigest, SampleRange
 from gangline_schemas.rank_protocol import (
@@ -28,6 +27,7 @@ from gangline_schemas.rank_protocol import (
 )
 from gangline_worker.agent_line import AGENT_LOST, Reporter
 from gangline_worker.columns import DROPPED_METRIC, to_columns
+from support.fakes.agent_end import AgentEnd, until
 
 DIGEST = ObjectDigest(key="rank-00000.bin", size_bytes=1, xxh3="0" * 32)
 SHARD = ShardReady(step=3, rank=0, world_size=1, manifest=DIGEST, shard=DIGEST)

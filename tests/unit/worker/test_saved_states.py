@@ -13,7 +13,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent_fixture import AgentEnd
 from gangline_schemas.checkpoint import ITEM_BYTES, RankManifest
 from gangline_schemas.rank_protocol import Doing, ShardReady
 from gangline_worker import doing, flush, prepare, reporting, restore, save
@@ -23,6 +22,7 @@ from gangline_worker.checkpoint.alike import digest, weighted_sum
 from gangline_worker.checkpoint.commit import commit_local, committed
 from gangline_worker.checkpoint.loader import WrongCheckpoint
 from gangline_worker.checkpoint.tree import flatten, rebuild
+from support.fakes.agent_end import AgentEnd
 
 NUMPY = [name for name in ITEM_BYTES if not name.startswith(("bfloat", "float8"))]
 Ranks = Callable[[int, int], None]

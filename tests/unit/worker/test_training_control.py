@@ -12,7 +12,7 @@ import torch.distributed as dist
 from gangline_worker.gang_store import gang_store, rank_0_says
 from gangline_worker.training.agreement import all_same
 from gangline_worker.training.control import open_control
-from many_ranks import agree
+from support.harnesses.many_ranks import agree
 
 RANKS = int(os.environ.get("GANGLINE_AGREEING_RANKS", "256"))
 

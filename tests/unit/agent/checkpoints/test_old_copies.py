@@ -6,13 +6,13 @@ import os
 import time
 from pathlib import Path
 
-from agent_core_scene import allocation
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.old_copies import KEPT_S, delete_unused, note_use
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.model import GangKey, Prepared
 from gangline_worker.agent.host.folders import Folders
 from gangline_worker.agent.workspace.prepare import Preparer
+from support.builders.agent_core import allocation
 
 NOW_S = time.time()
 OLD_S = NOW_S - KEPT_S - 1

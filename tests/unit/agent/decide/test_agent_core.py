@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import (
-    NODE,
-    START,
-    Node,
-    allocation,
-    begun_anew,
-    checked,
-    kinds,
-    published,
-    ready,
-    released,
-    written,
-)
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
@@ -68,6 +55,19 @@ from gangline_worker.agent.decide.model import (
     StoreOpened,
     Upload,
     UploadFailed,
+)
+from support.builders.agent_core import (
+    NODE,
+    START,
+    Node,
+    allocation,
+    begun_anew,
+    checked,
+    kinds,
+    published,
+    ready,
+    released,
+    written,
 )
 
 

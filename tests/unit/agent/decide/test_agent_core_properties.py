@@ -8,7 +8,6 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_core_scene import START, allocation, node_info, released, reread
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.base import Event
@@ -41,6 +40,7 @@ from gangline_worker.agent.decide.model import (
     StoreOpened,
     TakeStacks,
 )
+from support.builders.agent_core import START, allocation, node_info, released, reread
 
 LIMITS = AgentLimits(1.0, lease_s=5.0)
 LEASE_S = LIMITS.lease_s

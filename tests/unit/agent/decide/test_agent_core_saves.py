@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import Node, begun_anew, checked, kinds, published, ready, stopping, written
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import (
     CheckpointShardLost,
@@ -23,6 +22,16 @@ from gangline_worker.agent.decide.model import (
     TerminateRank,
     Upload,
     UploadFailed,
+)
+from support.builders.agent_core import (
+    Node,
+    begun_anew,
+    checked,
+    kinds,
+    published,
+    ready,
+    stopping,
+    written,
 )
 
 

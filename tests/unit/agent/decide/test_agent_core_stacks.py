@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import (
-    LEASE_S,
-    START,
-    Node,
-    allocation,
-    begun_anew,
-    kinds,
-    published,
-    released,
-    stopping,
-)
 from gangline_bus.decision import Tick
 from gangline_schemas.events.faults import FailureCause, GangFailed
 from gangline_schemas.events.workers import WorkerStacks
@@ -29,6 +18,17 @@ from gangline_worker.agent.decide.model import (
     RankStacks,
     StacksTaken,
     TakeStacks,
+)
+from support.builders.agent_core import (
+    LEASE_S,
+    START,
+    Node,
+    allocation,
+    begun_anew,
+    kinds,
+    published,
+    released,
+    stopping,
 )
 
 

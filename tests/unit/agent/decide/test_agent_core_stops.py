@@ -4,18 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from agent_core_scene import (
-    LEASE_S,
-    Node,
-    allocation,
-    kinds,
-    published,
-    ready,
-    released,
-    stopping,
-    written,
-)
-from checkpoint_scene import resumes
 from gangline_bus.decision import Tick
 from gangline_schemas.events.scheduling import StopReason
 from gangline_schemas.events.workers import ExitReason, NodeJoined, NodeLeaving, WorkerExited
@@ -39,6 +27,18 @@ from gangline_worker.agent.decide.model import (
     StoreOpened,
     TerminateRank,
 )
+from support.builders.agent_core import (
+    LEASE_S,
+    Node,
+    allocation,
+    kinds,
+    published,
+    ready,
+    released,
+    stopping,
+    written,
+)
+from support.builders.checkpoints import resumes
 
 
 @pytest.fixture

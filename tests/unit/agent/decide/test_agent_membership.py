@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from agent_core_scene import NODE, START
 from gangline_bus.codec import Received
 from gangline_bus.decision import Tick
 from gangline_schemas.envelope import Envelope
@@ -33,6 +32,7 @@ from gangline_worker.agent.decide.model import (
 )
 from gangline_worker.agent.health.fitness import FitnessLimits, unfit_for
 from gangline_worker.agent.runtime.lease_guard import KeptGuard, LeaseGuard
+from support.builders.agent_core import NODE, START
 
 LIMITS = AgentLimits(heartbeat_interval_s=1.0, lease_s=10.0, check_node=True, check_again_s=30.0)
 BAD = ("its disk has 0.10 GB left, and 1.00 are wanted",)

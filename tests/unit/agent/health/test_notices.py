@@ -16,7 +16,7 @@ from gangline_worker.agent.health.notices import (
     Provider,
     open_notices,
 )
-from metadata_server import MetadataServer
+from support.fakes.metadata_server import MetadataServer
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

@@ -8,7 +8,6 @@ from typing import Self
 
 import pytest
 
-from checkpoint_scene import allocated
 from gangline_schemas.events.scheduling import GangAllocated
 from gangline_worker.agent.config import AgentSettings
 from gangline_worker.agent.host.addresses import (
@@ -18,6 +17,7 @@ from gangline_worker.agent.host.addresses import (
 )
 from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
 from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
+from support.builders.checkpoints import allocated
 
 
 def gang(*places: tuple[str, int | None]) -> GangAllocated:

@@ -16,7 +16,7 @@ from gangline_worker.agent.decide.model import GangKey
 from gangline_worker.agent.peers.client import PeerCopies, Round
 from gangline_worker.agent.peers.gangs import Gangs, Peer
 from gangline_worker.agent.peers.seal import Secret
-from peer_scene import gang
+from support.harnesses.peers import gang
 
 DATA = b"a shard"
 NAME = "step-0000000010/rank-00000.bin"

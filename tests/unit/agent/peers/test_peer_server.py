@@ -28,19 +28,19 @@ from gangline_worker.agent.peers.server import (
     connection_path,
     path_of,
 )
-from peer_scene import START, STEP, PeerNode, PeerScene, commit, gang, peer_scene
+from support.harnesses.peers import START, STEP, PeerHarness, PeerNode, commit, gang, running_peers
 
 FILE = f"step-{STEP:010d}/rank-00001.bin"
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[PeerScene]:
-    with peer_scene(tmp_path) as made:
+def scene(tmp_path: Path) -> Iterator[PeerHarness]:
+    with running_peers(tmp_path) as made:
         yield made
 
 
 def ask(
-    scene: PeerScene,
+    scene: PeerHarness,
     path: str,
     request: PeerRequest | None = None,
     *,
@@ -66,14 +66,14 @@ def ask(
 
 
 @pytest.fixture
-def second(scene: PeerScene) -> GangAllocated:
+def second(scene: PeerHarness) -> GangAllocated:
     """Attempt 2, on nodes a and b; the secret is there."""
     scene.nodes["b"].copies.secret.value()
     return scene.restart("a", "b")
 
 
 def test_a_node_of_the_gang_is_given_what_it_starts_from(
-    scene: PeerScene, second: GangAllocated
+    scene: PeerHarness, second: GangAllocated
 ) -> None:
     status, _, body = ask(scene, path_of("job", 2))
     assert status == 200
@@ -97,16 +97,18 @@ def test_a_node_of_the_gang_is_given_what_it_starts_from(
     ids=["another attempt", "another job", "another node", "to another node", "another file"],
 )
 def test_a_token_for_something_else_is_refused(
-    scene: PeerScene, second: GangAllocated, wrong: PeerRequest
+    scene: PeerHarness, second: GangAllocated, wrong: PeerRequest
 ) -> None:
     assert ask(scene, path_of("job", 2, FILE), wrong) == (401, "", b"")
 
 
-def test_who_does_not_know_the_secret_is_refused(scene: PeerScene, second: GangAllocated) -> None:
+def test_who_does_not_know_the_secret_is_refused(scene: PeerHarness, second: GangAllocated) -> None:
     assert ask(scene, path_of("job", 2, FILE), secret=b"guessed") == (401, "", b"")
 
 
-def test_an_attempt_that_is_over_is_given_nothing(scene: PeerScene, second: GangAllocated) -> None:
+def test_an_attempt_that_is_over_is_given_nothing(
+    scene: PeerHarness, second: GangAllocated
+) -> None:
     assert ask(scene, path_of("job", 2, FILE))[0] == 200
     assert ask(scene, path_of("job", 1, FILE))[0] == 404, "it was superseded"
     scene.hear(
@@ -122,12 +124,12 @@ def test_an_attempt_that_is_over_is_given_nothing(scene: PeerScene, second: Gang
 
 
 def test_a_node_that_is_not_of_the_gang_is_given_nothing(
-    scene: PeerScene, second: GangAllocated
+    scene: PeerHarness, second: GangAllocated
 ) -> None:
     assert ask(scene, path_of("job", 2, FILE), node="c") == (403, "", b"")
 
 
-def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerScene) -> None:
+def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerHarness) -> None:
     scene.nodes["b"].copies.secret.value()
     scene.hear(scene.gang(2, "a", "b"))
     assert ask(scene, path_of("job", 2))[0] == 404
@@ -149,7 +151,7 @@ def test_an_attempt_that_starts_from_nothing_is_given_nothing(scene: PeerScene) 
     ],
 )
 def test_what_the_commit_record_does_not_name_is_not_given(
-    scene: PeerScene, second: GangAllocated, name: str
+    scene: PeerHarness, second: GangAllocated, name: str
 ) -> None:
     for step in (5, 6):  # step 6 was saved, and never committed
         scene.nodes["b"].save(1, scene.gang(1, "a", "b"), b"not committed", step=step + 1)
@@ -160,7 +162,7 @@ def test_what_the_commit_record_does_not_name_is_not_given(
 
 @pytest.mark.parametrize("part", ["file", "folder", "pipe"])
 def test_a_link_or_a_pipe_is_not_given(
-    scene: PeerScene, second: GangAllocated, tmp_path: Path, part: str
+    scene: PeerHarness, second: GangAllocated, tmp_path: Path, part: str
 ) -> None:
     path = scene.nodes["b"].path("rank-00001.bin")
     moved = path if part != "folder" else path.parent
@@ -174,7 +176,7 @@ def test_a_link_or_a_pipe_is_not_given(
     assert FILE not in Held.decode(body).files
 
 
-def test_a_gang_is_not_given_the_checkpoint_of_another_team(scene: PeerScene) -> None:
+def test_a_gang_is_not_given_the_checkpoint_of_another_team(scene: PeerHarness) -> None:
     """Its own allocation would have to name it; its agents would still refuse."""
     scene.nodes["b"].copies.secret.value()
     nodes = [scene.nodes[name].assignment(rank) for rank, name in enumerate("ab")]
@@ -186,7 +188,7 @@ def test_a_gang_is_not_given_the_checkpoint_of_another_team(scene: PeerScene) ->
 
 
 def test_a_copy_of_another_length_is_not_said_to_be_held(
-    scene: PeerScene, second: GangAllocated
+    scene: PeerHarness, second: GangAllocated
 ) -> None:
     os.truncate(scene.nodes["b"].path("rank-00001.bin"), 100)
     _, _, body = ask(scene, path_of("job", 2))
@@ -210,7 +212,7 @@ def test_files_are_read_with_the_rights_of_their_teams_user_alone() -> None:
     own, other = Owner(1_900_000_007), Owner(1_900_000_008)
     with TemporaryDirectory(dir="/var/tmp") as made:
         Path(made).chmod(0o755)  # pytest's own folders let no other user through
-        with peer_scene(Path(made)) as scene:
+        with running_peers(Path(made)) as scene:
             files = CopyFiles(scene.nodes["b"].data / "checkpoints", scene.store)
             give(scene.nodes["b"].checkpoints.folder("job"), own)
             assert len(files.held(scene.ref, "nlp", own)) == 2
@@ -221,7 +223,7 @@ def test_files_are_read_with_the_rights_of_their_teams_user_alone() -> None:
                 files.opened(scene.ref, "nlp", other, FILE)
 
 
-def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(scene: PeerScene) -> None:
+def test_an_incremental_checkpoint_needs_files_of_steps_beside_it(scene: PeerHarness) -> None:
     """They are named by its commit record, and given for it."""
     scene.nodes["b"].copies.secret.value()
     first = scene.gang(1, "a", "b")
@@ -257,7 +259,7 @@ def link() -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
     ids=["the gang's user", "another user", "a node without users"],
 )
 def test_a_node_confirms_connections_of_the_gangs_user_alone(
-    scene: PeerScene,
+    scene: PeerHarness,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
     owner: Owner | None,
@@ -273,7 +275,7 @@ def test_a_node_confirms_connections_of_the_gangs_user_alone(
 
 
 def test_who_is_no_node_of_the_gang_is_told_nothing_of_its_connections(
-    scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+    scene: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
     path = connection_path("job", 2, *link)
     assert ask(scene, path, node="c")[0] == 403
@@ -282,7 +284,7 @@ def test_who_is_no_node_of_the_gang_is_told_nothing_of_its_connections(
 
 
 def test_an_agent_asks_those_at_the_address_and_lets_nobody_in_that_none_knows(
-    scene: PeerScene, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
+    scene: PeerHarness, second: GangAllocated, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
     near, gang = scene.nodes["a"].tier, GangKey("job", 2)
     assert near.confirms(gang, *link), "b has no users"
@@ -295,7 +297,7 @@ def test_an_agent_asks_those_at_the_address_and_lets_nobody_in_that_none_knows(
 
 
 def test_an_agent_that_does_not_answer_is_asked_again_and_then_confirms_nothing(
-    scene: PeerScene,
+    scene: PeerHarness,
     second: GangAllocated,
     link: tuple[tuple[str, int], tuple[str, int]],
     monkeypatch: pytest.MonkeyPatch,
@@ -309,7 +311,7 @@ def test_an_agent_that_does_not_answer_is_asked_again_and_then_confirms_nothing(
 
 
 def test_where_nobody_can_be_asked_the_address_is_all_that_is_known(
-    scene: PeerScene, link: tuple[tuple[str, int], tuple[str, int]]
+    scene: PeerHarness, link: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
     mute = scene.nodes["b"].assignment(1).model_copy(update={"copies_port": None})
     scene.hear(gang(2, scene.nodes["a"].assignment(0), mute))

@@ -16,7 +16,7 @@ from gangline_bus.memory_broker import Faults
 from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings
 from gangline_worker.agent.spool.sender import Sender
 from gangline_worker.agent.spool.spool import Position, Spool
-from small_disk import SmallDisk, mounted
+from support.fixtures.small_disk import SmallDisk, mounted
 
 
 def record(number: int, size: int = 10) -> OutRecord:

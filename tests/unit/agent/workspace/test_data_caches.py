@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_scene import allocated
 from gangline_storage.local import LocalStore
 from gangline_worker.agent.checkpoints.transfer import Checkpoints
 from gangline_worker.agent.decide.model import GangKey
@@ -16,6 +15,7 @@ from gangline_worker.agent.workspace.data_caches import DataCaches
 from gangline_worker.agent.workspace.environment import rank_environment
 from gangline_worker.agent.workspace.prepare import Preparer
 from gangline_worker.data.opening import ReadSettings
+from support.builders.checkpoints import allocated
 
 
 def test_the_next_attempt_has_what_this_one_read(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from checkpoint_scene import allocated, ref
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
@@ -20,6 +19,7 @@ from gangline_worker.agent.workspace.environment import (
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
 from gangline_worker.training.layout import gang_sizes
+from support.builders.checkpoints import allocated, ref
 
 
 @pytest.mark.parametrize(("advised_s", "expected_s"), [(None, 600.0), (414.0, 414.0)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decider_run import START, DeciderRun
 from gangline_faults.core.decide import FaultDecider
 from gangline_faults.core.model import Liveness
 from gangline_faults.core.policy.timing import Timing
@@ -23,6 +22,7 @@ from gangline_schemas.events.workers import ExitReason, GpuInfo, NodeInfo, NodeJ
 from gangline_schemas.failure_policy import RestartPolicy
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
+from support.harnesses.decider_run import START, DeciderRun
 
 
 def fault_run() -> DeciderRun[FaultState, Liveness]:

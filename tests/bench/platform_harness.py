@@ -19,8 +19,8 @@ from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic, topic_of
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
-from log_watch import LogWatch, job_spec
-from platform_fixture import RunningPlatform, start_platform
+from support.fixtures.platform import RunningPlatform, start_platform
+from support.harnesses.log_watch import LogWatch, job_spec
 
 NODES, SLOTS = 2, 2
 

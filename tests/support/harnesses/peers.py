@@ -198,7 +198,7 @@ def commit(
     )
 
 
-class PeerScene:
+class PeerHarness:
     """Nodes a and b with a committed checkpoint of theirs, of one rank each, and c with nothing."""
 
     def __init__(self, folder: Path, timeout_s: float = 20.0) -> None:
@@ -237,8 +237,8 @@ class PeerScene:
 
 
 @contextlib.contextmanager
-def peer_scene(folder: Path, timeout_s: float = 20.0) -> Iterator[PeerScene]:
-    scene = PeerScene(folder, timeout_s)
+def running_peers(folder: Path, timeout_s: float = 20.0) -> Iterator[PeerHarness]:
+    scene = PeerHarness(folder, timeout_s)
     try:
         yield scene
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline_schemas.job import JobSpec
-from log_watch import PACED
+from support.harnesses.log_watch import PACED
 
 LONGEST_HOURS = 0.1
 """A job whose test died ends by itself."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from builders_deciding import Drive, every, spec, team
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
@@ -39,6 +38,7 @@ from gangline_schemas.events.workers import (
     WorkerStarted,
 )
 from gangline_schemas.job import JobState
+from support.builders.deciding import Drive, every, spec, team
 
 
 def node(

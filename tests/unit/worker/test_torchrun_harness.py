@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.torchrun_scene import SETTLED_STEPS, Told, first_step, settled, told
+from bench.torchrun_harness import SETTLED_STEPS, Told, first_step, settled, told
 
 STARTED = '{"attempt": 0, "time_s": 10.0, "pid": 7, "step": 0, "model_import_s": 0.3}\n'
 STEP = '{"attempt": 0, "time_s": 11.5, "step": 1}\n'

@@ -73,7 +73,7 @@ def _entering(group: Path) -> list[str]:
     return ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group)]
 
 
-class NodeScene:
+class NodeHarness:
     """One node, its agent (started with `start_agent`) and everything that it published."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any
 from gangline_bus.ports import OutRecord
 from gangline_schemas.catalog import Topic, catalog, event_types
 
-EXAMPLES = Path(__file__).parents[1] / "schemas" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "schemas" / "examples"
 TIME = b"2026-11-21T08:00:00Z"
 BIG = "@big@"
 """Stands for an integer of 400 digits, which Python's json would refuse to read back."""

@@ -6,7 +6,6 @@ import math
 import struct
 from typing import Literal
 
-from decider_run import START, DeciderRun
 from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Verified
 from gangline_checkpoints.core.reports import Reports
@@ -40,6 +39,7 @@ from gangline_schemas.events.workers import (
 from gangline_schemas.job import JobSpec, JobState
 from gangline_schemas.resources import Resources
 from gangline_storage import ObjectStore, digest_bytes
+from support.harnesses.decider_run import START, DeciderRun
 
 JOB = "job-1"
 PREFIX = f"teams/nlp/checkpoints/{JOB}"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scene import Submitter
+from platform_harness import Submitter
 
 from gangline_schemas.catalog import Topic
-from log_watch import LogWatch, Seen
+from support.harnesses.log_watch import LogWatch, Seen
 
 TOPICS = tuple(topic for topic in Topic if topic is not Topic.HEARTBEATS)
 

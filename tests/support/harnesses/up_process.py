@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from gangline.local.client import Client, read_client
-from platform_fixture import TEAMS
+from support.fixtures.platform import TEAMS
 
 DEADLINE_S = 150.0
 

@@ -1,6 +1,6 @@
 """A gateway over the bus in memory, with real quota and scheduler deciding in a thread.
 
-`GatewayScene` serves the real application from a real HTTP server. Only history is a fake, and
+`GatewayHarness` serves the real application from a real HTTP server. Only history is a fake, and
 only where a test asks for one: ClickHouse is the tracker's.
 """
 
@@ -118,7 +118,7 @@ def no_history() -> Questions:
     return Questions(empty, empty, empty, empty)
 
 
-class GatewayScene:
+class GatewayHarness:
     """The running parts, and what tests do with them."""
 
     def __init__(self, folder: Path, past: Past | None = None, *, deciding: bool = True) -> None:
@@ -250,7 +250,7 @@ class GatewayScene:
 
 
 @contextmanager
-def served(scene: GatewayScene) -> Iterator[httpx.Client]:
+def served(scene: GatewayHarness) -> Iterator[httpx.Client]:
     """The scene behind a real HTTP server; the client has no token."""
     scene.start()
     server = HttpServer("127.0.0.1", 0)

@@ -142,7 +142,7 @@ def spec(team: str, priority: int, gpus: int, types: tuple[str, ...], hours: flo
     )
 
 
-class Scene:
+class BusyCluster:
     """A scheduler with its state, its clock, and a note of what each cycle cost."""
 
     def __init__(
@@ -267,14 +267,14 @@ def ranks_of(gang: GangAllocated) -> Iterator[tuple[int, str]]:
 
 def busy_cluster(
     times: float, *, running: int, pending: int, seed: int = 1, ticks: int = MOST_SETTLING_TICKS
-) -> Scene:
+) -> BusyCluster:
     """`times` the inventory, with about so many gangs that run and exactly so many that wait.
 
     Half of the teams are at their limit while their jobs wait, the others wait for GPUs.
     """
     nodes, jobs = repeated(inventory(), times), Jobs(seed)
     gpus = sum(len(node.gpus) for node in nodes)
-    scene = Scene(nodes, [_team(name, number, gpus) for number, name in enumerate(TEAMS)])
+    scene = BusyCluster(nodes, [_team(name, number, gpus) for number, name in enumerate(TEAMS)])
     earlier = scene.now
     for number in range(running):
         scene.fold_waiting(jobs.draw(), since=earlier + timedelta(milliseconds=number))
@@ -325,7 +325,7 @@ def quantile(values: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
-def settle(make: Callable[[], Scene]) -> Scene:
+def settle(make: Callable[[], BusyCluster]) -> BusyCluster:
     """A scene whose set-up left no garbage to the cycles that are measured."""
     scene = make()
     gc.collect()

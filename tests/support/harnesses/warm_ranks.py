@@ -20,7 +20,7 @@ from gangline_worker.agent.runtime.launcher import Launcher
 from gangline_worker.agent.runtime.log_lines import LogBatcher
 from gangline_worker.agent.warm.process import WarmStart
 from gangline_worker.agent.warm.rank import TOKEN_CHARS
-from node_scene import until
+from support.harnesses.node import until
 
 PROBE = """
     import atexit, json, os, resource, signal, sys, threading, uuid
