@@ -26,6 +26,7 @@ OTHER = Policy(
     reservation="off",
     reserve_after=timedelta(seconds=0.25),
     foretell=True,
+    actions=("expire", "explain"),
     preemption=Preemption(preempt="off", reclaim_worth=timedelta(hours=2), most_per_pass=1),
 )
 

@@ -10,6 +10,9 @@ from gangline_schemas.base import Event, Model
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import Few, Name, Seconds
 
+ACTIONS = ("expire", "drain", "allocate", "resize", "make_room", "backfill", "grow", "explain")
+"""The actions of the scheduler's tick, in the default order."""
+
 
 class PreemptionSettings(Model):
     """When running gangs are stopped for waiting ones; the settings `preempt*` and the like."""
@@ -40,6 +43,11 @@ class PolicyConfigured(Event):
 
     type: ClassVar[str] = "policy.configured"
     order: Name
+    actions: tuple[Name, ...] = Field(
+        default=ACTIONS,
+        max_length=16,
+        description="Actions of a tick, in their order; one left out is off.",
+    )
     levels: tuple[Name, ...] = Field(
         max_length=16, description="Topology levels between a node and the cluster, closest first."
     )

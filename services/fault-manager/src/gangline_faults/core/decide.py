@@ -104,15 +104,15 @@ class FaultDecider(BaseDecider[FaultState, Liveness]):
         verdict may rest on a clock that began before it.
         """
         match observed:
+            case Received():
+                if isinstance(observed.envelope.data, WorkerHeartbeat):
+                    self._note_beat(state, soft, observed.envelope.data, now)
             case Tick():
                 note_tick(soft, now, self.timing)
                 forget(soft, state.nodes)
                 notices.note_slow_ranks(state, soft, now, self.timing)
             case Decision():
                 note_decision(soft, observed.event, now)
-            case Received():
-                if isinstance(observed.envelope.data, WorkerHeartbeat):
-                    self._note_beat(state, soft, observed.envelope.data, now)
         return soft
 
     def _note_beat(

@@ -6,16 +6,10 @@ for each input
 2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
    queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
    for it if it is urgent or owed (preemption_plan.py).
-On a tick
-0. Gangs are kept off nodes with outdated agents (nodes.py).
-1. Gangs whose stop deadline has passed end, or resume if they failed. Those that ran for too long
-   are asked to stop. Those whose time on a draining node is over leave (relocate.py).
-2. A full pass; elastic gangs give GPUs to waiting jobs, or take idle ones (relocate.py); others are
-   stopped for jobs that are urgent, owed or fit only apart (preemption_plan.py). If none are
-   stopped for a claim that has a reservation, one more pass gives its GPUs to other jobs.
-3. Reasons of waiting jobs (waiting_reasons.py), and features that all parts know (rollout.py).
+On a tick: gangs are kept off nodes with outdated agents (nodes.py), then the actions of the policy
+in its order (actions.py), then features that all parts know (rollout.py).
 
-All of it happens on a copy of the state's dicts (plan.py), made only if something is decided.
+Decisions see the earlier ones of the same input, on a branch of the state (plan.py).
 """
 
 from __future__ import annotations
@@ -26,6 +20,7 @@ from datetime import datetime
 from gangline_bus.codec import Received
 from gangline_bus.decision import BaseDecider, Decision, Input, Tick
 from gangline_scheduler.core import (
+    actions,
     checkpoints,
     cycle,
     invariants,
@@ -34,10 +29,8 @@ from gangline_scheduler.core import (
     preemption_plan,
     relocate,
     rollout,
-    waiting_reasons,
 )
 from gangline_scheduler.core.evolve import fold
-from gangline_scheduler.core.model import Stop
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.configured import Limits, configured
@@ -74,7 +67,6 @@ from gangline_schemas.events.scheduling import (
     JobStateChanged,
     NodeAdmitted,
     NodeUncordoned,
-    StopReason,
     TeamBudgetNoted,
     TeamNoted,
 )
@@ -122,7 +114,7 @@ class Scheduler(BaseDecider[State, None]):
             plan.add("policy", self._configured)
         if isinstance(item, Tick):
             nodes.check_agents(plan, self._oldest_agents)
-            self._tick(plan)
+            actions.run(plan, self._policy, self._limits)
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits, self._oldest_agents)
@@ -133,43 +125,6 @@ class Scheduler(BaseDecider[State, None]):
     def check(self, state: State) -> list[str]:
         """Invariants that do not hold; see invariants.py."""
         return invariants.violations(state)
-
-    def _tick(self, plan: Plan) -> None:
-        for job_id in list(plan.state.live):
-            job = plan.state.jobs[job_id]
-            if job.gang is None:
-                continue
-            stop = job.gang.stop
-            if stop is not None and plan.now > self._gone_by(stop):
-                jobs.finish_stop(plan, job_id)
-                continue
-            limit = job.spec.max_runtime_hours
-            ending = stop is not None and stop.reason in {
-                StopReason.CANCELLED,
-                StopReason.MAX_RUNTIME,
-            }
-            if limit is not None and job.ran_by(plan.now) > limit * 3600 and not ending:
-                jobs.exceed_runtime(plan, job)
-        relocate.leave(plan, self._policy)
-        decided = [decision.event for decision in plan.decisions]
-        made = cycle.run_pass(plan, self._policy)
-        passed = len(plan.decisions)
-        relocate.resize(plan, self._policy)
-        preemption_plan.stop_for_waiting(plan, self._policy, made)
-        refused = cycle.refused(plan, made)
-        if refused:
-            made = cycle.run_pass(plan, self._policy, refused=refused)
-            passed = len(plan.decisions)
-        preemption_plan.grow(plan, self._policy)
-        # The pass's reservations still hold if nothing was decided since.
-        waiting_reasons.give_reasons(
-            plan, self._policy, made if len(plan.decisions) == passed else None
-        )
-        self._explain_new(plan, decided)
-
-    def _gone_by(self, stop: Stop) -> datetime:
-        """When a gang that was asked to stop is taken to have stopped, whatever its agents say."""
-        return stop.deadline if stop.verdict else stop.deadline + self._limits.stop_margin
 
     def _schedule(self, plan: Plan, cause: Event) -> None:
         if isinstance(cause, DrainAdmitted) and plan.decisions:
@@ -182,18 +137,13 @@ class Scheduler(BaseDecider[State, None]):
                 self._joined(plan, cause.job_id)
         elif any(_makes_room(event) for event in decided):
             cycle.run_pass(plan, self._policy, most_fruitless=cycle.MOST_FRUITLESS)
-        self._explain_new(plan, decided)
+        actions.explain_new(plan, self._policy, decided)
 
     def _joined(self, plan: Plan, job_id: str) -> None:
         if cycle.guarded(plan, self._policy, job_id):
             return
         cycle.try_alone(plan, self._policy, job_id)
         preemption_plan.stop_for(plan, self._policy, job_id)
-
-    def _explain_new(self, plan: Plan, decided: list[Event]) -> None:
-        for event in decided:
-            if isinstance(event, JobStateChanged) and event.state is JobState.PENDING:
-                waiting_reasons.give_first_reason(plan, self._policy, event.job_id)
 
 
 def _makes_room(event: Event) -> bool:

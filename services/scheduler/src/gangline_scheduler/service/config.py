@@ -8,9 +8,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field, field_validator
 
 from gangline_scheduler.core.free_node import LEVELS
-from gangline_scheduler.core.policy.config import Policy, Preemption, Switch, order_named
+from gangline_scheduler.core.policy.config import (
+    Policy,
+    Preemption,
+    Switch,
+    actions_named,
+    order_named,
+)
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Mode
+from gangline_schemas.events.policy import ACTIONS
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import SECONDS_MAX, Few, Name
 from gangline_service.settings import DecidingSettings
@@ -29,6 +36,8 @@ class SchedulerSettings(DecidingSettings):
 
     order: str = "fair"
     """Which job comes first: fair, drf, short, fifo or sjf."""
+    actions: Annotated[tuple[Name, ...], Field(max_length=16)] = ACTIONS
+    """The actions of a tick, in their order; one that is left out is off."""
     levels: Annotated[tuple[Name, ...], Field(max_length=16)] = LEVELS
     """The topology levels between a node and the cluster, closest first."""
     reservation: Mode = "easy"
@@ -83,9 +92,15 @@ class SchedulerSettings(DecidingSettings):
     def _order_is_known(cls, name: str) -> str:
         return order_named(name).name
 
+    @field_validator("actions")
+    @classmethod
+    def _actions_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return actions_named(names)
+
     def policy(self) -> Policy:
         """As the decider takes it."""
         return Policy(
+            actions=self.actions,
             order=order_named(self.order),
             levels=self.levels,
             mix_from=self.mix_teams_from if self.mix_teams_from.strength else None,

@@ -12,6 +12,7 @@ from gangline_scheduler.core.policy.order import FIFO, SJF, FairShare, Order
 from gangline_scheduler.core.policy.placement import Placer, place
 from gangline_scheduler.core.policy.reservation import Mode
 from gangline_scheduler.core.policy.short_first import ShortFirst
+from gangline_schemas.events.policy import ACTIONS
 from gangline_schemas.isolation import Isolation
 
 Switch = Literal["on", "off"]
@@ -72,6 +73,7 @@ class Policy:
     `resize_every`: an elastic gang changes its size at most so often. `drain_within`: a gang leaves
     a draining node by then, saved or not. `foretell`: estimate the starts of the first jobs, to
     know their error (waiting_reasons.py). `tell`: write why jobs wait; simulations do not.
+    `actions`: the actions of a tick, in their order; one that is left out is off.
     """
 
     order: Order = field(default_factory=FairShare)
@@ -87,6 +89,19 @@ class Policy:
     foretell: bool = False
     tell: bool = True
     mix_from: Isolation | None = None
+    actions: tuple[str, ...] = ACTIONS
+
+
+def actions_named(names: tuple[str, ...]) -> tuple[str, ...]:
+    """These actions. Raises ValueError for an unknown one, and for one that is there twice."""
+    for at, name in enumerate(names):
+        if name not in ACTIONS:
+            raise ValueError(f"actions: '{name}' is not one of {', '.join(ACTIONS)}")
+        if name in names[:at]:
+            raise ValueError(
+                f"actions: '{name}' is there twice; name each at most once: {', '.join(ACTIONS)}"
+            )
+    return names
 
 
 def order_named(name: str) -> Order:
