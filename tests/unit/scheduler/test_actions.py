@@ -7,8 +7,6 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
-from builders_deciding import every
-from builders_scheduler import Cluster, node
 from gangline_scheduler.core import actions
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy, actions_named
@@ -18,6 +16,8 @@ from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
 from gangline_schemas.events.policy import ACTIONS
 from gangline_schemas.events.scheduling import GangAllocated, GangReleased, JobWaiting
+from support.builders.deciding import every
+from support.builders.scheduler import Cluster, node
 
 KNOWN = "expire, drain, allocate, resize, make_room, backfill, grow, explain"
 
