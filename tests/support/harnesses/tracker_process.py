@@ -76,6 +76,7 @@ class TrackerProcess:
             "GANGLINE_QUERY_TIME_S": "2",
             "GANGLINE_HTTP_FILE": str(self.address),
             "GANGLINE_HEALTH_FILE": str(self.health),
+            "GANGLINE_INSTANCE_ID": "tracker-0",
         }
 
     def start(self) -> None:

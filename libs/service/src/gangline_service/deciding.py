@@ -56,9 +56,15 @@ def connect(settings: ServiceSettings, service: str) -> KafkaBus:
 
 
 def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
-    """Wait until every topic of the catalog exists, then announce this process's release.
+    """Wait for the topics, then announce this process's release. Raises BusError."""
+    wait_for_topics(bus, names, context)
+    announce(bus, names, part, context.settings.instance_id, context.stopping)
 
-    Raises BusError after about five minutes. Every service begins with this.
+
+def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSettings]) -> None:
+    """Wait until every topic of the catalog exists. Every service begins with this.
+
+    Raises BusError after about five minutes.
     """
 
     def probe() -> None:
@@ -72,7 +78,6 @@ def begin_on_bus(part: str, bus: Bus, names: TopicNames, context: Context[Servic
 
     context.health.set("bus", ok=False, detail="waiting for the bus")
     _wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
-    announce(bus, names, part, context.settings.instance_id, context.stopping)
     context.health.set("bus", ok=True)
 
 

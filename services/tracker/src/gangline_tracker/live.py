@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import cast
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
@@ -20,14 +21,16 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
+from gangline_service.deciding import wait_for_topics
 from gangline_service.lifecycle import Context, run
+from gangline_service.settings import ServiceSettings
 from gangline_tracker.views.config import LiveSettings
 from gangline_tracker.views.publishing import Publisher, published
 from gangline_tracker.views.runs import EVERY_MS, Runs
-from gangline_tracker.views.stream import Positions, StepStream
+from gangline_tracker.views.security import Security, SecurityError, security
+from gangline_tracker.views.stream import Positions, Source, StepStream
 
 CLIENT = "gangline-live"
-_SECURITY = "security.protocol"
 _TALKATIVE = ("faust", "mode", "aiokafka")
 _TICK_S = 0.2
 _FLUSH_S = 5.0
@@ -40,9 +43,11 @@ def main(context: Context[LiveSettings]) -> int:
     settings = context.settings
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
-    if settings.kafka.get(_SECURITY, "plaintext").lower() != "plaintext":
-        raise SystemExit("the live view speaks plaintext to Kafka only; leave it out here")
-    return asyncio.run(_View(context).serve())
+    try:
+        how = security(settings.kafka)
+    except SecurityError as error:
+        raise SystemExit(str(error)) from None
+    return asyncio.run(_View(context, how).serve())
 
 
 def _now_ms() -> int:
@@ -52,9 +57,10 @@ def _now_ms() -> int:
 class _View:
     """The parts of the process."""
 
-    def __init__(self, context: Context[LiveSettings]) -> None:
+    def __init__(self, context: Context[LiveSettings], how: Security) -> None:
         settings = context.settings
         self._context = context
+        self._security = how
         self._names = TopicNames(settings.topic_prefix)
         self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
@@ -67,6 +73,7 @@ class _View:
     async def serve(self) -> int:
         """Until the process stops."""
         context, settings = self._context, self._context.settings
+        wait_for_topics(self._bus, self._names, cast("Context[ServiceSettings]", context))
         context.health.set("stream", ok=False, detail="reads what was published")
         for event, at_ms in published(
             self._bus, self._names, context.stopping, context.health.beat
@@ -74,9 +81,13 @@ class _View:
             self._runs.restore(event, at_ms)
         publisher = Publisher(self._bus, self._names)
         stream = StepStream(
-            settings.bootstrap_servers,
-            self._names.name(Topic.STEPS),
-            f"{self._names.prefix}{CLIENT}",
+            Source(
+                settings.bootstrap_servers,
+                self._names.name(Topic.STEPS),
+                f"{self._names.prefix}{CLIENT}",
+                settings.instance_id if "instance_id" in settings.model_fields_set else None,
+                self._security,
+            ),
             self._handle,
             self._aside,
             _now_ms,

@@ -12,6 +12,7 @@ import asyncio
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import faust
@@ -25,6 +26,7 @@ from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Consumer, Transport
 
 from gangline_bus.ports import Record, TopicPartition
+from gangline_tracker.views.security import Security
 
 _SESSION_TIMEOUT_S = 8.0
 _COMMIT_S = 2.0
@@ -38,6 +40,17 @@ Aside = Callable[[Positions], tuple[list[Record], Positions]]
 """Reads on from these positions, and says where it came to. Called in the consumer's thread."""
 
 
+@dataclass(frozen=True)
+class Source:
+    """The topic to consume, and as whom. With an `instance`, a restart takes its place at once."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    instance: str | None = None
+    security: Security = field(default_factory=Security)
+
+
 class StepStream:
     """Consumes one topic and hands each record over in the loop that started it.
 
@@ -45,19 +58,15 @@ class StepStream:
     """
 
     def __init__(
-        self,
-        bootstrap: str,
-        topic: str,
-        group: str,
-        handle: Handle,
-        aside: Aside,
-        clock: Callable[[], int],
+        self, source: Source, handle: Handle, aside: Aside, clock: Callable[[], int]
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gangline-live-")
         self._taken: deque[tuple[int, Any]] = deque()
         self._app: Any = faust.App(
-            group,
-            broker=[f"kafka://{server.strip()}" for server in bootstrap.split(",")],
+            source.group,
+            broker=[f"kafka://{server.strip()}" for server in source.bootstrap.split(",")],
+            broker_credentials=_credentials(source.security),
+            consumer_group_instance_id=source.instance,
             store="memory://",
             datadir=self._folder.name,
             web_enabled=False,
@@ -65,14 +74,18 @@ class StepStream:
             topic_disable_leader=True,
             consumer_auto_offset_reset="earliest",
             broker_commit_interval=_COMMIT_S,
-            # After a kill -9 the group waits so long for the dead member before it lets us in.
+            # Without an instance, the group waits so long for a member that was killed.
             broker_session_timeout=_SESSION_TIMEOUT_S,
             broker_heartbeat_interval=_SESSION_TIMEOUT_S / 4,
             stream_wait_empty=False,
         )
         self._app.transport = _transport(self._app, handle, aside)
-        source = self._app.topic(
-            topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
+        topic = self._app.topic(
+            source.topic,
+            key_type=bytes,
+            value_type=bytes,
+            key_serializer="raw",
+            value_serializer="raw",
         )
 
         async def follow(stream: Any) -> None:
@@ -80,7 +93,7 @@ class StepStream:
                 self._taken.append((clock(), event))
                 handle(_record(event.message))
 
-        self._app.agent(source, name="live-steps", concurrency=1)(follow)
+        self._app.agent(topic, name="live-steps", concurrency=1)(follow)
 
     async def start(self) -> None:
         """Join the group and begin."""
@@ -149,6 +162,17 @@ def _transport(app: Any, handle: Handle, aside: Aside) -> Any:
         Consumer = Reading
 
     return Robust(app.conf.broker_consumer, app)
+
+
+def _credentials(security: Security) -> Any:
+    if security.mechanism is not None:
+        return faust.SASLCredentials(
+            username=security.username,
+            password=security.password,
+            ssl_context=security.tls,
+            mechanism=security.mechanism,
+        )
+    return None if security.tls is None else faust.SSLCredentials(security.tls)
 
 
 def _record(message: Any) -> Record:
