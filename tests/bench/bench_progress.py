@@ -157,13 +157,14 @@ def _at(
     before, began = process.cpu_times(), time.monotonic()
     behind_s = load.steadily(runs, seconds)
     after, took_s = process.cpu_times(), time.monotonic() - began
-    cpu = (after.user + after.system - before.user - before.system) / took_s
+    cpu_s = after.user + after.system - before.user - before.system
+    rate = f"{runs * seconds / cpu_s:,.0f} records a CPU second"
     cuts = statistics.quantiles(load.latencies_s, n=100)
     return [
         context.result(f"progress{name}_p50_s", cuts[49], "s", note=f"{runs} runs a second"),
         context.result(f"progress{name}_p99_s", cuts[98], "s"),
         context.result(f"progress{name}_behind_s", behind_s, "s", note="at the end"),
-        context.result(f"progress{name}_cpu", 100 * cpu, "% of a core"),
+        context.result(f"progress{name}_cpu", 100 * cpu_s / took_s, "% of a core", note=rate),
     ]
 
 

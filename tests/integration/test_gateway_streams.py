@@ -51,6 +51,8 @@ def test_metrics_are_streamed_and_resumed_without_loss(
         say(step(run_id, 9).model_copy(update={"team": "vision"}), run_id, run_id)
         last_id = ""
         for cursor, kind, data in stream:
+            if kind == "progress":
+                continue
             assert (kind, data["metrics"]["loss"]) == ("step", 1 / (1 + data["step"]))
             seen.append(data["step"])
             last_id = cursor
@@ -60,6 +62,8 @@ def test_metrics_are_streamed_and_resumed_without_loss(
     resumed = {**NLP, "Last-Event-ID": last_id}
     with http_client.stream("GET", path, headers=resumed) as answer:
         for _, kind, data in events(answer.iter_lines()):
+            if kind == "progress":
+                continue
             assert kind == "step"
             seen.append(data["step"])
             if data["step"] == 6:
@@ -86,11 +90,37 @@ def test_a_cursor_older_than_what_is_kept_is_read_from_the_bus(
     scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress.step == total + 1)  # type: ignore[union-attr]
     seen: list[int] = []
     with http_client.stream("GET", path, headers={**NLP, "Last-Event-ID": last_id}) as answer:
-        for _, _, data in events(answer.iter_lines()):
+        for _, kind, data in events(answer.iter_lines()):
+            if kind == "progress":
+                continue
             seen.append(data["step"])
             if data["step"] == total + 1:
                 break
     assert seen == list(range(2, total + 2))
+
+
+def test_the_stream_has_the_run_s_progress_from_now_on(
+    http_client: httpx.Client, scene: GatewayHarness
+) -> None:
+    run_id = submit(http_client, gpus=57)
+    path = f"/training-runs/{run_id}/metrics"
+    scene.say(step(run_id, 1), run_id, run_id)
+    scene.wait(lambda: scene.tail.ask(lambda live: live.details(run_id)).progress)  # type: ignore[union-attr]
+    last_id, seen = "", []
+    for number in (2, 3):
+        headers = {**NLP, "Last-Event-ID": last_id} if last_id else NLP
+        with http_client.stream("GET", path, headers=headers) as answer:
+            lines = answer.iter_lines()
+            next(lines)  # the stream has begun
+            scene.say(step(run_id, number), run_id, run_id)
+            scene.say(step("somebody-else", 9), "somebody-else", run_id)
+            for cursor, kind, data in events(lines):
+                last_id = cursor or last_id
+                if kind == "progress":
+                    seen.append((data["run_id"], data["step"], data["metrics"]["loss"]))
+                    if data["step"] == number:
+                        break
+    assert seen == [(run_id, 2, 1 / 3), (run_id, 3, 1 / 4)]
 
 
 def run_to_the_end(scene: GatewayHarness, job_id: str) -> None:

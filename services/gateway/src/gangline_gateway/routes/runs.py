@@ -45,6 +45,7 @@ from gangline_schemas.api.runs import (
     StepMetrics,
 )
 from gangline_schemas.catalog import Topic
+from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.requests import JobRestoreRequested
 from gangline_schemas.events.steps import WorkerStep
 from gangline_service.tokens import Principal
@@ -101,6 +102,8 @@ async def get_metrics(
 ) -> Curves | StreamingResponse:
     """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
 
+    Also `progress`, at most once a second: the `run.progress` of the bus, with the newest step.
+
     With `Accept: application/json` the curves alone. A step may come twice around the border
     between history and live; the later one counts.
     """
@@ -111,12 +114,17 @@ async def get_metrics(
             gate.past.ask, lambda q: _curves(q, {run_id: team}, names, points)
         )
         return Curves(curves=found)
-    topic = gate.tail.names.name(Topic.STEPS)
-    count = len(gate.tail.places(Topic.STEPS))
-    place = TopicPartition(topic, partition_of(run_id.encode(), count))
-    at = resumed(gate, last_event_id, [place])
-    parts = _metric_stream(gate, (run_id, team), names, points, place, at)
+    steps, progress = _place(gate, Topic.STEPS, run_id), _place(gate, Topic.PROGRESS, run_id)
+    at = resumed(gate, last_event_id, [steps, progress])
+    if at is not None and not at[progress]:  # no event of it came yet: only the newest matter
+        at |= gate.tail.ends([progress])
+    parts = _metric_stream(gate, (run_id, team), names, points, (steps, progress), at)
     return gate.streams.response(parts, caller.name)
+
+
+def _place(gate: Gate, topic: Topic, run_id: str) -> TopicPartition:
+    places = gate.tail.places(topic)
+    return places[partition_of(run_id.encode(), len(places))]
 
 
 def _curves(
@@ -131,10 +139,11 @@ async def _metric_stream(
     run: tuple[str, str],
     names: tuple[str, ...],
     points: int,
-    place: TopicPartition,
+    places: tuple[TopicPartition, TopicPartition],
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
     run_id, team = run
+    place, progress = places
     if at is None:
 
         def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[Curve]]:
@@ -145,12 +154,15 @@ async def _metric_stream(
             known, curves = await asyncio.to_thread(gate.past.ask, ask)
         except ProblemError:
             known, curves = {}, []
-        at = start_of_history(gate, known, [place])
+        at = start_of_history(gate, known, [place]) | gate.tail.ends([progress])
         yield sse.event("history", Curves(curves=curves).model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        event = _step_of(record)
+        event = _reported(record)
         if event is None or (event.run_id, event.team) != run:
+            return
+        if isinstance(event, RunProgress):
+            yield "progress", event.data()
             return
         for index, step in enumerate(event.step):
             values = {
@@ -176,12 +188,12 @@ async def _metric_stream(
             yield part
 
 
-def _step_of(record: Record) -> WorkerStep | None:
+def _reported(record: Record) -> WorkerStep | RunProgress | None:
     try:
         event = decode(record).data
     except UndecodableError:
         return None
-    return event if isinstance(event, WorkerStep) else None
+    return event if isinstance(event, WorkerStep | RunProgress) else None
 
 
 @runs.post(
