@@ -24,7 +24,7 @@ from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
-from tracker_process import TrackerProcess
+from support.harnesses.tracker_process import TrackerProcess
 
 GANGS = 500
 METRICS = (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from certificates import certificate
 from gangline_tracker.views.security import Security, SecurityError, security
+from support.builders.certificates import certificate
 
 SCRAM = {
     "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-512",
