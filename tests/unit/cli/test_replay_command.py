@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from gangline_scheduler.core.state import State
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope, LogPosition
+from gangline_schemas.events.quota import DrainAdmitted
 from golden.scenario import START, Scenario
 from support.builders.scheduler import Cluster, node
 from support.harnesses.cli_run import Runner
@@ -237,6 +239,20 @@ def test_an_empty_log_and_one_without_its_beginning(
     assert ran.code == ExitCode.TOOL_ERROR
     assert "seq is 7, expected 0" in " ".join(ran.err.split())
     assert "its beginning is gone" in " ".join(ran.err.split())
+
+
+def test_nodes_that_took_no_gangs_are_shown_with_the_reason(
+    two_jobs: datetime, gangline: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (node(name, release=release) for name, release in (("old", "0.2.0"), ("new", "1.0")))
+    cluster = Cluster(old, new, node("both", release="0.2.0"), oldest_agents="0.3.0")
+    cluster.give(DrainAdmitted(node_id="both", drain=True, user="ada"))
+    broker = Broker()
+    write(broker, [(at, decision.event) for decision, at in cluster.log])
+    monkeypatch.setattr(kafka, "KafkaBus", lambda *_, **__: ClosingBus(broker, "replay"))
+    ran = gangline("replay", "--at", cluster.now.isoformat(), "--json")
+    found = {past["node_id"]: past["status"] for past in json.loads(ran.out)["nodes"]}
+    assert found == {"old": "outdated", "new": "ready", "both": "drained"}
 
 
 def test_a_shard_that_is_not_there(on_the_bus: Connect, gangline: Runner) -> None:
