@@ -223,11 +223,10 @@ def _answers(live: Live, now: datetime) -> Iterable[object]:
         assert found is not None
         yield present.summary(found, now)
         yield present.job(found, now, heard.gang(view, one, now))
-        yield present.explain(view, found, now)
+        yield present.explain(view, found, None, now)
         yield from present.checkpoints(found)
     for node in view.nodes.values():
         yield present.node(view, node, None)
-    yield from present.teams(view, now, None)
 
 
 class Rows:

@@ -98,16 +98,6 @@ def test_the_health_server_is_up() -> None:
         server.close()
 
 
-def test_the_schedulers_door_is_up(client: httpx.Client, scene: GatewayHarness) -> None:
-    def look() -> None:
-        url = f"{scene.door.address.url}/v1/explain/no-such-job"
-        assert httpx.get(url, headers=bearer("svc"), trust_env=False).status_code == 404
-        assert scene.failures == []
-
-    wanted = [("GET", "/v1/explain/{job_id}"), ("POST", "/v1/what-if")]
-    assert bombard(scene.door.address.port, wanted, 0.1, look)[401]
-
-
 class NoRows:
     """The embedded engine without rows; queries are guarded as ever."""
 

@@ -203,7 +203,7 @@ class GatewayHarness:
         """Configure a team and wait until the gateway sees it."""
         config = TeamConfig(team=team, gpu_limit=limit)
         self.say(TeamConfigureRequested(config=config), team)
-        self.wait(lambda: self.tail.ask(lambda live: live.teams.get(team)))
+        self.wait(lambda: team in self.tail.quota().states()[0].teams)
 
     def join(self, node_id: str, gpus: int = 4) -> None:
         """A node joins; wait until the gateway sees it."""

@@ -7,9 +7,8 @@ quota's. If the two differ, so do the answers.
 from __future__ import annotations
 
 from gangline_gateway import job_ids
-from gangline_gateway.followed import NoStateError
 from gangline_gateway.gate import Gate
-from gangline_gateway.problems import unavailable
+from gangline_gateway.quota_state import quota_of
 from gangline_quota.core.admission import must_wait, never_runs
 from gangline_schemas.job import JobSpec
 
@@ -22,10 +21,7 @@ def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
 
     Raises a 503 problem if quota is newer than this gateway.
     """
-    try:
-        (state,) = gate.tail.quota().states()
-    except NoStateError as error:
-        raise unavailable("no-answer", str(error)) from None
+    state = quota_of(gate.tail.quota())
     job_id = job_ids.job_id(spec.name, DRY_RUN_SUFFIX)
     never = never_runs(state, job_id, spec, gate.data_approvals)
     if never is not None:

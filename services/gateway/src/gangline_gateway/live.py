@@ -23,12 +23,10 @@ from gangline_gateway.live_model import (
     LiveFacts,
     LiveJob,
     LiveNode,
-    LiveTeam,
     Outcome,
     Progress,
 )
 from gangline_gateway.publish import SOURCE
-from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Advice, Checkpoint
 from gangline_schemas.api.data import Approval
 from gangline_schemas.api.jobs import REJECTED, Failure, Flag, Stopping, Waiting
@@ -71,7 +69,6 @@ from gangline_schemas.events.quota import (
     SnapshotApproved,
     SnapshotWithdrawn,
     TeamConfigured,
-    UsageCharged,
 )
 from gangline_schemas.events.requests import JobSubmitted
 from gangline_schemas.events.scheduling import (
@@ -149,7 +146,6 @@ class Live:
     def __init__(self, ended_kept: int = ENDED_KEPT) -> None:
         self.jobs: dict[str, LiveJob] = {}
         self.nodes: dict[str, LiveNode] = {}
-        self.teams: dict[str, LiveTeam] = {}
         self.approvals: dict[DataUse, Approval] = {}
         self.outcomes: Recent[Outcome] = Recent(OUTCOMES_KEPT)
         self._left: Recent[None] = Recent(LEFT_NODES_KEPT)
@@ -170,7 +166,6 @@ class Live:
         found.jobs = dict(facts.jobs)
         found.nodes = dict(facts.nodes)
         found._left.update(facts.left)
-        found.teams = dict(facts.teams)
         found.approvals = dict(facts.approvals)
         found.outcomes.update(facts.outcomes)
         found._ended = dict(facts.ended)
@@ -193,7 +188,6 @@ class Live:
             jobs=dict(self.jobs),
             nodes=silent,
             left=dict(self._left),
-            teams=dict(self.teams),
             outcomes=dict(self.outcomes),
             ended=dict(self._ended),
             progress=dict(self._progress),
@@ -407,8 +401,11 @@ class Live:
     @_on.register(RestoreAdmitted)
     @_on.register(PinAdmitted)
     @_on.register(DrainAdmitted)
+    @_on.register(TeamConfigured)
     def _(
-        self, event: PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted, at: datetime
+        self,
+        event: PriorityAdmitted | RestoreAdmitted | PinAdmitted | DrainAdmitted | TeamConfigured,
+        at: datetime,
     ) -> None:
         self._decided(event)
 
@@ -426,12 +423,6 @@ class Live:
             self.outcomes.put(event.request_id, Outcome(refused))
 
     @_on.register
-    def _(self, event: TeamConfigured, at: datetime) -> None:
-        known = self.teams.get(event.config.team, LiveTeam(event.config))
-        self.teams[event.config.team] = replace(known, config=event.config)
-        self._decided(event)
-
-    @_on.register
     def _(self, event: SnapshotApproved, at: datetime) -> None:
         use = DataUse(event.snapshot, event.project, event.purpose)
         self.approvals[use] = Approval(**use._asdict(), user=event.user, approved_at=at)
@@ -441,18 +432,6 @@ class Live:
     def _(self, event: SnapshotWithdrawn, at: datetime) -> None:
         self.approvals.pop(DataUse(event.snapshot, event.project, event.purpose), None)
         self._decided(event)
-
-    @_on.register
-    def _(self, event: UsageCharged, at: datetime) -> None:
-        team = self.teams.get(event.team)
-        if team is None:
-            return
-        for month, amount in gpu_time.by_month(event.gpus, event.allocated_at, event.released_at):
-            if month > team.month:
-                team = replace(team, month=month, month_us=0)
-            same = amount if month == team.month else 0
-            team = replace(team, gpu_us=team.gpu_us + amount, month_us=team.month_us + same)
-        self.teams[event.team] = team
 
     @_on.register
     def _(self, event: NodeAdmitted, at: datetime) -> None:

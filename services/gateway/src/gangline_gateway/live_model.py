@@ -14,7 +14,6 @@ from gangline_schemas.data_use import DataUse
 from gangline_schemas.events.scheduling import NodeAssignment
 from gangline_schemas.events.workers import NodeInfo
 from gangline_schemas.job import JobSpec
-from gangline_schemas.team_limits import TeamConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +120,6 @@ class LiveNode:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveTeam:
-    """A team's limits and what its released gangs used: in all, and in the newest month of use."""
-
-    config: TeamConfig
-    gpu_us: int = 0
-    month: str = ""
-    month_us: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was decided about a request; `refused` is the reason, None when it was admitted."""
 
@@ -157,7 +146,6 @@ class LiveFacts:
     nodes: dict[str, LiveNode] = field(default_factory=dict)
     left: dict[str, None] = field(default_factory=dict)
     """Nodes that said they leave, in the order in which they are forgotten."""
-    teams: dict[str, LiveTeam] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
     """Jobs that ended, in the order in which they are forgotten."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -15,10 +14,8 @@ from gangline_gateway.heard import GangHeard, heartbeat
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
-from gangline_gateway.usage import usage
-from gangline_schemas import gpu_time
 from gangline_schemas.api.checkpoints import Checkpoint
-from gangline_schemas.api.cluster import Node, NodeGpu, Team
+from gangline_schemas.api.cluster import Node, NodeGpu
 from gangline_schemas.api.jobs import Job, JobSummary, Placed, State
 from gangline_schemas.api.questions import AheadJob, Explanation, JobExplained, WhatIf, WhatIfAnswer
 from gangline_schemas.api.runs import Run
@@ -27,7 +24,7 @@ from gangline_schemas.events.heartbeats import GpuStatus
 from gangline_schemas.job import JobSpec
 from gangline_schemas.limits import INT53_MAX
 from gangline_schemas.retention import reasons
-from gangline_schemas.teams import rolled_up
+from gangline_schemas.team_limits import TeamConfig
 
 
 def summary(found: JobDetails, now: datetime) -> JobSummary:
@@ -216,30 +213,6 @@ def _gpu(index: int, model: str, memory_gb: float, state: GpuStatus | None) -> N
     )
 
 
-def teams(live: Live, now: datetime, visible: frozenset[str] | None) -> list[Team]:
-    """Teams in the order of their tree; each with what it and those below it hold and wait for."""
-    month, active = gpu_time.month_of(now), live.active()
-    configs = {name: team.config for name, team in live.teams.items()}
-    running = rolled_up(configs, Counter(job.team for job in active if job.nodes))
-    pending = rolled_up(configs, Counter(job.team for job in active if not job.nodes))
-    return [
-        Team(
-            **team.config.model_dump(),
-            depth=team.depth,
-            gpus_used=team.allocated_gpus,
-            gpus_borrowed=team.borrowed_gpus,
-            jobs_running=running[team.config.team],
-            jobs_pending=pending[team.config.team],
-            gpu_seconds=gpu_time.seconds(team.total_us),
-            month=month,
-            gpu_hours_this_month=gpu_time.hours(team.month_us),
-            out_of_budget=team.out_of_budget,
-        )
-        for team in usage(live, now)
-        if visible is None or team.config.team in visible
-    ]
-
-
 def _waited_s(job: LiveJob, now: datetime) -> float:
     since = job.waiting_since or job.submitted_at
     return max(0.0, (now - since).total_seconds())
@@ -252,11 +225,10 @@ def stands(state: str, reason: str) -> str:
     return reason or f"the job is {state}"
 
 
-def explain(live: Live, found: JobDetails, now: datetime) -> Explanation:
-    """One dominant reason with its evidence."""
+def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetime) -> Explanation:
+    """One dominant reason with its evidence. `team`: the limits of the job's team, if known."""
     one = found.job
     evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
-    team = live.teams.get(one.team)
     if not one.ended and not one.nodes and team is not None:
         ready = [node for node in live.nodes.values() if node.status == "ready"]
         total = sum(len(node.info.gpus) for node in ready)
@@ -264,8 +236,8 @@ def explain(live: Live, found: JobDetails, now: datetime) -> Explanation:
         evidence |= {
             "gpus_wanted": one.gpus,
             "team_gpus_used": live.used_gpus().get(one.team, 0),
-            "team_gpu_limit": team.config.gpu_limit,
-            "team_borrow_limit": team.config.borrow_limit,
+            "team_gpu_limit": team.gpu_limit,
+            "team_borrow_limit": team.borrow_limit,
             "cluster_gpus_ready": total,
             "cluster_gpus_free": max(0, total - held),
             "waited_s": round(_waited_s(one, now), 1),

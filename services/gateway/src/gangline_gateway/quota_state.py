@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangline_bus.snapshot import SnapshotStore
-from gangline_gateway.followed import Followed
+from gangline_gateway.followed import Copies, Followed, NoStateError
+from gangline_gateway.problems import unavailable
 from gangline_quota.core.decide import Quota
 from gangline_quota.core.snapshot import codec
 from gangline_quota.core.state import State
@@ -14,6 +15,15 @@ from gangline_quota.core.state import State
 def followed(store: SnapshotStore | None = None) -> Followed[State]:
     """The follower of gangline.quota. A copy costs O(teams + running gangs)."""
     return Followed(Quota(), codec(), _copy, store)
+
+
+def quota_of(copies: Copies[State]) -> State:
+    """The state, as an answer needs it. Raises a 503 problem if this version cannot fold it."""
+    try:
+        (state,) = copies.states()
+    except NoStateError as error:
+        raise unavailable("no-answer", str(error)) from None
+    return state
 
 
 def _copy(state: State) -> State:

@@ -22,7 +22,9 @@ from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, not_found, unavailable
 from gangline_gateway.queue import queue
+from gangline_gateway.quota_state import quota_of
 from gangline_gateway.scheduling import shards
+from gangline_gateway.teams import teams
 from gangline_schemas.api.cluster import (
     DrainBody,
     Drained,
@@ -51,7 +53,8 @@ _API = "v1"
 def list_teams(gate: TheGate, caller: Caller) -> TeamList:
     """Those that the caller sees."""
     visible, now = visible_teams(caller), gate.clock()
-    return TeamList(teams=gate.tail.ask(lambda live: present.teams(live, now, visible)))
+    quota = quota_of(gate.tail.quota())
+    return TeamList(teams=gate.tail.ask(lambda live: teams(live, quota, now, visible)))
 
 
 @cluster.put(
@@ -74,10 +77,10 @@ async def put_team(
     config = body.config(team)
 
     def configured(live: Live) -> Team | None:
-        known = live.teams.get(team)
-        if known is None or known.config != config:
+        quota = quota_of(gate.tail.quota())
+        if quota.teams.get(team) != config:
             return None
-        return present.teams(live, gate.clock(), frozenset([team]))[0]
+        return teams(live, quota, gate.clock(), frozenset([team]))[0]
 
     answer = gate.tail.ask(configured)
     if answer is not None:

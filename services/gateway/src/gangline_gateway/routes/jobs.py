@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import present
 from gangline_gateway.admission import quota_notes
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.gate import (
     Caller,
     Gate,
@@ -32,6 +33,7 @@ from gangline_schemas.api.jobs import DryRun, Job, JobPage, KnownState, Priority
 from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.events.requests import JobCancelRequested, JobPriorityRequested
 from gangline_schemas.job import JobSpec
+from gangline_schemas.team_limits import TeamConfig
 from gangline_service.tokens import Principal
 
 jobs = router("Jobs")
@@ -227,7 +229,8 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
     now = gate.clock()
     found = gate.details(job_id, caller)
     if found is not None:
-        told = gate.tail.ask(lambda live: present.explain(live, found, now))
+        team = _limits(gate, found.job.team)
+        told = gate.tail.ask(lambda live: present.explain(live, found, team, now))
         waits = found.job.queued and not found.job.nodes and not found.job.ended
         return _asked(gate, caller, told) if waits else told
     row = past_run(gate, caller, job_id).run
@@ -265,6 +268,15 @@ def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
     except NoAnswerError as error:
         raise unavailable("no-answer", str(error)) from None
     return present.what_if(answer, notes, visible_teams(caller))
+
+
+def _limits(gate: Gate, team: str) -> TeamConfig | None:
+    """The team's limits, if quota's log says any; explain goes on without them."""
+    try:
+        (quota,) = gate.tail.quota().states()
+    except NoStateError:
+        return None
+    return quota.teams.get(team)
 
 
 def _asked(gate: Gate, caller: Principal, told: Explanation) -> Explanation:

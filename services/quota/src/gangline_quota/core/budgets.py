@@ -51,11 +51,16 @@ def flips(state: State, now: datetime) -> list[Decision]:
 
 def spent_us(state: State, now: datetime) -> dict[str, int]:
     """GPU-microseconds of this month by team, with the teams below it and with live gangs."""
+    return rolled_up(state.teams, own_spent_us(state, now))
+
+
+def own_spent_us(state: State, now: datetime) -> dict[str, int]:
+    """The same by team alone, without the teams below it."""
     month = gpu_time.month_of(now)
     own = {name: state.spent_us.get((name, month), 0) for name in state.teams}
     for meter in state.meters.values():
         own[meter.team] += gpu_time.in_month(meter.gpus, meter.allocated_at, now)
-    return rolled_up(state.teams, own)
+    return own
 
 
 def _exhausted(state: State, team: str) -> bool:
