@@ -40,7 +40,7 @@ FOLDERS = (
     "services/checkpoint-service/src",
     "services/fault-manager/src",
     "services/quota/src",
-    "services/scheduler/src/gangline_scheduler/core/policy",
+    "services/scheduler/src",
     "services/tracker/src",
     "worker/src",
 )

@@ -10,7 +10,7 @@ from gangline_service.deciding import run_decider
 
 
 def main() -> None:
-    """Decide until told to stop."""
+    """Decide until the process is asked to stop."""
     settings = SchedulerSettings.load()
     scheduler = Scheduler(settings.limits(), settings.policy(), oldest_agents=oldest_accepted())
     run_decider("scheduler", settings, scheduler, codec(scheduler.initial))

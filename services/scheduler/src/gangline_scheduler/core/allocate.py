@@ -59,9 +59,9 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
 
 
 def next_demand(job: Job, state: State) -> Demand:
-    """What a job's next gang asks for: as its spec says, away from where it failed.
+    """The demand of a job's next gang: as its spec says, away from nodes where it failed.
 
-    An elastic gang that gave GPUs to somebody who still waits for them does not take them back.
+    An elastic gang that gave GPUs to a job that still waits for them does not take them back.
     """
     demand = demand_from(job.spec, state)
     if job.resize_to is not None:
@@ -74,17 +74,17 @@ def next_demand(job: Job, state: State) -> Demand:
 
 
 def need_of(state: State, job_id: str) -> Demand:
-    """What GPUs that are held for a job must be, and what is held with each of them."""
+    """The demand that GPUs reserved for a job must meet, with CPUs and memory of each."""
     return demand_from(state.jobs[job_id].spec, state)
 
 
 def demand_from(spec: JobSpec, state: State) -> Demand:
-    """What a spec asks for here: whose it is counts only where nodes may not mix teams."""
+    """The demand of a spec here: its team counts only where nodes may not mix teams."""
     demand = demand_of(spec)
     return demand if state.mix_from is None else replace(demand, team=spec.team)
 
 
 def _never(item: Avoid, nodes: dict[str, Node]) -> bool:
-    """Whether the job must not go there: not if the node was admitted anew since."""
+    """Whether the job must not go there: not if the node was admitted again since."""
     node = nodes.get(item.node_id)
     return item.required and node is not None and node.admission == item.admission

@@ -67,9 +67,9 @@ def advised(plan: Plan, event: IntervalAdvised) -> None:
 def damaged(plan: Plan, report: WorkerExited, key: str) -> None:
     """A rank of the live gang could not start, as the object `key` of its checkpoint is damaged.
 
-    The checkpoint service will say so too, maybe after the fault manager's verdict: what of the
-    job's own checkpoints the object belongs to counts no more at once, so that the next attempt
-    does not begin from it. Of another run's the service's word is waited for.
+    The checkpoint service will report it too, maybe after the fault manager's verdict. So a
+    checkpoint of the job itself that has the object no longer counts, and the next attempt does not
+    resume from it. For a checkpoint of another run the scheduler waits for the service's event.
     """
     job = plan.state.jobs.get(report.job_id)
     if job is None or job.gang is None or job.gang.attempt != report.attempt:

@@ -1,4 +1,4 @@
-"""What is remembered of a job that ended: some 100 bytes of JSON for its newest checkpoints.
+"""Newest checkpoints of jobs that ended: some 100 bytes of JSON for each job.
 
 A year has 150,000 such jobs at a time (5,000 a day, for 30 days), so no models are kept of them.
 """

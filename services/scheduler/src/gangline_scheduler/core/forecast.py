@@ -1,6 +1,6 @@
 """When a pending job will start: the production pass, run ahead of time on a copy of the state.
 
-1. The queue is cut to the jobs that come first and the job itself; who comes behind can delay it
+1. The queue is cut to the jobs that come first and the job itself; later ones can delay it
    only by estimates that are wrong.
 2. Gangs end one after the other at their expected ends (policy/estimate.py), stopping ones at their
    deadline; after each end the scheduling pass of cycle.py runs at that time.
@@ -8,7 +8,7 @@
    as they do live, since it is the same code.
 
 Ends that are close to each other, for how far off they are (`PRECISION`), count as one, at the last
-of them: a start in ten hours is told to half an hour, far within the error of estimates.
+of them. So a start in ten hours is given to half an hour, far within the error of estimates.
 Cost: one pass for each such end until the start, at most `MOST_ENDS`, over at most `MOST_AHEAD`
 jobs; beyond either the answer is a lower bound. Figures are in docs/concepts/questions.md.
 """

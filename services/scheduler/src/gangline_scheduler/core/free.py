@@ -1,4 +1,4 @@
-"""What is free on each node, indexed so that a placement looks at few nodes.
+"""Free resources of each node, indexed so that a placement looks at few nodes.
 
 Kept for each GPU model ("" stands for all together):
 - nodes by the number of their free GPUs, and among these by rack: the best fit on one node, in
@@ -66,7 +66,7 @@ class FreeIndex:
         other._largest, other._resources = self._largest, self._resources  # noqa: SLF001
         other._own, other._own_members = set(), set()  # noqa: SLF001
         other._shared = True  # noqa: SLF001
-        # What is found before it is written is found of its base too.
+        # Searches before its first change hold for its base too.
         other.searches = self.searches
         return other
 
@@ -160,7 +160,7 @@ class FreeIndex:
         return self._nodes[min(fitting)] if fitting else None
 
     def put(self, node: FreeNode) -> None:
-        """Add a node, or say anew what is free on it."""
+        """Add a node, or replace its free resources."""
         if self._shared:
             self._unshare()
         before = self._nodes.get(node.node_id)

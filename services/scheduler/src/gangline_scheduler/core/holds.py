@@ -1,9 +1,9 @@
-"""GPUs that are held for gangs that wait or move: who may use them, and when that ends.
+"""GPUs that are being freed, reserved for gangs that wait or move, and the ends of that.
 
-What is free for a job leaves out what is held for others, and their teams count it as used. A gang
-starts on what is held for it once all of that is free. What nobody needs any more, or was held for
-longer than was promised, is free for all.
-Cost: O(gangs that GPUs are held for) for each question.
+GPUs that are reserved for others are not free for a job, and count as used by their teams. A gang
+starts on its reserved GPUs once all of them are free. A reservation ends when it is not needed any
+more, or later than was promised.
+Cost: O(gangs with reserved GPUs) for each question.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gangline_scheduler.core.state import State
 from gangline_schemas.events.scheduling import GpusUnreserved, StopReason
 
 MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
-"""A gang that stops for these goes on at once, on GPUs that are held for it."""
+"""A gang that stops for these resumes at once, on GPUs that are reserved for it."""
 
 
 def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
-    """What a job may use: all that is free but what is being freed for others.
+    """The GPUs that a job may use: all free ones except those that are reserved for others.
 
     On a node where GPUs are held for several, who is promised them sooner gets the first ones.
     """
@@ -45,7 +45,7 @@ def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
 
 
 def by_promise(state: State) -> list[tuple[str, Held]]:
-    """What is held, by job; first what is promised soonest."""
+    """Reserved GPUs by job, in the order in which they are promised."""
     return sorted(state.held.items(), key=lambda item: (item[1].until, item[0]))
 
 
@@ -61,7 +61,7 @@ def charged(state: State, job_id: str) -> State:
 
 
 def still_free(state: State, job_id: str, held: Held) -> dict[str, int]:
-    """What is held for a job by node, without what its own gang, which is to move, has there."""
+    """Reserved GPUs of a job by node, without those of its own gang, which will move."""
     job = state.jobs.get(job_id)
     parts = job.gang.nodes if job is not None and job.gang is not None else ()
     own = {part.node_id: len(part.gpus) for part in parts}
@@ -78,7 +78,7 @@ def start_held(plan: Plan, policy: Policy) -> None:
         own = frozenset(node_id for node_id, _ in held.nodes)
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
-        # What else is free there is for those who gave.
+        # Other free GPUs there are for the gangs that gave.
         given = sum(gpus for _, gpus in held.nodes)
         wanted = next_demand(job, plan.state).at_most(given)
         if _coming(plan.state, held):
@@ -112,7 +112,7 @@ def end_late_holds(plan: Plan) -> None:
 
 
 def _moves(plan: Plan, job_id: str) -> bool:
-    """Whether its gang still stops, to go on where GPUs are held for it."""
+    """Whether its gang still stops, to resume where GPUs are reserved for it."""
     job = plan.state.jobs.get(job_id)
     stop = job.gang.stop if job is not None and job.gang is not None else None
     return stop is not None and stop.reason in MOVES

@@ -1,4 +1,4 @@
-"""What is derived from nodes, jobs and settings: what is free, and the queue's order."""
+"""Indexes derived from nodes, jobs and settings: free resources, and the queue's order."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def live_attempts(state: State) -> list[str]:
 def ceilings(state: State) -> list[str]:
     """6. GPUs of a team and those below it never pass its limit plus what it may borrow.
 
-    What it held when its limit was lowered is excused until those gangs end.
+    GPUs that it had when its limit was lowered are excused until those gangs end.
     """
     own: dict[str, int] = {}
     for job_id in state.live:
@@ -143,7 +143,7 @@ def states_agree(state: State) -> list[str]:
 
 
 def held_is_coming(state: State) -> list[str]:
-    """7. What is held on a node for gangs that wait is free, or held by gangs that stop."""
+    """7. GPUs that are reserved on a node are free, or are those of gangs that stop."""
     held: dict[str, int] = {}
     for item in state.held.values():
         for node_id, gpus in item.nodes:
@@ -238,7 +238,7 @@ def reserved_for_waiting(made: Reservation, decided: Sequence[Event]) -> list[st
 
 
 def consistent(state: State) -> list[str]:
-    """What is derived agrees with the facts. For tests: O(everything)."""
+    """Derived values agree with the facts. For tests: O(everything)."""
     found: list[str] = []
     levels, mix_from = state.levels, state.mix_from
     empty = {

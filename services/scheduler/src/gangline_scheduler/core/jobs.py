@@ -1,4 +1,4 @@
-"""What happens to one job: admission, requests, its ranks' reports, its failure and its end."""
+"""Decisions about one job: admission, requests, its ranks' reports, its failure and its end."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def reprioritize(plan: Plan, job_id: str, priority: int) -> None:
 def restore(plan: Plan, job_id: str, step: int) -> None:
     """Let the next attempt start from this step; a live gang stops for it.
 
-    Ignored when no such committed checkpoint is known (the gateway told the user), or when the
+    Ignored when no such committed checkpoint is known (the gateway answered so), or when the
     job stands exactly there already.
     """
     job = plan.state.jobs.get(job_id)
@@ -132,7 +132,7 @@ def drain_gang(plan: Plan, job_id: str) -> None:
 
 
 def resize_gang(plan: Plan, job_id: str, to: int) -> None:
-    """The gang shall have another size: checkpoint, stop, and start again with at most so many."""
+    """Resize a gang: checkpoint, stop, and start again with at most so many GPUs."""
     job = plan.state.jobs[job_id]
     if job.gang is not None and job.gang.stop is None:
         _stop(plan, job, StopReason.RESIZE, resize_to=to)

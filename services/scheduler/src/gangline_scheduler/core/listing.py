@@ -12,7 +12,7 @@ from gangline_scheduler.core.state import State
 
 
 def listed(state: State, now: datetime, policy: Policy) -> Iterator[tuple[Job, float]]:
-    """Who waits, first to last. The score is the formula's in the order `fair`, else the place."""
+    """Waiting jobs, first to last. The score is that of the order `fair`, else the place."""
     order = policy.order
     for place, job in enumerate(in_order(order, lambda: state, now), 1):
         score = order.rank(job, state, now)[1] if isinstance(order, FairShare) else float(place)

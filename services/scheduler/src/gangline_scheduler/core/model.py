@@ -26,7 +26,7 @@ CLUSTER = "cluster"
 
 
 class Member(Enum):
-    """One rank of the live attempt, as far as the scheduler was told."""
+    """One rank of the live attempt, as far as the scheduler knows."""
 
     UNSEEN = "unseen"
     STARTED = "started"
@@ -82,7 +82,7 @@ class Gang:
 
     @property
     def leaving(self) -> bool:
-        """Whether it stops and gives its GPUs back; one that failed goes on with them."""
+        """Whether it stops and gives its GPUs back; one that failed resumes on them."""
         return self.stop is not None and not self.waits_for_save
 
     @property
@@ -98,9 +98,9 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Avoid:
-    """A node that the next attempt shall rather not (`required`: not) run on.
+    """A node that the next attempt should avoid (`required`: must avoid).
 
-    `admission` is the node's count at that time: one that was admitted anew since is only avoided
+    `admission` is the node's count at that time: one that was admitted again since is only avoided
     if possible.
     """
 
@@ -144,7 +144,7 @@ class Job:
     `restarting`: its last attempt gave its GPUs back to start again, so it is first in the queue.
     `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
     others. `resized_at`: when it was last stopped for another size; `resize_to`: GPUs that its next
-    attempt takes at most, while it makes room for somebody. `checkpoint_interval_s`: as was
+    attempt takes at most, while it makes room for another. `checkpoint_interval_s`: as was
     advised, where its spec lets that change it. `left_out`: samples that its next attempts go
     without.
     """
@@ -248,7 +248,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one gang asks for. Equal demands fit or fail together.
+    """The demand of one gang. Equal demands fit or fail together.
 
     `fewest` GPUs are enough for an elastic gang, which may have one of `counts`, or any number
     from its fewest up if that is empty; `widest` is the level that it must not pass. `team`: whose
@@ -285,7 +285,7 @@ class Demand:
         return replace(self, gpus=self.fewest, fewest=None, counts=())
 
     def smaller(self) -> Sequence[int]:
-        """What else it may have than `gpus`: less, rising; nothing for one that is not elastic."""
+        """Smaller sizes than `gpus` that it may have, rising; none for one that is not elastic."""
         if self.fewest is None:
             return ()
         if self.counts:
@@ -298,7 +298,7 @@ class Demand:
 
 
 def demand_of(spec: JobSpec) -> Demand:
-    """What a spec asks for, wherever the job has been."""
+    """The demand of a spec, wherever the job has been."""
     need, topology = spec.resources, spec.topology
     return Demand(
         gpus=need.gpus,
@@ -315,7 +315,7 @@ def demand_of(spec: JobSpec) -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a team and those below it hold, and held: GPUs, CPUs, GB.
+    """The present and decayed past use of a team and those below it: GPUs, CPUs, GB.
 
     `held` weighs the past: what was held a half-life before `at` counts half. It is in units times
     seconds, as of `at`; `rate` is held since then.
@@ -328,7 +328,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What one gang of a team holds on a node."""
+    """The resources of one gang on a node."""
 
     gpus: tuple[int, ...]
     cpus: float
@@ -337,7 +337,7 @@ class Hold:
 
     @classmethod
     def of(cls, gpus: tuple[int, ...], need: Demand | Resources, team: str) -> Hold:
-        """What a gang that needs this holds with these GPUs."""
+        """The resources of a gang with this demand on these GPUs."""
         count = len(gpus)
         return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb, team)
 
@@ -355,7 +355,7 @@ class Node:
     """A node that joined. `down` says why it takes no gangs, `down_at` since when.
 
     `admission` counts how often it was admitted, `led` the rendezvous that it was given.
-    `drained` ones take no gangs; `moving_since`: those there were told to go on elsewhere.
+    `drained` ones take no gangs; `moving_since`: since when gangs there move to others.
     `outdated`: the oldest accepted release, of a node whose agent is older: it takes no gangs.
     `holds` is by job, over all incarnations: GPUs are busy until their gang is released.
     """
@@ -383,7 +383,7 @@ class Node:
 
     @property
     def standing(self) -> tuple[str, int, str | None, datetime | None, bool]:
-        """What changes when it joins, fails, returns or is cordoned, and never with its gangs."""
+        """Facts that change when it joins, fails, returns or is cordoned, never with its gangs."""
         return self.info.incarnation, self.admission, self.down, self.down_at, self.kept_off
 
     @property
@@ -393,5 +393,5 @@ class Node:
 
     @property
     def labels(self) -> tuple[tuple[str, str], ...]:
-        """What its owner says of it, by name."""
+        """Its owner's labels, by name."""
         return tuple(sorted(self.info.labels.items()))

@@ -1,19 +1,19 @@
-"""Making room: who waits and may have running gangs stopped for it, and the events for that.
+"""Stops running gangs for waiting jobs that may have them stopped: the choice and its events.
 
 After a pass, on a tick
-1. The first job of each group of equal ones that waits and has no GPUs held yet, in the order of
-   the policy: the urgent ones, those that their teams are owed, and those for which enough GPUs are
-   free, but apart.
+1. The first job of each group of equal ones that waits and has no reserved GPUs yet, in the order
+   of the policy. These are urgent ones, those that their teams are owed, and those for which enough
+   GPUs are free, but apart.
 2. For each in turn: move others out of the way (policy/defragment.py), else take back what its
    team is owed (policy/reclaim.py), else preempt (policy/preemption.py).
 3. If that is worth it: `gpus.reserved` for the job, with cost and value, and `gang.stopping` for
    each victim, in one decision. No other job gets the GPUs before it starts on them (cycle.py).
 For at most `most_per_pass` jobs, and after `MOST_TRIED` that could not be helped no more are tried.
 Elastic gangs gave way before (relocate.py); one that its team is owed more GPUs for gets them last
-(policy/growing.py). A job that is urgent or owed is tried at once when it
-joins the queue, unless elastic gangs can give way for it on the next tick.
+(policy/growing.py). A job that is urgent or owed is tried at once when it joins the queue, unless
+elastic gangs can give way for it on the next tick.
 
-Cost: O(groups of pending jobs) when nobody qualifies; for each job tried that of the search.
+Cost: O(groups of pending jobs) when no job qualifies; for each job tried that of the search.
 """
 
 from __future__ import annotations

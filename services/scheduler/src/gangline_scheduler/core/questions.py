@@ -63,7 +63,7 @@ WHAT_IF = "what-if"
 
 
 def moment(state: State, *runs: str | None) -> State:
-    """A copy to answer from while the state goes on; of ended runs it knows these."""
+    """A copy to answer from while the state changes; of ended runs it knows these."""
     copy = fork(state)
     found = {run: state.ended.get(run) for run in runs if run is not None}
     copy.ended = {run: ended for run, ended in found.items() if ended is not None}
@@ -101,7 +101,7 @@ def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExpl
 def what_if(
     scheduler: Scheduler, state: State, spec: JobSpec, now: datetime, policy: Policy
 ) -> WhatIfAnswer:
-    """What the scheduler would decide now about a job like this."""
+    """The decisions of the scheduler, if a job like this came now."""
     trial, job_id = moment(state, spec.resume_from), _unused(state)
     admitted = JobAdmitted(job_id=job_id, spec=spec, user=WHAT_IF, submitted_at=now)
     envelope = Envelope(
@@ -252,7 +252,7 @@ def _outlook(
     if found.start is None:
         why = "it would not start when all that runs now has ended"
         if reason.code == "quota":
-            why = "its team may not hold so many GPUs, whoever ends"
+            why = "its team may not have so many GPUs, whichever jobs end"
         return Outlook(eta_reason=why, runtime_error=miss, wait_error=waits)
     why = ""
     if not found.exact:

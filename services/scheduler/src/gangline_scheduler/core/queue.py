@@ -1,8 +1,8 @@
 """The pending jobs, kept in order while they come and go.
 
-Jobs that a policy cannot tell apart but by how long they wait (the same team, priority and
-shape) form a group, which is a sorted list: a pass that finds that the first of a group does not
-fit drops the group as a whole. Cost: O(log n) to find a place, one copy of a group's list for
+Jobs of the same team, priority and shape differ for a policy only by how long they wait. They form
+a group, which is a sorted list: if the first of a group does not fit, a pass drops the group as a
+whole. Cost: O(log n) to find a place, one copy of a group's list for
 each decision that changes it.
 """
 

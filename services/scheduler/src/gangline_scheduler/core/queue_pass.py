@@ -1,4 +1,4 @@
-"""One walk through the queue: which jobs start now, and what is reserved for those that cannot.
+"""One walk through the queue: which jobs start now, and the reservations of those that cannot.
 
 The claims of teams come first, the rest of the queue in the policy's order (cycle.py has the steps
 and the cost).
@@ -53,18 +53,18 @@ class Pass:
         self._estimates = Estimates(plan.state, plan.now, policy.default_runtime.total_seconds())
         self._left = most_fruitless
         self._promised = promised(plan.state)
-        # What the default placement does not find stays unfound until nodes grow.
+        # A demand that the default placement finds no place for has none until nodes grow.
         self._remembers = policy.placer is place
         self._soon = Claims(plan.state, plan.now, policy, self._estimates)
         self._returns = returning(plan.state, plan.now, policy.node_return)
 
     @property
     def made(self) -> list[Reservation]:
-        """What was reserved so far, the first one first."""
+        """The reservations so far, the first one first."""
         return list(self._made.values())
 
     def run(self, *, start: bool = True) -> list[Reservation]:
-        """The whole queue. `start` False: nobody starts, for the reservations alone."""
+        """The whole queue. `start` False: no job starts, for the reservations alone."""
         plan, order = self._plan, self._policy.order
         walk = order.walk(lambda: plan.state, plan.now)
         left = BACKFILL_DEPTH
@@ -94,7 +94,7 @@ class Pass:
     def start_claims(self) -> None:
         """Jobs within their teams' guarantees start before those that would be stopped for them.
 
-        Restarts keep their place before all. A strict order lets nobody past.
+        Restarts keep their place before all. A strict order lets no job past.
         """
         plan = self._plan
         if not self._may_claim():
@@ -255,7 +255,7 @@ class Pass:
         if not self._may_reserve(job):
             return False
         if demand.never and self._returns:
-            # A node that is back is one that was admitted anew.
+            # A node that is back is one that was admitted again.
             back = {node.node_id for _, node in self._returns}
             demand = replace(demand, never=demand.never - back)
         if not self._fits_at_last(demand):

@@ -1,11 +1,11 @@
-"""Gangs that go on elsewhere or with another size: they save, stop, and start on held GPUs.
+"""Moves and resizes gangs: they save, stop, and resume on GPUs that are reserved for them.
 
 1. **Drain**: a gang on a draining node leaves it right after its next committed checkpoint, so
-   that no work is lost, or at once while none of its ranks was seen; but only if the whole gang
-   fits elsewhere, and there its GPUs are held. When `drain_within` has passed it leaves anyway,
-   and waits in the queue if there is no place.
+   that no work is lost, or at once while none of its ranks was seen. The whole gang must fit
+   elsewhere, and its GPUs are reserved there. When `drain_within` has passed it leaves anyway, and
+   waits in the queue if there is no place.
 2. **Resize** (policy/elastic.py), on a tick after the pass: elastic gangs give GPUs to the first
-   job that fits then; if nobody waits for them, one takes what idles. One resize in a pass.
+   job that fits then; if no job waits for them, one takes idle GPUs. One resize in a pass.
 
 Cost: O(nodes) for the drain; see the policy for the rest.
 """

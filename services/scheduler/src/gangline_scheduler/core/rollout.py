@@ -7,7 +7,7 @@ then on logs may hold what earlier releases do not know.
 
 A process that stops says so. One that ended without a word is forgotten `SILENT_AFTER` after its
 last note. The clock for that are the announcements themselves, so that an absence of the scheduler
-is nobody's silence.
+does not count as silence.
 
 A credential can announce any number of processes, so at most `PROCESSES` are known. While there are
 so many, further ones are not noted and no feature is enabled: one of them may lack it.

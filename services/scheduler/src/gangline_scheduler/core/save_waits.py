@@ -1,9 +1,9 @@
 """A gang that failed while its newest checkpoint was on its way to the store.
 
 Its nodes live and have all of that checkpoint on their disks: committed there. An attempt that
-began at once would begin from the one before, and do again what lies between the two. So the gang
-keeps its GPUs, its agents end its ranks, and the next attempt begins once the checkpoint is in the
-store: at the latest when doing that work again would have taken as long.
+began at once would resume from an older checkpoint and repeat the steps since. So the gang keeps
+its GPUs, its agents end its ranks, and the next attempt begins once the checkpoint is in the store.
+It waits no longer than the repeated work would take.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What searches for room found, remembered for as long as it must still be so.
+"""Results of searches for room, remembered for as long as they must still hold.
 
 A gang that did not fit lacked so many GPUs in the domain with the most room for it. Nodes that have
 grown since may each add their room for this gang, and no others can. While their rooms together are

@@ -1,7 +1,7 @@
 """How the scheduler's state is kept in a snapshot, and its canonical form for golden logs.
 
 Facts are stored, and the orders in which jobs wait and gangs were started, since decisions follow
-them. What is free and used is derived from the nodes and jobs again.
+them. Free and used resources are derived from the nodes and jobs again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def codec(initial: Callable[[], State]) -> DataclassCodec[State]:
 
 
 def _derived(state: State) -> Iterable[str]:
-    """What is free, used and waited for, whatever the order in which it became so."""
+    """Free resources, used ones and the queue, whatever the order in which they came to be."""
     yield from sorted(f"free {node!r}" for node in state.free.nodes())
     yield from sorted(f"empty {node!r}" for node in state.empty.nodes())
     yield from sorted(f"used {team} {gpus}" for team, gpus in state.used.items() if gpus)

@@ -1,4 +1,4 @@
-"""What the scheduler knows: the fold of gangline.scheduling and of nothing else.
+"""The scheduler's state: the fold of gangline.scheduling and of nothing else.
 
 `teams` to `policy` are the facts. The rest is derived from them while folding, so that a decision
 costs what it is about and not what the cluster holds.

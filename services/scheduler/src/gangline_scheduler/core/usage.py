@@ -1,4 +1,4 @@
-"""What teams hold and held, along the tree: part of the fold.
+"""The present and past use of teams, along the tree: part of the fold.
 
 A gang counts for its team and for every team above it. Cost: the depth of the tree.
 """
@@ -34,7 +34,7 @@ def give_back(state: State, job: Job, gang: Gang, at: datetime) -> None:
 
 
 def recount(state: State) -> None:
-    """Count anew what each team holds. O(jobs with a gang)."""
+    """Count the use of each team again. O(jobs with a gang)."""
     state.used.clear()
     state.used_models.clear()
     for job_id in state.live:

@@ -20,7 +20,7 @@ else:
     ValueT = TypeVar("ValueT")
 
     def replace(value: ValueT, /, **changes: Any) -> ValueT:
-        """The same value but for these fields. Raises AttributeError for one that it lacks."""
+        """The same value with these fields changed. Raises AttributeError for one that it lacks."""
         made = object.__new__(type(value))
         read, writes = _slots(type(value))
         for write, held in zip(writes, read(value), strict=True):

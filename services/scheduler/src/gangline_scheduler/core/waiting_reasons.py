@@ -1,8 +1,8 @@
-"""Telling pending jobs why they wait, when it changed and not too often; and when they will start.
+"""Writes why pending jobs wait, when that changed and not too often; and when they will start.
 
 An event is written when the reason changes, or its bound: that a job starts by a time, since GPUs
 are held for it. The numbers of a reason change with each job that starts or ends in the cluster,
-so they alone are told once in `EVIDENCE_EVERY`.
+so a change of numbers alone is written once in `EVIDENCE_EVERY`.
 
 The first estimate of a job's start in a wait is written into the log, with its reason, so that it
 can be compared with what came (evolve/gangs.py): `explain` tells that error with each new
@@ -30,7 +30,7 @@ from gangline_schemas.events.scheduling import JobWaiting
 REASONED = 50
 REASON_EVERY = timedelta(seconds=15)
 EVIDENCE_EVERY = timedelta(minutes=15)
-"""The same reason with other numbers is told so often; `explain` has those of now."""
+"""The same reason with other numbers is written so often; `explain` has the present ones."""
 FULL = frozenset({"capacity", "topology"})
 """Reasons of jobs that wait for GPUs that others have, or that are kept for others."""
 KINDS_EXPLAINED = 10
@@ -87,7 +87,7 @@ def _foretell(plan: Plan, policy: Policy, first: list[str]) -> None:
     ]
     if not untold:
         return
-    # Another one at each tick: one that cannot be foretold keeps nobody from it.
+    # Another one at each tick: one without a forecast keeps no other from it.
     number = untold[int(plan.now.timestamp()) % len(untold)]
     found = forecast(
         plan.state, first[number], first[:number], plan.now, policy, most_ends=FORETOLD_ENDS
@@ -105,7 +105,7 @@ def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None
 
 
 def _alike(before: str, reason: Reason) -> bool:
-    """Whether it is the reason that was told, with other numbers. A start that is promised is not.
+    """Whether it is the written reason, with other numbers. A start that is promised is not.
 
     That GPUs are free for a moment, and kept for another job, is no other reason.
     """

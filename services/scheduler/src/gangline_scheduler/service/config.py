@@ -30,7 +30,7 @@ Hours = Annotated[float, Field(gt=0, le=SECONDS_MAX / 3600)]
 
 
 class SchedulerSettings(DecidingSettings):
-    """What the scheduler can be told."""
+    """The settings of the scheduler."""
 
     section: ClassVar[str] = "scheduler"
 
@@ -43,11 +43,11 @@ class SchedulerSettings(DecidingSettings):
     reservation: Mode = "easy"
     """off; easy: the first job that waited too long gets a reservation; conservative: ten do."""
     reserve_after_minutes: Minutes = 30.0
-    """A job that waited longer than this gets a reservation: a start that nobody may delay."""
+    """A job that waited longer than this gets a reservation: a start that no job may delay."""
     node_return_minutes: Minutes = 15.0
     """A failed node is expected back for so long; what is left of its gangs' GPUs is kept."""
     default_runtime_hours: Hours = 24.0
-    """What a job is taken for that says nothing and whose team has no past jobs."""
+    """The expected time of a job without a stated one whose team has no past jobs."""
     resize_every_minutes: Minutes = 30.0
     """An elastic gang is stopped for another size at most so often."""
     drain_within_minutes: Minutes = 30.0
@@ -83,7 +83,7 @@ class SchedulerSettings(DecidingSettings):
     reclaim_worth_hours: Hours | None = None
     """A guarantee is worth so much waiting; unset: whatever stopping the others costs."""
     reclaim_whole_gangs: Switch = "on"
-    """If nobody else can be stopped for an owed job: a gang that its team borrowed only in part."""
+    """If no other can be stopped for an owed job: a gang that its team borrowed only in part."""
     defragment_moves_per_hour: Few = 20
     """Gangs that are moved in any hour."""
 

@@ -78,7 +78,7 @@ def _(state: State, event: GpusUnreserved, _at: datetime) -> None:
     held = _hold_no_more(state, event.job_id)
     if held is None or event.job_id in state.live:
         return
-    for job_id in held.victims:  # nobody waits for what they were to give back
+    for job_id in held.victims:  # no job waits for the GPUs that they were to give back
         job = state.jobs.get(job_id)
         if job is not None and job.resize_to is not None:
             put_job(state, replace(job, resize_to=None))

@@ -1,4 +1,4 @@
-"""Reclaim: a team below its guarantee gets back what others hold above theirs.
+"""Reclaim: a team below its guarantee gets back GPUs that others have above theirs.
 
 For a pending job that fits into what its team, or one above it, is guaranteed. Whom: gangs that
 may be stopped (victims.py) outside that team, whatever their priority, as long as no team is taken

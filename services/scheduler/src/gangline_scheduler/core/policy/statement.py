@@ -1,4 +1,4 @@
-"""Tentative work on a snapshot of what is free: place gangs, evict gangs, commit or discard.
+"""Tentative work on a snapshot of free GPUs: place gangs, evict gangs, commit or discard.
 
 Preemption, reclaim, defragmentation, elastic resizing, reservations and what-if all try their
 moves here; none has a placement of its own. Cost: that of the placements, and O(nodes touched).
