@@ -42,6 +42,7 @@ FOLDERS = (
     "services/quota/src",
     "services/scheduler/src",
     "services/tracker/src",
+    "tools",
     "worker/src",
 )
 """Folders whose modules keep to plain words."""

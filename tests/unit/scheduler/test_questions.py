@@ -117,7 +117,7 @@ def test_more_than_the_team_may_ever_hold_gets_no_start() -> None:
     cluster.submit("wide", 6)
     found = explained(cluster, "wide")
     assert (found.code, found.outlook.eta) == ("quota", None)
-    assert "may not hold" in found.outlook.eta_reason
+    assert "may not have" in found.outlook.eta_reason
 
 
 def test_far_back_in_the_queue_there_is_a_lower_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@
   node_name. Nodes without GPUs are left out.
 - CSV, one row a virtual cluster: vc, node_num, and maybe gpus (8 a node). Each is a cluster by
   itself, and the team of that name runs there alone.
-- YAML: `nodes`, a list of {count, gpus, gpu_model, cpus, memory_gb, rack, block, pool}, and
-  maybe `topology`, a list of {name, parent}: then each node's rack is one of these, and its block
-  is the outermost domain around that.
+- YAML: `nodes`, a list of {count, gpus, gpu_model, cpus, memory_gb, rack, block, pool}. It may have
+  `topology`, a list of {name, parent}: then each node's rack is one of these, and its block is the
+  outermost domain around that.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """What a cluster file says."""
+    """The content of a cluster file."""
 
     pools: tuple[Pool, ...]
 

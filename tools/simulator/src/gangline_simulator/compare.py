@@ -1,4 +1,4 @@
-"""What a log came to, and what differs between two: the figures of `gangline replay --policy`.
+"""Figures of `gangline replay --policy`: the results of a log, and differences between two.
 
 - JCT: from the queue to the end, however the job ended, over the jobs that ended in every column.
 - Queue: the part of a job's time in which it held no GPUs, over all jobs; of those that had not

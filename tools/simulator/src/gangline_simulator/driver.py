@@ -47,7 +47,7 @@ START = datetime(2017, 10, 1, tzinfo=UTC)
 StateT = TypeVar("StateT")
 Kind = Literal["finished", "stopped"]
 _STUCK_TICKS = 1000
-"""Ticks in one moment after which a scheduler that goes on starting and stopping is given up."""
+"""Ticks in one moment after which a scheduler that keeps starting and stopping is given up."""
 
 
 class StuckError(Exception):
@@ -86,12 +86,12 @@ class Replay(Generic[StateT]):
         self.ledger = Ledger(pool, self._ids)
 
     def remaining_s(self, job_id: str) -> float:
-        """What a job has left to run, as the replay knows it."""
+        """The time that a job has left to run, as the replay knows it."""
         run = self._running.get(job_id)
         return self._left_s[job_id] if run is None else run.left_s(self._now_s)
 
     def run(self, progress: Callable[[int], None] | None = None) -> PoolResult:
-        """Replay all jobs; `progress` is told the number that ended. Raises StuckError."""
+        """Replay all jobs; `progress` gets the number that ended. Raises StuckError."""
         self._configure()
         arrivals = deque(self._ids.items())
         while arrivals or self._running or self.ledger.waiting:

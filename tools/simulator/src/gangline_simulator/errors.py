@@ -1,4 +1,4 @@
-"""What is wrong with a file that the simulator was given."""
+"""The error of a wrong input file of the simulator."""
 
 from __future__ import annotations
 

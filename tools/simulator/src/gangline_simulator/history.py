@@ -1,16 +1,16 @@
-"""What a log of gangline.scheduling says happened: to each job, and to the capacity.
+"""The history of each job and of the capacity, from a log of gangline.scheduling.
 
 The platform's own log and the log of a rerun (rerun.py) are read by the same code, so their
 figures count the same things.
 
-Progress of an attempt is in seconds of the whole gang: it begins when all ranks have started, an
-elastic gang of half its size makes half of it, and it ends with the request to stop or with the
-gang. The next attempt goes on from the checkpoint that its gang.allocated names, which stands for
-the progress at the moment in which it counted; without one it begins anew.
+Progress of an attempt is in seconds of the whole gang. It begins when all ranks have started, and
+ends with the request to stop or with the gang; an elastic gang of half its size makes half of it.
+The next attempt resumes from the checkpoint that its gang.allocated names, with the progress at
+that checkpoint's commit; without one it starts from scratch.
 Two cases are read otherwise
 1. After a restore the work that was done is not lost: the user wanted other work.
-2. A job that succeeded in less time than an earlier attempt of it had run keeps its progress by
-   itself, where the platform does not see it: each attempt goes on where the last one ended.
+2. A job that succeeded in less time than an earlier attempt of it had run keeps its progress where
+   the platform does not see it: each attempt continues where the last one ended.
 
 Cost: O(events), and a few values for each attempt and checkpoint.
 """
@@ -127,7 +127,7 @@ class History:
 
 
 class Nodes:
-    """Which incarnation of each node is there, as a log goes on. `up`: it counts as there."""
+    """Which incarnation of each node is there, as a log advances. `up`: it counts as there."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[NodeInfo, bool]] = {}

@@ -1,4 +1,4 @@
-"""What happened in a replay: each job's times, and what the pool held at each moment."""
+"""The record of a replay: each job's times, and the pool's GPUs in use at each moment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The policies that a recording is run through: the settings of the live scheduler by name.
 
 A name is an order, and maybe settings behind it: `fair`, `fifo+reservation=off`,
-`short+reservation=conservative+preempt=off`. What is not named is the platform's default. Each
-knows what the scheduler knows live: of runtimes, what users said and what teams' past jobs took.
+`short+reservation=conservative+preempt=off`. Other settings have the platform's defaults. Each
+policy knows the same as the live scheduler: of runtimes, users' estimates and past jobs' times.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from gangline_scheduler.core.policy.config import ORDERS, Policy, Preemption, order_named
 
 RECORDED = "recorded"
-"""What really happened; no policy, and always in the first column."""
+"""The recorded events; no policy, and always in the first column."""
 SETTINGS: Mapping[str, Sequence[str]] = {
     "reservation": ("off", "easy", "conservative"),
     "preempt": ("on", "off"),
@@ -43,6 +43,6 @@ def live_policy(name: str) -> Policy:
 
 
 def known() -> str:
-    """What a name may be, in one sentence."""
+    """The allowed names, in one sentence."""
     settings = ", ".join(f"+{key}={'|'.join(values)}" for key, values in SETTINGS.items())
     return f"the orders {', '.join(ORDERS)}, and behind them {settings}"

@@ -1,4 +1,4 @@
-"""What a replay came to. Each figure says what it counts.
+"""The figures of a replay. Each figure says what it counts.
 
 - JCT: from submission to end. Queue: the time of that in which the job held no GPUs.
 - A percentile p of n values is the one at place floor(n p) of the sorted list.
@@ -7,8 +7,8 @@
 - Fragmentation: of the GPU-seconds of pools in which a job waited, the share that was free on
   nodes that were partly held.
 - GPU-hours lost: GPUs x (time between a stop's request and its end + what the restart added).
-- Fairness: Jain's index (sum x)^2 / (n sum x^2) over the n teams, where x is a team's total JCT
-  over its total undisturbed run time: 1 when all are slowed down alike, 1/n at worst.
+- Fairness: Jain's index (sum x)^2 / (n sum x^2) over the n teams: 1 when all are slowed down alike,
+  1/n at worst. x is a team's total JCT over its total undisturbed run time.
 - Large gangs: those above 32 GPUs.
 """
 

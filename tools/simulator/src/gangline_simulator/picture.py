@@ -1,4 +1,4 @@
-"""Utilization and queue over time, a line for each policy, told apart by colour and stroke."""
+"""Utilization and queue over time, a line for each policy, distinct by colour and stroke."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 From outside, at the moments of the log: teams and budgets, nodes that join, fail, leave and are
 drained, submissions, changed priorities, cancels of jobs that waited.
-What a job needs is its progress (history.py) when it succeeded, failed for a reason of its own, or
-was cancelled while it ran; on the way there, at the same GPU-holding times as recorded, the
-failures that hit it, and at the same progress its checkpoints. A failure for which one of its
-nodes was gone belongs to the node: it hits who runs there.
+The need of a job is its progress (history.py) when it succeeded, failed for a reason of its own, or
+was cancelled while it ran. Recorded failures hit it after the same GPU time as recorded, and its
+checkpoints come at the same progress. A failure for which one of its nodes was gone belongs to the
+node: it hits the gangs that run there.
 Of some jobs the log does not hold the need
 - cancelled while it waited: it runs, if it gets GPUs, until it is cancelled at that moment;
 - ended by its `max_runtime_hours`: so it is again;
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a job needs. Times in seconds; `work_s` and `saves_at` are progress of the whole gang.
+    """The need of a job. Times in seconds; `work_s` and `saves_at` are progress of the whole gang.
 
     `work_s`: until it meets its fate; inf: not before the log ends. `starts_s`: from each
     allocation to the start of all ranks, of a gang that ended before: longer than it was there;
@@ -139,7 +139,7 @@ class Recording:
 
 
 def read_recording(log: Sequence[Logged], end: datetime | None = None) -> Recording:
-    """What a log holds, up to `end`. Raises ValueError for an empty one."""
+    """The content of a log, up to `end`. Raises ValueError for an empty one."""
     history = read_history(log, end)
     needs = {
         job.job_id: _need(job, history.end)

@@ -44,8 +44,8 @@ REAL_COSTS = Costs(
 """Saving holds the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s). Gangs save
 every 10 minutes, as the platform's do."""
 OWN = Policy(order=ShortFirst(), preemption=Preemption(preempt_below=101))
-"""What docs/guides/tuning.md recommends: who needs least goes first, and any job may have a much
-longer one stopped, where that is worth its cost."""
+"""As docs/guides/tuning.md recommends: the job that needs least goes first, and any job may have a
+much longer one stopped, where that is worth its cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Runs a recording through a scheduler: its own decide and evolve, in virtual time.
 
 One moment, in this order
-1. What is due of the running gangs: ranks that start, checkpoints, failures, ends of work, ends of
-   stops. What a decision brings about in the same moment follows at once.
-2. What came from outside in this moment, in the order of the log. A node that fails or comes back
-   as another incarnation takes its gangs along.
+1. Due events of the running gangs: ranks that start, checkpoints, failures, ends of work, ends of
+   stops. Their consequences in the same moment follow at once.
+2. Inputs from outside in this moment, in the order of the log. A node that fails or comes back as
+   another incarnation takes its gangs along.
 3. A tick, at the multiples of `every_s` from the log's beginning on, while a job is active.
 It ends with the log: nothing that would happen later is known.
 
@@ -103,7 +103,7 @@ class _Gang:
         return self.running_at + timedelta(seconds=max(0.0, ahead_s))
 
     def next(self) -> tuple[datetime, Due] | None:
-        """What happens to it next, if nothing else does."""
+        """Its next event, if nothing else happens."""
         course, need = self.course, self.course.need
         end = self.when(need.work_s)
         if self.stop_at is not None:
@@ -275,7 +275,7 @@ class Rerun:
                 raise AssertionError(f"at {self._now}: {broken[0]}")
 
     def _follow(self, event: Event) -> None:
-        """What a decision means for its gang."""
+        """Apply a decision to its gang."""
         if isinstance(event, GangAllocated):
             gang = _Gang(self._courses[event.job_id], event, self._now)
             self._gangs[event.job_id] = gang

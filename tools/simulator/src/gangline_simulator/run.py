@@ -23,7 +23,7 @@ from gangline_simulator.references import NAMED, Named, live
 from gangline_simulator.trace import Trace, TraceJob
 
 Progress = Callable[[str, int, int], None]
-"""Told the policy, and how many of how many jobs have ended."""
+"""Gets the policy, and how many of how many jobs have ended."""
 ALONE = 5000
 """So many jobs are replayed before processes would have started."""
 _LOOK_EVERY_S = 1.0
@@ -43,7 +43,7 @@ class Workload:
 
 
 def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
-    """Who runs where. Raises BadInputError if a gang is larger than its pool, or nobody is left.
+    """Jobs by their pools. Raises BadInputError if a gang is larger than its pool, or none is left.
 
     `path`: the trace's, for the messages.
     """

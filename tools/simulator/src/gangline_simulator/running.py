@@ -17,7 +17,7 @@ def nothing(job: TraceJob) -> float:  # noqa: ARG001 - the others' shape
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What it costs to stop a gang and start it again, in seconds of that gang.
+    """The costs of stopping a gang and starting it again, in seconds of that gang.
 
     `checkpoint_s`: between the request to stop and the end of its ranks. `restart_s`: added to
     what it has left. `end_lag_s`: how much later than its work ends its ranks are seen to end (a
@@ -65,11 +65,11 @@ class Running:
 
     @property
     def restart_s(self) -> float:
-        """What its next attempt has more to run."""
+        """The time that its next attempt runs in addition."""
         return self.costs.restart_s(self.job)
 
     def left_s(self, now_s: float) -> float:
-        """What it has left to run."""
+        """The time that it has left to run."""
         until_s = now_s if self.stopped_s is None else self.stopped_s
         return max(0.0, self.work_s - (until_s - self.since_s))
 

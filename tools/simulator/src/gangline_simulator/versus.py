@@ -21,11 +21,11 @@ from gangline_simulator.recorded import ACCEPTED, read_recording
 from gangline_simulator.rerun import Rerun, tick_every_s
 
 Tell = Callable[[str, float], None]
-"""Told the policy, and the share of its time that is done."""
+"""Gets the policy, and the share of its time that is done."""
 
 
 class NoJobsError(Exception):
-    """Nobody submitted a job in the range."""
+    """No job was submitted in the range."""
 
 
 @dataclass(frozen=True, slots=True)

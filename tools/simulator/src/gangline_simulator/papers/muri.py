@@ -49,7 +49,7 @@ OVERHEAD_S: dict[str, tuple[float, ...]] = {
 
 
 def overhead_s(job: TraceJob) -> float:
-    """What a start costs the job."""
+    """The cost of a start for the job, in seconds."""
     known = OVERHEAD_S.get(job.model)
     return known[_SIZES.index(job.gpus)] if known and job.gpus in _SIZES else _OTHER_S
 
@@ -77,7 +77,7 @@ class MuriScheduler(ReferenceScheduler):
         super().__init__(Policy(order=self._by_left, placer=placer, reservation="off"))
 
     def ask(self, left_s: Callable[[str], float]) -> None:
-        """Who tells what a job has left to run, in seconds."""
+        """Set the function that gives a job's time left to run, in seconds."""
         self._by_left.left_s = left_s
 
     def run_pass(self, plan: Plan) -> None:

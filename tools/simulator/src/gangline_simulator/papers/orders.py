@@ -32,7 +32,7 @@ SecondsByGpus = Callable[[int], float]
 
 
 def expected_s(job: Job) -> float:
-    """What the user expects it to run, in seconds to the millisecond; infinite when not said."""
+    """The user's estimate of its time, in seconds to the millisecond; infinite without one."""
     hours = job.spec.expected_runtime_hours
     return math.inf if hours is None else _to_the_millisecond(hours)
 
@@ -49,7 +49,7 @@ def no_restart_cost(gpus: int) -> float:  # noqa: ARG001 - the others' shape
 
 
 def philly_restart_s(gpus: int) -> float:
-    """What the Philly simulators add to a job for each preemption."""
+    """The seconds that the Philly simulators add to a job for each preemption."""
     return 40.0 if gpus <= 8 else 60.0
 
 

@@ -2,8 +2,8 @@
 
 They count GPUs of equal nodes and know no topology: what goes live is policy/placement.py.
 
-`best_fit`, of the Philly simulators: a gang that one node can hold goes to the node with the
-fewest free GPUs that hold it; a larger one to wholly idle nodes, and its rest to the next most
+`best_fit`, of the Philly simulators: a gang that fits one node goes to the node with the fewest
+free GPUs that are enough. A larger one goes to wholly idle nodes, and its rest to the next most
 free one. Of equal nodes the first. `first_fit`, of Muri's: the first node with room; a larger gang
 on the first idle nodes, its rest on the first other node that holds it. Of a gang with workers of
 several GPUs a node counts for the whole workers that it holds.

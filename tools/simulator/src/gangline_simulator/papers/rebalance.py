@@ -1,7 +1,7 @@
-"""A pass of a preemptive order: who shall run, who is stopped for it, who starts.
+"""A pass of a preemptive order: which jobs must run, which are stopped for them, which start.
 
 1. Nothing happens while a gang that was stopped still holds its GPUs: all of them go by the order
-   together, not one by one to whoever fits first.
+   together, not one by one to the job that fits first.
 2. Gangs that may not be stopped keep their GPUs: those that did not say `preemptible`, ran for less
    than `min_runtime` or were stopped `max_preemptions` times. The other running jobs and those
    pending ones whose teams have room, in one order, are taken as long as the other GPUs last; one
@@ -11,7 +11,7 @@
 4. Pending ones that were taken start, where there is room for them.
 
 Cost: O(R log R) for R running jobs, and O(P) for the pending ones looked at: once no GPU is left
-the others are not. Where all have room nobody is compared: then it is O(R + P).
+the others are not. Where all have room none are compared: then it is O(R + P).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Choice:
 
 
 def choose(in_turn: Iterable[Job], running: Iterable[Job], gpus: int) -> Choice:
-    """Who shall run on so many GPUs. `in_turn`: pending and running jobs, best first."""
+    """The jobs that must run on so many GPUs. `in_turn`: pending and running jobs, best first."""
     left, kept, start = gpus, set(), []
     for job in in_turn:
         wanted = job.allocated_gpus or job.gpus

@@ -28,7 +28,7 @@ class ReferenceScheduler(Scheduler):
         self.policy = policy
 
     def decide(self, state: State, soft: None, item: Input, now: datetime) -> Sequence[Decision]:  # noqa: ARG002 - it has none
-        """What follows from one input; the pass, on a tick."""
+        """The decisions of one input; the pass, on a tick."""
         plan = Plan(state, now)
         if isinstance(item, Received):
             decide._take(plan, item.envelope.data, self._limits, None)  # noqa: SLF001 - the same decider
