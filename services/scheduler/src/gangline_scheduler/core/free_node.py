@@ -1,4 +1,4 @@
-"""What one node can still give, and its domain at each level of the topology."""
+"""The free resources of one node, and its domain at each level of the topology."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS = ("nvlink", "rack", "block")
 
 @dataclass(frozen=True, slots=True)
 class FreeNode:
-    """What a schedulable node can still give: GPU indexes by model, CPUs, memory in GB.
+    """The free resources of a schedulable node: GPU indexes by model, CPUs, memory in GB.
 
     `path`: its domain at each level, from the node itself to the whole cluster, as names that are
     unique in the cluster. `gpus`: (model in lower case, free indexes in order). `home`: which of
@@ -110,7 +110,7 @@ class FreeNode:
 def empty_of(
     node: Node, *, levels: tuple[str, ...] = LEVELS, mix_from: Isolation | None = None
 ) -> FreeNode:
-    """What a node could give if no gang ran there.
+    """The free resources of a node if no gang ran there.
 
     `mix_from`: nodes below this isolation hold one team's gangs at a time; None: all mix them.
     """
@@ -130,7 +130,7 @@ def empty_of(
 
 
 def left_on(empty: FreeNode, node: Node) -> FreeNode:
-    """What is free on a node whose `empty_of` is known."""
+    """The free resources of a node whose `empty_of` is known."""
     holds = [hold for _, hold in node.holds]
     taken = {index for hold in holds for index in hold.gpus}
     return replace(
