@@ -111,7 +111,7 @@ def _grow(plan: Plan, tick: TickRun) -> None:
 
 
 def _explain(plan: Plan, tick: TickRun) -> None:
-    """What the last pass reserved still holds if nothing was decided since."""
+    """Reservations of the last pass still hold if nothing was decided since."""
     holds = len(plan.decisions) == tick.decided
     decided = [decision.event for decision in plan.decisions[: tick.before_pass]]
     waiting_reasons.give_reasons(plan, tick.policy, tick.reserved if holds else None)
