@@ -89,7 +89,6 @@ class TestServerAway:
             lambda: store.delete("k"),
             lambda: store.delete_prefix("k/"),
             lambda: store.remove_partial(older_than_s=0),
-            store.ensure_bucket,
         ]
         for call in calls:
             waits.clear()
@@ -283,13 +282,6 @@ class TestRefusals:
             with pytest.raises(StoreError, match="there is no bucket 'no-such-bucket'") as info:
                 call()
             assert not isinstance(info.value, NotFound)
-
-    def test_ensure_bucket_makes_it_once(self, s3_server: S3Server) -> None:
-        store = s3_server.store(bucket="made-by-test")
-        store.ensure_bucket()
-        store.ensure_bucket()
-        store.put("k", b"x")
-        assert store.get("k") == b"x"
 
     def test_damage_in_transfer_is_refused(self, s3_server: S3Server) -> None:
         store = s3_server.store()

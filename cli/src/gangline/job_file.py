@@ -34,7 +34,6 @@ class Bundle:
     data: bytes
     digest: str
     files: int
-    unpacked_bytes: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def pack(folder: Path) -> Bundle:
     data = gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
     if len(data) > MAX_BUNDLE_BYTES:
         raise _too_large(folder, sizes)
-    return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes), sum(sizes.values()))
+    return Bundle(data, hashlib.sha256(data).hexdigest(), len(sizes))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -78,11 +78,10 @@ def test_kafka_settings_of_file_and_environment_are_merged(
     text = '[kafka]\n"retry.backoff.ms" = 10\n"enable.idempotence" = true\n"client.id" = "file"\n'
     _write(tmp_path / "gangline.toml", text, monkeypatch)
     monkeypatch.setenv("GANGLINE_KAFKA", '{"client.id": "environment"}')
-    assert _Settings.load().kafka_config() == {
+    assert _Settings.load().kafka == {
         "retry.backoff.ms": "10",
         "enable.idempotence": "true",
         "client.id": "environment",
-        "bootstrap.servers": "127.0.0.1:9092",
     }
 
 

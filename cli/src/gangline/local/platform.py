@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_service.loopback import LOOPBACK
 from gangline_service.private_file import write_private
-from gangline_service.tokens import Role, TokenEntry, write_tokens
+from gangline_service.tokens import Role, TokenEntry, new_token, write_tokens
 
 SERVICES: Mapping[str, str] = {
     "quota": "gangline_quota",
@@ -229,7 +228,7 @@ class Platform:
         if path.exists():
             kept: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
         else:
-            kept = {name: f"gl_{secrets.token_urlsafe(32)}" for name in ("admin", "service")}
+            kept = {name: new_token() for name in ("admin", "service")}
             write_private(path, json.dumps(kept).encode())
         write_tokens(
             self.data_dir / "tokens.json",

@@ -212,10 +212,6 @@ class ServiceSettings(BaseSettings):
         except SettingsFileError as error:
             _refuse([f"{CONFIG_VARIABLE}: the file that it names {error}"])
 
-    def kafka_config(self) -> dict[str, str]:
-        """The librdkafka settings of every client: `kafka` with bootstrap.servers."""
-        return {**self.kafka, "bootstrap.servers": self.bootstrap_servers}
-
     def secret_values(self) -> frozenset[str]:
         """Every secret value among the settings, for redaction."""
         found = {value for key, value in self.kafka.items() if _is_kafka_secret(key)}

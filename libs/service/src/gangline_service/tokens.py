@@ -81,8 +81,8 @@ class Principal(Model):
 
 
 def new_token() -> str:
-    """A token of 256 random bits."""
-    return secrets.token_urlsafe(32)
+    """A token of 256 random bits, with the prefix that logs and job files are searched for."""
+    return f"gl_{secrets.token_urlsafe(32)}"
 
 
 def write_tokens(path: Path, entries: Iterable[TokenEntry]) -> None:

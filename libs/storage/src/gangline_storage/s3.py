@@ -70,41 +70,11 @@ class S3Store:
         self.prefix = f"{prefix}/" if prefix else ""
         self.endpoint = endpoint
         self._options = options or S3Options()
-        self._region = region
         self._client = make_client(endpoint, region, credentials, self._options)
 
     def __repr__(self) -> str:
         """Where it is, without credentials."""
         return f"S3Store(bucket={self.bucket!r}, prefix={self.prefix!r}, endpoint={self.endpoint})"
-
-    def ensure_bucket(self) -> None:
-        """Make the bucket if there is none. Raises StoreError if another account owns it."""
-
-        def once() -> None:
-            try:
-                with s3_errors(f"bucket {self.bucket}", self.bucket):
-                    self._client.head_bucket(Bucket=self.bucket)
-            except NotFound:
-                pass
-            else:
-                return
-            region = self._client.meta.region_name
-            where: dict[str, Any] = (
-                {}
-                if region == "us-east-1"
-                else {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            )
-            taken = (
-                self._client.exceptions.BucketAlreadyOwnedByYou,
-                self._client.exceptions.BucketAlreadyExists,
-            )
-            with s3_errors(f"make bucket {self.bucket}", self.bucket):
-                try:
-                    self._client.create_bucket(Bucket=self.bucket, **where)
-                except taken:  # made by another process since we looked
-                    self._client.head_bucket(Bucket=self.bucket)
-
-        self._retried(f"bucket {self.bucket}", once)
 
     def put(
         self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False

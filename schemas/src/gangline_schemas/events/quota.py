@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -24,6 +24,11 @@ from gangline_schemas.limits import (
 )
 from gangline_schemas.team_limits import TeamConfig
 
+RequestCeId = Annotated[RequestId, Field(description="The ce_id of the request.")]
+RequestCeSource = Annotated[
+    RequestId, Field(description="Its ce_source: ids are unique within one.")
+]
+
 
 class JobAdmitted(Event):
     """The job may run as soon as there is room; the scheduler queues it."""
@@ -36,10 +41,8 @@ class JobAdmitted(Event):
     note: Message | None = Field(
         default=None, description="Why it must wait first, as far as quota can tell."
     )
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class JobRejected(Event):
@@ -56,10 +59,8 @@ class JobRejected(Event):
     digest: str = Field(
         default="", max_length=64, description="sha256 of the spec, in hex; empty if unreadable."
     )
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class JobIdTaken(Event):
@@ -75,10 +76,8 @@ class TeamConfigured(Event):
     type: ClassVar[str] = "team.configured"
     config: TeamConfig
     user: User = "unknown"
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class TeamBudgetChanged(Event):
@@ -106,10 +105,8 @@ class SnapshotApproved(Event):
     project: Identifier
     purpose: ShortText
     user: User = "unknown"
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class SnapshotWithdrawn(Event):
@@ -120,10 +117,8 @@ class SnapshotWithdrawn(Event):
     project: Identifier
     purpose: ShortText
     user: User = "unknown"
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class CancelAdmitted(Event):
@@ -132,10 +127,8 @@ class CancelAdmitted(Event):
     type: ClassVar[str] = "job.cancel.admitted"
     job_id: Identifier
     user: User
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class PriorityAdmitted(Event):
@@ -145,10 +138,8 @@ class PriorityAdmitted(Event):
     job_id: Identifier
     priority: Priority
     user: User
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class RestoreAdmitted(Event):
@@ -158,10 +149,8 @@ class RestoreAdmitted(Event):
     job_id: Identifier
     step: Step
     user: User
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class PinAdmitted(Event):
@@ -172,10 +161,8 @@ class PinAdmitted(Event):
     step: Step
     pinned: bool
     user: User
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class DrainAdmitted(Event):
@@ -186,10 +173,8 @@ class DrainAdmitted(Event):
     drain: bool
     move_jobs: bool = Field(default=True, description="As the request says.")
     user: User
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class RequestRefused(Event):
@@ -200,10 +185,8 @@ class RequestRefused(Event):
     target: Label = Field(description="The job, team or node it was about.")
     reason: Message
     user: User = "unknown"
-    request_id: RequestId = Field(default="", description="The ce_id of the request.")
-    request_source: RequestId = Field(
-        default="", description="Its ce_source: ids are unique within one."
-    )
+    request_id: RequestCeId = ""
+    request_source: RequestCeSource = ""
 
 
 class UsageCharged(Event):
