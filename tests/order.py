@@ -4,6 +4,9 @@ Files of unit tests, and of folders that are not named here, come first. Then co
 start real processes, those of tests/e2e first because they take longest. Files that only compute
 are spread evenly among them, the longest first: some workers compute while others wait for their
 processes, and the last files are short.
+
+A worker takes a file at a time, except that one takes all files of tests/e2e that share the
+session's platform: it is started once.
 """
 
 from __future__ import annotations
@@ -11,9 +14,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 REAL_PROCESSES = ("e2e", "integration", "contract")
 COMPUTING = ("simulation", "stateful", "extremes", "replay", "golden", "scenarios")
+
+OWN_PLATFORM = {
+    f"tests/e2e/test_{name}.py"
+    for name in ("bad_days", "chaos", "checkpoint_upkeep", "demo", "kills", "own_parts")
+}
+SHARED_PLATFORM = "tests/e2e: the session's platform"
+
+
+class OnePlatform(LoadFileScheduling):
+    """Gives a worker all tests of a scope."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+def scope_of(nodeid: str) -> str:
+    """What a worker takes at once: a file, or all files that share a platform."""
+    file = nodeid.split("::", maxsplit=1)[0]
+    shared = folder_of(file) == "e2e" and file not in OWN_PLATFORM
+    return SHARED_PLATFORM if shared else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Replace xdist's distribution by files."""
+    return OnePlatform(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def folder_of(nodeid: str) -> str:

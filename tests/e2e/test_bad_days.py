@@ -192,7 +192,7 @@ def test_a_job_does_not_notice_that_the_tracker_is_away(
 ) -> None:
     job = submit_reporting(watch, "untracked", gate)
     watch.wait_step(job, 5)
-    for _ in range(3):
+    for _ in range(2):
         up.kill("tracker-0")
         watch.wait_step(job, newest_step(watch, job) + 1)
     with stopped(up.pid("tracker-0")):

@@ -21,7 +21,7 @@ CELLS = 1
 ALL = [
     (fault, strategy) for fault in FAULTS for strategy in STRATEGIES if fault.place == "one machine"
 ]
-SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "36"))
+SEED = int(os.environ.get("GANGLINE_CHAOS_SEED", "7"))
 DRAWN = Random(SEED).sample(ALL, CELLS)
 pytestmark = pytest.mark.timeout(2 * ENDS_S)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from gangsim.draw import draw
 from gangsim.world import simulate
 
-SEEDS = 25
+SEEDS = 15
 
 
 def test_attempts_start_from_what_was_saved_wherever_its_chunks_lie() -> None:

@@ -11,7 +11,7 @@ from gangsim.draw import draw
 from gangsim.world import simulate
 
 COVERED = 60
-SEEDS = 160
+SEEDS = 120
 CHUNK = 20
 
 

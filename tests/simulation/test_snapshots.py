@@ -8,7 +8,7 @@ from gangsim.draw import draw
 from gangsim.parts import Parts
 from gangsim.world import simulate
 
-SEEDS = range(2000, 2030)
+SEEDS = range(2000, 2015)
 EVERY = 5
 
 

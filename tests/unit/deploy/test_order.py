@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from order import in_order
+from pathlib import Path
+
+from order import OWN_PLATFORM, SHARED_PLATFORM, in_order, scope_of
 
 E2E = [f"tests/e2e/test_{n}.py" for n in range(4)]
 BROKER = [f"tests/integration/test_{n}.py" for n in range(4)]
@@ -27,3 +29,14 @@ def test_what_computes_is_spread_among_what_waits() -> None:
 def test_files_of_one_kind_alone_keep_their_order() -> None:
     assert in_order(COMPUTING) == COMPUTING
     assert in_order(E2E) == E2E
+
+
+def test_the_files_that_share_a_platform_go_to_one_worker() -> None:
+    root = Path(__file__).parents[3]
+    for path in (root / "tests" / "e2e").glob("test_*.py"):
+        file = path.relative_to(root).as_posix()
+        text = path.read_text(encoding="utf-8")
+        shares = "RunningPlatform" in text and "start_platform" not in text
+        assert (scope_of(f"{file}::test") == SHARED_PLATFORM) == shares, file
+    assert all((root / file).exists() for file in OWN_PLATFORM)
+    assert scope_of("tests/unit/a/test_b.py::test_c[d::e]") == "tests/unit/a/test_b.py"
