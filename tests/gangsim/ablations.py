@@ -287,7 +287,7 @@ ABLATIONS: dict[str, Ablation] = {
     ),
     "references": Ablation(
         "retention counts references",
-        _patched((references, "removable", lambda job, kept, surplus, *, over: surplus)),
+        _patched((references, "removable", lambda job, surplus, *, over: surplus)),
         ("rank.crash", "user.restore"),
         full_every=4,
     ),

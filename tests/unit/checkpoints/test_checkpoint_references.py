@@ -343,7 +343,5 @@ def test_without_either_safeguard_the_property_fails(
         _train(actions, ONE)
 
 
-def _all_of_the_surplus(
-    _job: object, _kept: object, surplus: list[StepId], **_over: bool
-) -> list[StepId]:
+def _all_of_the_surplus(_job: object, surplus: list[StepId], **_over: bool) -> list[StepId]:
     return surplus

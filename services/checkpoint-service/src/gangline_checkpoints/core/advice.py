@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-from gangline_bus.decision import Decision
 from gangline_checkpoints.core.model import Job
 from gangline_checkpoints.core.policy.interval import (
     CEILING_S,
     ENOUGH_SAVES,
-    SAVES,
     STORE_SHARE,
     SUSPECTED_S,
     Advice,
     Failures,
-    Save,
     advise,
     differs,
     failure_rate,
 )
-from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.core.state import CheckpointPlan, CheckpointState
 from gangline_schemas.events.checkpoints import (
     AttemptNoted,
-    CheckpointCommitted,
     IntervalAdvised,
 )
 from gangline_schemas.events.faults import CheckpointRequested
@@ -32,54 +27,49 @@ LEAST_S = 0.001
 """As short a time as is said."""
 
 
-def of_attempt(state: CheckpointState, noted: AttemptNoted) -> list[Decision]:
-    """The interval that earlier saves advise for the next attempt; [] with too few saves."""
+def of_attempt(state: CheckpointState, noted: AttemptNoted) -> IntervalAdvised | None:
+    """The interval that earlier saves advise for the next attempt; None with too few saves."""
     job = state.jobs.get(noted.job_id)
     if job is None or job.world_size != noted.world_size or len(job.saves) < ENOUGH_SAVES:
-        return []
+        return None
     rate = failure_rate(state.failures, job.failures)
     found = advise(job.saves, noted.world_size, rate)
-    return [_advised(noted.job_id, noted.attempt, found, job.failures)]
+    return _advised(noted.job_id, noted.attempt, found, job.failures)
 
 
-def of_save(
-    state: CheckpointState, committed: CheckpointCommitted, now: datetime
-) -> list[Decision]:
-    """The advice after one more save; [] when it is within a fifth of the attempt's present one."""
-    job_id, point = committed.job_id, committed.checkpoint
+def of_save(plan: CheckpointPlan, job_id: str) -> None:
+    """Advise after one more save, unless that is within a fifth of the attempt's present advice."""
+    state, now = plan.state, plan.now
     job = state.jobs[job_id]
-    save = Save(committed.blocked_s, committed.write_s, committed.verify_s)
-    saves = (*job.saves, save)[-SAVES:]
-    if len(saves) < ENOUGH_SAVES:
-        return []
+    if len(job.saves) < ENOUGH_SAVES:
+        return
     suspected_at = job.suspected_at if _recent(job.suspected_at, now) else None
-    found = _while_it_runs(state, job, saves, now, suspected=suspected_at is not None)
-    if job.advised_s is not None and not differs(job.advised_s, found.interval_s):
-        return []
-    return [_advised(job_id, point.attempt, found, job.failures, suspected_at)]
+    found = _while_it_runs(state, job, now, suspected=suspected_at is not None)
+    if job.advised_s is None or differs(job.advised_s, found.interval_s):
+        plan.add(job_id, _advised(job_id, job.attempt, found, job.failures, suspected_at))
 
 
-def of_sign(state: CheckpointState, asked: CheckpointRequested, now: datetime) -> list[Decision]:
+def of_sign(plan: CheckpointPlan, asked: CheckpointRequested) -> None:
     """A node reported a sign of a failure: advise its gangs to save more often for a while.
 
-    [] when the sign is too old, and when too few saves were measured.
+    Not when the sign is too old, and not when too few saves were measured.
     """
+    state, now = plan.state, plan.now
     job = state.jobs.get(asked.job_id)
     if job is None or not job.live or job.attempt != asked.attempt or asked.node_id is None:
-        return []
+        return
     if len(job.saves) < ENOUGH_SAVES or not _recent(asked.requested_at, now):
-        return []
-    found = _while_it_runs(state, job, job.saves, now, suspected=True)
-    return [_advised(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)]
+        return
+    found = _while_it_runs(state, job, now, suspected=True)
+    advised = _advised(asked.job_id, asked.attempt, found, job.failures, asked.requested_at)
+    plan.add(asked.job_id, advised)
 
 
-def _while_it_runs(
-    state: CheckpointState, job: Job, saves: Sequence[Save], now: datetime, *, suspected: bool
-) -> Advice:
+def _while_it_runs(state: CheckpointState, job: Job, now: datetime, *, suspected: bool) -> Advice:
     ran_s = (now - job.allocated_at).total_seconds() if job.allocated_at is not None else 0.0
     running = Failures(0.0, max(0.0, ran_s) * job.world_size / 3600)
     rate = failure_rate(state.failures, job.failures.plus(running))
-    return advise(saves, job.world_size, rate, suspected=suspected)
+    return advise(job.saves, job.world_size, rate, suspected=suspected)
 
 
 def _recent(suspected_at: datetime | None, now: datetime) -> bool:
@@ -92,8 +82,8 @@ def _advised(
     found: Advice,
     seen: Failures,
     suspected_at: datetime | None = None,
-) -> Decision:
-    event = IntervalAdvised(
+) -> IntervalAdvised:
+    return IntervalAdvised(
         job_id=job_id,
         attempt=attempt,
         interval_s=found.interval_s,
@@ -107,7 +97,6 @@ def _advised(
         risk=_risk(found),
         suspected_at=suspected_at,
     )
-    return Decision(job_id, event)
 
 
 def _reason(found: Advice, *, suspected: bool) -> str:

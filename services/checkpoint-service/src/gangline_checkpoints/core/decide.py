@@ -42,6 +42,7 @@ from gangline_bus.decision import (
     Recall,
     Tick,
 )
+from gangline_bus.plan import Plan
 from gangline_checkpoints.core import (
     advice,
     attempts,
@@ -54,12 +55,12 @@ from gangline_checkpoints.core import (
     reports,
     scrubs,
 )
-from gangline_checkpoints.core.closing import abandoned
-from gangline_checkpoints.core.evolve import apply, fold
+from gangline_checkpoints.core.closing import abandon
+from gangline_checkpoints.core.evolve import apply, fold, try_out
 from gangline_checkpoints.core.model import Job, StepId
 from gangline_checkpoints.core.policy.scrubbing import Scrubbing
 from gangline_checkpoints.core.reports import Reports
-from gangline_checkpoints.core.state import GRACE_S, CheckpointState
+from gangline_checkpoints.core.state import GRACE_S, CheckpointPlan, CheckpointState
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.faults import CheckpointRequested
@@ -95,21 +96,22 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
         self, state: CheckpointState, soft: Reports, item: Input, now: datetime
     ) -> Sequence[Decision]:
         """The events that follow from one input; [] for foreign or known ones."""
+        plan = Plan(state, soft, now, try_out)
         match item:
             case Tick():
-                return [
-                    *_abandon_stale(state, soft, now),
-                    *scrubs.begin(state, self.scrubbing, now),
-                ]
+                _abandon_stale(plan)
+                scrubs.begin(plan, self.scrubbing)
             case EffectDone():
-                return outcomes.decide(state, soft, item, now)
+                outcomes.decide(plan, item)
             case Received():
                 event = item.envelope.data
                 if isinstance(event, parts.Report):
-                    return parts.decide(state, soft, event, (item.partition, item.offset), now)
-                return _decide_event(state, soft, event, item.envelope.time, now)
+                    parts.decide(plan, event, (item.partition, item.offset))
+                else:
+                    _take(plan, event, item.envelope.time)
             case _:
-                return []
+                pass
+        return plan.decisions
 
     def evolve(self, state: CheckpointState, decision: Decision, at: datetime) -> CheckpointState:
         """The state after an own event."""
@@ -141,59 +143,46 @@ class CheckpointDecider(BaseDecider[CheckpointState, Reports]):
         return invariants.violations(state)
 
 
-def _decide_event(
-    state: CheckpointState, soft: Reports, event: Event, at: datetime, now: datetime
-) -> list[Decision]:
+def _take(plan: CheckpointPlan, event: Event, at: datetime) -> None:
     match event:
         case WorkerExited(damaged_object=str() as key):
-            return attempts.damaged(state, event, key)
+            attempts.damaged(plan, event, key)
         case CheckpointRequested():
-            return advice.of_sign(state, event, now)
+            advice.of_sign(plan, event)
         case PinAdmitted():
-            return pins.change(state, event)
+            pins.change(plan, event)
         case JobRejected():
-            return promotions.found(state, event.job_id, event)
-        case _:
-            return _follow_scheduler(state, soft, event, at)
-
-
-def _follow_scheduler(
-    state: CheckpointState, soft: Reports, event: Event, at: datetime
-) -> list[Decision]:
-    match event:
+            promotions.judge(plan, event.job_id, event)
         case GangAllocated():
-            return attempts.note(state, soft, event, at)
+            attempts.note(plan, event, at)
         case ResumePointChanged():
-            return attempts.follow(state, event)
+            attempts.follow(plan, event)
         case GangReleased():
-            return attempts.release(state, event, at)
+            attempts.release(plan, event, at)
         case JobStateChanged() if event.state.terminal:
-            return [
-                *attempts.end_job(state, event, at),
-                *promotions.found(state, event.job_id, event),
-            ]
+            attempts.end_job(plan, event, at)
+            promotions.judge(plan, event.job_id, event)
         case _:
-            return []
+            pass
 
 
-def _abandon_stale(state: CheckpointState, soft: Reports, now: datetime) -> list[Decision]:
+def _abandon_stale(plan: CheckpointPlan) -> None:
     """Parts of ended or unknown attempts are not waited for for ever.
 
     Nor is a verification whose reports were no longer in the stream when this process took over.
     """
-    decisions = []
+    state = plan.state
     for job_id in sorted(state.active):
         job = state.jobs[job_id]
         for step_id in sorted(job.open):
             if step_id != job.verifying:
-                reason = _stale(job, step_id, now)
-            elif soft.of(job_id, step_id).complete(job.open[step_id].written):
+                reason = _stale(job, step_id, plan.now)
+            elif plan.soft.of(job_id, step_id).complete(job.open[step_id].written):
                 reason = None
             else:
                 reason = "the reports of its ranks are no longer on gangline.workers"
             if reason is not None:
-                decisions.append(abandoned(soft, job_id, step_id, reason))
-    return decisions
+                abandon(plan, job_id, step_id, reason)
 
 
 def _stale(job: Job, step_id: StepId, now: datetime) -> str | None:

@@ -77,6 +77,15 @@ def apply(state: CheckpointState, event: Event, at: datetime) -> None:
     _forget(state, at)
 
 
+def try_out(state: CheckpointState, event: Event, at: datetime) -> CheckpointState:
+    """`apply` on a branch: the event's job is copied, since the one below must not change."""
+    job_id = getattr(event, "job_id", "")
+    if job_id in state.jobs:
+        state.jobs[job_id] = state.jobs[job_id].copied()
+    apply(state, event, at)
+    return state
+
+
 def _take_up(state: CheckpointState, job_id: str) -> None:
     """Read an ended job back that an event is about."""
     line = state.archive.pop(job_id, None)
@@ -265,7 +274,7 @@ def _end_trial(state: CheckpointState, run_id: str) -> None:
     state.trying.pop(run_id, None)
     run = state.jobs.get(run_id)
     if run is not None:
-        run.validates = None
+        state.jobs[run_id] = replace(run, validates=None)
 
 
 @fold.on(EffectDeferred)
@@ -382,6 +391,6 @@ def _forget(state: CheckpointState, at: datetime) -> None:
         if job.open or job_id in state.working or (_may_be_promoted(job) and not old):
             state.ending[job_id] = at  # the store is away, or the scheduler behind: look again
             continue
-        job.closed, job.spec = {}, None
+        state.jobs[job_id] = replace(job, closed={}, spec=None)
         _put_away(state, job_id, at)
     forget_old(state.ended, lambda ended_at: ended_at, at)

@@ -114,6 +114,16 @@ class Job:
     asked: StepId | None = None
     validates: CheckpointRef | None = None
 
+    def copied(self) -> Job:
+        """Another one that changes by itself. Open and kept checkpoints are only replaced."""
+        return replace(
+            self,
+            open=dict(self.open),
+            kept=list(self.kept),
+            deleting=dict(self.deleting),
+            closed=dict(self.closed),
+        )
+
     @property
     def newest(self) -> StepId | None:
         """The newest committed checkpoint."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
-from gangline_bus.decision import Decision, EffectDone
+from gangline_bus.decision import EffectDone
 from gangline_checkpoints.core import advice, effects, references
-from gangline_checkpoints.core.closing import abandoned
-from gangline_checkpoints.core.deleting import deletions, no_longer_held
+from gangline_checkpoints.core.closing import abandon
+from gangline_checkpoints.core.deleting import delete_surplus, no_longer_held
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
     Effect,
     Job,
-    Kept,
     Refused,
     Removed,
     Scrub,
@@ -24,8 +22,7 @@ from gangline_checkpoints.core.model import (
     Verify,
     merged_metrics,
 )
-from gangline_checkpoints.core.reports import Reports
-from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.core.state import CheckpointPlan
 from gangline_schemas.checkpoint import commit_key
 from gangline_schemas.events.checkpoints import (
     CheckpointCommitted,
@@ -37,52 +34,53 @@ from gangline_schemas.events.checkpoints import (
 from gangline_schemas.events.scheduling import CheckpointRef
 
 
-def decide(
-    state: CheckpointState, reports: Reports, done: EffectDone, now: datetime
-) -> list[Decision]:
-    """The decisions on an outcome; [] when the state no longer requests that effect."""
-    effect = effects.effect(state, reports, done.key)
+def decide(plan: CheckpointPlan, done: EffectDone) -> None:
+    """Decide upon an outcome; nothing when the state no longer requests that effect."""
+    effect = effects.effect(plan.state, plan.soft, done.key)
     if effect is None:
-        return []
-    job_id = effect.job_id
+        return
     match done.result:
         case Away(reason):
-            return [_deferred(effect, reason)]
+            _defer(plan, effect, reason)
         case Removed():
-            return [_removed(reports, job_id, effect.id)]
-        case Corrupt() | Scrubbed():
-            return _read(state, reports, effect, done.result)
+            _removed(plan, effect)
+        case Scrubbed():
+            _scrubbed(plan, effect, done.result)
+        case Corrupt():
+            _corrupt(plan, effect, done.result)
         case Refused(reason):
-            return [abandoned(reports, job_id, effect.id, reason)]
+            abandon(plan, effect.job_id, effect.id, reason)
         case Verified() if isinstance(effect, Verify):
-            return _commit(state, reports, effect, done.result, now)
+            _commit(plan, effect, done.result)
         case _:
             raise TypeError(f"{done.key}: {type(done.result).__name__} is not an outcome of it")
 
 
-def _removed(reports: Reports, job_id: str, step_id: StepId) -> Decision:
+def _removed(plan: CheckpointPlan, effect: Effect) -> None:
     """The objects are gone, except those of ranks that reported while they were being deleted."""
-    late = reports.late.get((job_id, step_id), ())
+    job_id, step_id = effect.job_id, effect.id
+    late = plan.soft.late.get((job_id, step_id), ())
     if late:
         reason = "parts of it came while its objects were deleted"
-        return abandoned(reports, job_id, step_id, reason, also=late)
+        abandon(plan, job_id, step_id, reason, also=late)
+        return
     gone = ObjectsDeleted(job_id=job_id, attempt=step_id.attempt, step=step_id.step)
-    return Decision(job_id, gone)
+    plan.add(job_id, gone)
 
 
-def _read(
-    state: CheckpointState, reports: Reports, effect: Effect, found: Corrupt | Scrubbed
-) -> list[Decision]:
+def _scrubbed(plan: CheckpointPlan, effect: Effect, found: Scrubbed) -> None:
+    scrubbed = CheckpointScrubbed(
+        job_id=effect.job_id,
+        attempt=effect.id.attempt,
+        step=effect.id.step,
+        size_bytes=found.size_bytes,
+        read_s=found.read_s,
+    )
+    plan.add(effect.job_id, scrubbed)
+
+
+def _corrupt(plan: CheckpointPlan, effect: Effect, found: Corrupt) -> None:
     job_id, step_id = effect.job_id, effect.id
-    if isinstance(found, Scrubbed):
-        scrubbed = CheckpointScrubbed(
-            job_id=job_id,
-            attempt=step_id.attempt,
-            step=step_id.step,
-            size_bytes=found.size_bytes,
-            read_s=found.read_s,
-        )
-        return [Decision(job_id, scrubbed)]
     corrupted = CheckpointCorrupted(
         job_id=job_id,
         attempt=step_id.attempt,
@@ -90,33 +88,22 @@ def _read(
         key=found.key,
         reason=found.reason,
     )
-    if isinstance(effect, Scrub):
-        job = state.find(job_id) or Job()
-        events = references.corrupted(job, corrupted)
-        kept = references.after(job.kept, events)
-        return [
-            *(Decision(job_id, event) for event in events),
-            *deletions(state, job_id, kept, except_job=""),
-        ]
-    return [
-        Decision(job_id, corrupted),
-        abandoned(reports, job_id, step_id, f"{found.key}: {found.reason}"),
-    ]
+    if not isinstance(effect, Scrub):
+        plan.add(job_id, corrupted)
+        abandon(plan, job_id, step_id, f"{found.key}: {found.reason}")
+        return
+    for event in references.corrupted(plan.state.find(job_id) or Job(), corrupted):
+        plan.add(job_id, event)
+    delete_surplus(plan, job_id)
 
 
-def _commit(
-    state: CheckpointState, reports: Reports, effect: Verify, verified: Verified, now: datetime
-) -> list[Decision]:
+def _commit(plan: CheckpointPlan, effect: Verify, verified: Verified) -> None:
     job_id, step_id = effect.job_id, effect.id
-    job = state.jobs[job_id]
-    if step_id.attempt != job.attempt:
-        return [abandoned(reports, job_id, step_id, f"attempt {job.attempt} took over")]
-    if job.newest is not None and step_id < job.newest:
-        return [abandoned(reports, job_id, step_id, f"step {job.newest.step} is committed already")]
-    problem = references.commit_problem(job, step_id, verified.refers)
+    job = plan.state.jobs[job_id]
+    problem = _commit_problem(job, step_id, verified)
     if problem is not None:
-        return [abandoned(reports, job_id, step_id, problem)]
-    metrics = merged_metrics(effect.shards)
+        abandon(plan, job_id, step_id, problem)
+        return
     committed = CheckpointCommitted(
         job_id=job_id,
         checkpoint=CheckpointRef(
@@ -133,24 +120,26 @@ def _commit(
         write_s=max(shard.write_s for shard in effect.shards),
         blocked_s=max(shard.blocked_s for shard in effect.shards),
         verify_s=verified.verify_s,
-        metrics=metrics,
+        metrics=merged_metrics(effect.shards),
     )
-    older = [
-        abandoned(reports, job_id, other, f"step {step_id.step} is committed already")
-        for other in sorted(job.open)
-        if other < step_id
-    ]
-    kept = [*job.kept, Kept(step_id, effect.world_size, metrics, refers=verified.refers)]
-    return [
-        Decision(job_id, committed),
-        *advice.of_save(state, committed, now),
-        *older,
-        *deletions(state, job_id, kept, except_job=job_id, held_now=job.restored),
-        *no_longer_held(state, job_id, job.resume),
-    ]
+    plan.add(job_id, committed)
+    advice.of_save(plan, job_id)
+    for other in sorted(job.open):
+        if other < step_id:
+            abandon(plan, job_id, other, f"step {step_id.step} is committed already")
+    delete_surplus(plan, job_id)
+    no_longer_held(plan, job_id, job.resume)
 
 
-def _deferred(effect: Effect, reason: str) -> Decision:
+def _commit_problem(job: Job, step_id: StepId, verified: Verified) -> str | None:
+    if step_id.attempt != job.attempt:
+        return f"attempt {job.attempt} took over"
+    if job.newest is not None and step_id < job.newest:
+        return f"step {job.newest.step} is committed already"
+    return references.commit_problem(job, step_id, verified.refers)
+
+
+def _defer(plan: CheckpointPlan, effect: Effect, reason: str) -> None:
     kind: Literal["verify", "delete", "scrub"]
     kind, tries = "scrub", 0
     if not isinstance(effect, Scrub):
@@ -163,4 +152,4 @@ def _deferred(effect: Effect, reason: str) -> Decision:
         tries=tries + 1,
         reason=reason,
     )
-    return Decision(effect.job_id, event)
+    plan.add(effect.job_id, event)

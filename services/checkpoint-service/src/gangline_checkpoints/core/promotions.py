@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 
-from gangline_bus.decision import Decision
-from gangline_checkpoints.core.deleting import deletions
+from gangline_checkpoints.core.deleting import delete_surplus
 from gangline_checkpoints.core.model import Job, StepId
-from gangline_checkpoints.core.state import CheckpointState
+from gangline_checkpoints.core.state import CheckpointPlan
 from gangline_schemas.events.checkpoints import (
     CheckpointPromoted,
     PromotionRefused,
@@ -23,17 +22,17 @@ from gangline_schemas.job import JobState
 from gangline_schemas.validation import validation_of
 
 
-def due(job_id: str, job: Job, known: StepId, *, last: bool = False) -> list[Decision]:
+def ask(plan: CheckpointPlan, job_id: str, job: Job, known: StepId, *, last: bool = False) -> None:
     """A run for `known`, which the scheduler knows, if the job wants it validated.
 
     Earlier the scheduler could not start from it. `last`: the job has ended well, and saves no
     more.
     """
     if job.spec is None or (job.asked is not None and known <= job.asked):
-        return []
+        return
     every = job.spec.checkpoint.promote
     if not (last or (isinstance(every, int) and job.unasked >= every)):
-        return []
+        return
     event = PromotionRequested(
         job_id=job_id,
         attempt=known.attempt,
@@ -41,19 +40,18 @@ def due(job_id: str, job: Job, known: StepId, *, last: bool = False) -> list[Dec
         run=_run(job_id, known),
         spec=validation_of(job.spec, job_id, known.step),
     )
-    return [Decision(job_id, event)]
+    plan.add(job_id, event)
 
 
-def found(
-    state: CheckpointState, run_id: str, end: JobStateChanged | JobRejected
-) -> list[Decision]:
-    """The verdict on a checkpoint when its validating run ends; [] for all other runs."""
+def judge(plan: CheckpointPlan, run_id: str, end: JobStateChanged | JobRejected) -> None:
+    """Decide upon a checkpoint when its validating run ends; nothing for all other runs."""
+    state = plan.state
     run = state.jobs.get(run_id)
     place = state.trying.get(run_id)
     if run is not None and run.validates is not None:
         place = (run.validates.job_id, run.validates.attempt, run.validates.step)
     if place is None:
-        return []
+        return
     known = state.find(place[0])
     owner = known or Job()  # nothing may be left of a job that ended
     job_id, step_id = place[0], StepId(*place[1:])
@@ -64,10 +62,9 @@ def found(
         if refusal is None
         else PromotionRefused.model_validate({**at, "reason": refusal})
     )
-    if known is None:
-        return [Decision(job_id, event)]
-    kept = owner.kept if refusal is not None else owner.kept_with(step_id, promoted=True)
-    return [Decision(job_id, event), *deletions(state, job_id, kept, except_job=run_id)]
+    plan.add(job_id, event)
+    if known is not None:
+        delete_surplus(plan, job_id)
 
 
 def _refusal(

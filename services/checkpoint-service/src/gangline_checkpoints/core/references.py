@@ -8,7 +8,6 @@ is retained for another one's sake is retained whole, with all that it needs its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from gangline_checkpoints.core.model import Job, Kept, StepId
 from gangline_schemas.events.checkpoints import CheckpointCorrupted
@@ -22,15 +21,14 @@ def needed(kept: Iterable[Kept]) -> set[StepId]:
     return {StepId(item.attempt, step) for item in kept for step in item.refers}
 
 
-def removable(
-    job: Job, kept: Sequence[Kept], surplus: Sequence[StepId], *, over: bool
-) -> list[StepId]:
-    """Those of `surplus` that may be deleted of `kept`: no remaining checkpoint needs them.
+def removable(job: Job, surplus: Sequence[StepId], *, over: bool) -> list[StepId]:
+    """Those of `surplus` that may be deleted: no remaining checkpoint of the job needs them.
 
     A save on its way may refer to one of the newest, so those stay too: if one is deleted before
     the save is committed, the save is lost. None is on its way when the job is `over` and no part
     of an open checkpoint is known.
     """
+    kept = job.kept
     held: set[StepId] = set()
     if job.full_every > 1 and (job.open or not (over or job.final)):
         own = [item.id for item in kept if item.healthy and item.attempt == job.attempt]
@@ -62,12 +60,6 @@ def corrupted(job: Job, event: CheckpointCorrupted) -> list[CheckpointCorrupted]
         if item.healthy and item.attempt == event.attempt and event.step in item.refers
     ]
     return [event, *others]
-
-
-def after(kept: Iterable[Kept], events: Iterable[CheckpointCorrupted]) -> list[Kept]:
-    """The `kept` checkpoints once these are decided."""
-    damaged = {(event.attempt, event.step) for event in events}
-    return [replace(item, healthy=item.healthy and item.id not in damaged) for item in kept]
 
 
 def violations(job: Job) -> list[str]:

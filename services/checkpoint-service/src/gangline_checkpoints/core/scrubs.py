@@ -5,26 +5,25 @@ from __future__ import annotations
 from datetime import datetime
 from itertools import islice
 
-from gangline_bus.decision import Decision
 from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.policy.scrubbing import Scrubbing
-from gangline_checkpoints.core.state import CheckpointState, Stored
+from gangline_checkpoints.core.state import CheckpointPlan, CheckpointState, Stored
 from gangline_schemas.events.checkpoints import ScrubBegun
 
 
-def begin(state: CheckpointState, rules: Scrubbing, now: datetime) -> list[Decision]:
+def begin(plan: CheckpointPlan, rules: Scrubbing) -> None:
     """Begin with the one that is due, unless one is being read or has just been."""
+    state = plan.state
     if state.scrubbing is not None:
-        return []
-    if rules.rests(state.scrubbed_at, away=state.scrub_away, now=now):
-        return []
+        return
+    if rules.rests(state.scrubbed_at, away=state.scrub_away, now=plan.now):
+        return
     firsts = [*islice(state.right.items(), 1), *_first_archived(state)]
     if not firsts:
-        return []
+        return
     (job_id, attempt, step), right_at = min(firsts, key=lambda first: first[1])
-    if not rules.due(right_at, now):
-        return []
-    return [Decision(job_id, ScrubBegun(job_id=job_id, attempt=attempt, step=step))]
+    if rules.due(right_at, plan.now):
+        plan.add(job_id, ScrubBegun(job_id=job_id, attempt=attempt, step=step))
 
 
 def _first_archived(state: CheckpointState) -> list[tuple[Stored, datetime]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gangline_bus.state_json import DataclassCodec
 from gangline_checkpoints.core.model import Job
 from gangline_checkpoints.core.state import CheckpointState
@@ -14,18 +12,7 @@ VERSION = 1
 
 def codec() -> DataclassCodec[CheckpointState]:
     """Implements `SnapshotCodec[CheckpointState]`."""
-    return DataclassCodec(CheckpointState, version=VERSION, mutable={"jobs": _copy})
-
-
-def _copy(job: Job) -> Job:
-    """Open and kept checkpoints are replaced and never changed."""
-    return replace(
-        job,
-        open=dict(job.open),
-        kept=list(job.kept),
-        deleting=dict(job.deleting),
-        closed=dict(job.closed),
-    )
+    return DataclassCodec(CheckpointState, version=VERSION, mutable={"jobs": Job.copied})
 
 
 fingerprint = codec().fingerprint

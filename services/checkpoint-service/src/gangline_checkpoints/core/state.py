@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from gangline_bus.plan import Plan
 from gangline_checkpoints.core import archive
 from gangline_checkpoints.core.model import (
     Job,
@@ -12,6 +13,7 @@ from gangline_checkpoints.core.model import (
     StepId,
 )
 from gangline_checkpoints.core.policy.interval import Failures
+from gangline_checkpoints.core.reports import Reports
 
 GRACE_S = 600.0
 """How long parts of an ended or unknown attempt are waited for."""
@@ -56,15 +58,17 @@ class CheckpointState:
         line = self.archive.get(job_id)
         return self.jobs.get(job_id) if line is None else archive.read(job_id, line)[0]
 
-    def held(self, *, except_job: str = "") -> dict[str, set[StepId]]:
+    def held(self) -> dict[str, set[StepId]]:
         """Checkpoints that unfinished jobs start from or validate, by the job that owns them."""
         found: dict[str, set[StepId]] = {}
         for job_id in self.active:
             job = self.jobs[job_id]
             for start in (job.resume, job.restored, job.validates):
-                if start is not None and job_id != except_job:
+                if start is not None:
                     found.setdefault(start.job_id, set()).add(StepId(start.attempt, start.step))
-        for run, (owner, attempt, step) in self.trying.items():
-            if run != except_job:
-                found.setdefault(owner, set()).add(StepId(attempt, step))
+        for owner, attempt, step in self.trying.values():
+            found.setdefault(owner, set()).add(StepId(attempt, step))
         return found
+
+
+CheckpointPlan = Plan[CheckpointState, Reports]
