@@ -18,9 +18,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ResponseStreamingError,
 )
-from botocore.exceptions import (
-    ConnectionError as BotoConnectionError,
-)
+from botocore.exceptions import ConnectionError as BotoConnectionError
 from urllib3.exceptions import HTTPError
 
 from gangline_storage.errors import NotFound, StoreError, StoreFull

@@ -7,15 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gangline_schemas.base import Event, Identifier, Timestamp
-from gangline_schemas.limits import (
-    Amount,
-    Attempt,
-    Metrics,
-    Rank,
-    Seconds,
-    Step,
-    UnixMs,
-)
+from gangline_schemas.limits import Amount, Attempt, Metrics, Rank, Seconds, Step, UnixMs
 
 
 class RunProgress(Event):
