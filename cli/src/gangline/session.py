@@ -27,7 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing 
 
 
 @dataclass(frozen=True)
-class Door:
+class Target:
     """Which platform to talk to, as far as the command line says."""
 
     url: str | None = None
@@ -37,7 +37,7 @@ class Door:
 
     def __repr__(self) -> str:
         """Without the token."""
-        return f"Door(url={self.url!r}, data_dir={self.data_dir!r}, json={self.json})"
+        return f"Target(url={self.url!r}, data_dir={self.data_dir!r}, json={self.json})"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def global_options(
     json: Json = False,
 ) -> None:
     """Submit gangs of training workers, follow them, and compare their runs."""
-    context.obj = Door(url, token, data_dir, json)
+    context.obj = Target(url, token, data_dir, json)
 
 
 def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
@@ -75,8 +75,8 @@ def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
         json: bool = False,
         **options: object,
     ) -> None:
-        outer = context.obj if isinstance(context.obj, Door) else Door()
-        door = Door(
+        outer = context.obj if isinstance(context.obj, Target) else Target()
+        door = Target(
             url or outer.url,
             token or outer.token,
             data_dir or outer.data_dir,

@@ -11,7 +11,7 @@ import pytest
 
 from gangline.commands import replay
 from gangline.errors import CliError, ExitCode
-from gangline.past.at_time import past_at
+from gangline.replay.at_time import cluster_at
 from gangline_bus import kafka
 from gangline_bus.codec import encode
 from gangline_bus.memory import Broker, MemoryBus
@@ -71,7 +71,7 @@ def on_the_bus(lived: Lived, monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 def test_jobs_and_queue_are_those_of_the_time(lived: Lived, on_the_bus: Connect) -> None:
     for at, held, waiting in lived[1]:
-        past = past_at(on_the_bus(), NAMES, at)
+        past = cluster_at(on_the_bus(), NAMES, at)
         assert {
             job.job_id: tuple(part.node_id for part in job.allocation)
             for job in past.jobs

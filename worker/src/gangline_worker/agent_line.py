@@ -80,7 +80,7 @@ class Reporter:
         self._was_finite = False
         self._spikes = SpikeWatch(self._policy.on_spike)
         self._troubles: deque[Trouble] = deque(maxlen=DOINGS_LIMIT)
-        self._told: deque[CopyDamaged | DataDamaged | HandlesStop | LeaveOutSamples] = deque()
+        self._pending: deque[CopyDamaged | DataDamaged | HandlesStop | LeaveOutSamples] = deque()
         self._replaced: dict[str, bool] = {}
         self._answered = threading.Condition()
         self._period_s = flush_period_s
@@ -161,9 +161,9 @@ class Reporter:
     def _note_finite(self, step: int, *, finite: bool) -> None:
         if self._finite.saw(step, finite=finite):
             message = f"the loss or the gradient of step {step} is not finite"
-            self._tell(Trouble(kind=TroubleKind.NOT_FINITE, step=step, message=message))
+            self._report(Trouble(kind=TroubleKind.NOT_FINITE, step=step, message=message))
 
-    def _tell(self, trouble: Trouble) -> None:
+    def _report(self, trouble: Trouble) -> None:
         if self.connected:
             self._troubles.append(trouble)
             self._wake()
@@ -194,7 +194,7 @@ class Reporter:
         """
         if not self.connected:
             return False
-        self._told.append(CopyDamaged(file=file, reason=reason[:1000]))
+        self._pending.append(CopyDamaged(file=file, reason=reason[:1000]))
         self._wake()
         with self._answered:
             self._answered.wait_for(lambda: self._lost or file in self._replaced, timeout_s)
@@ -203,13 +203,13 @@ class Reporter:
     def data_damaged(self, message: DataDamaged) -> None:
         """Report a block of data that is left out. Never shed: each is reported once."""
         if self.connected:
-            self._told.append(message)
+            self._pending.append(message)
             self._wake()
 
     def leave_out(self, samples: Sequence[SampleRange]) -> None:
         """Tell the agent which samples the job goes without once this rank has failed: all."""
         if self.connected:
-            self._told.append(LeaveOutSamples(left_out=tuple(samples)))
+            self._pending.append(LeaveOutSamples(left_out=tuple(samples)))
             self._wake()
 
     def should_stop(self) -> str | None:
@@ -220,7 +220,7 @@ class Reporter:
         if not self._handles_stop:
             self._handles_stop = True
             if self.connected:
-                self._told.append(HandlesStop())
+                self._pending.append(HandlesStop())
                 self._wake()
         return self._stop_reason
 
@@ -345,13 +345,13 @@ class Reporter:
         what was done until then.
         """
         wanted = self._flushes_wanted  # read first: what was reported before it, is queued
-        if not (self._entries or self._doings or self._troubles or self._shards or self._told):
+        if not (self._entries or self._doings or self._troubles or self._shards or self._pending):
             if wanted > self._flushes_done:
                 with self._sent:
                     self._flushes_done = wanted
                     self._sent.notify_all()
             return b""
-        urgent = self._doings or self._troubles or self._shards or self._told
+        urgent = self._doings or self._troubles or self._shards or self._pending
         if not (is_due or urgent or wanted > self._flushes_done):
             return b""
         entries: list[Entry] = []
@@ -371,8 +371,8 @@ class Reporter:
             parts.append(self._doings.popleft().encode())
         while self._shards:
             parts.append(self._shards.popleft().encode())
-        while self._told:
-            parts.append(self._told.popleft().encode())
+        while self._pending:
+            parts.append(self._pending.popleft().encode())
         return b"".join(part + b"\n" for part in parts)
 
     def _watch_loss(self, entry: Entry) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from gangline.errors import CliError
-from gangline.session import Door, Json
+from gangline.session import Json, Target
 
 _PACKAGE = "gangline_worker"
 
@@ -86,7 +86,7 @@ def _become(
         raise CliError(
             "token snapshots are made by the package gangline-worker", "install it here first"
         )
-    outer = context.find_object(Door) or Door()
+    outer = context.find_object(Target) or Target()
     if json or outer.json:
         options = [*options, "--json"]
     sys.stdout.flush()

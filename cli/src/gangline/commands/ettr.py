@@ -19,7 +19,7 @@ from gangline.errors import CliError, ExitCode
 from gangline.output import Output
 from gangline.render import Column
 from gangline.sdk import Gangline, connect
-from gangline.session import Door, Json
+from gangline.session import Json, Target
 from gangline_checkpoints.core.policy.ettr import (
     Costs,
     Parts,
@@ -130,7 +130,7 @@ def ettr(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """How much of a gang's time becomes progress when something fails every few hours."""
-    outer = context.obj if isinstance(context.obj, Door) else Door()
+    outer = context.obj if isinstance(context.obj, Target) else Target()
     out = Output(json=json or outer.json)
     case = Case(
         saves=(Save(blocked, write, verify),),

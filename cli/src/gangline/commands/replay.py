@@ -23,7 +23,7 @@ from gangline.commands.simulate import check_ending
 from gangline.errors import CliError, ExitCode
 from gangline.local.client import default_data_dir, read_client
 from gangline.output import Output
-from gangline.session import DataDir, Door, Json
+from gangline.session import DataDir, Json, Target
 
 if TYPE_CHECKING:
     from gangline_service.settings import ServiceSettings
@@ -62,13 +62,13 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """The platform as it was at a time (--at), or its log through another policy (--policy)."""
-    outer = context.obj if isinstance(context.obj, Door) else Door()
+    outer = context.obj if isinstance(context.obj, Target) else Target()
     out = Output(json=json or outer.json)
     now = datetime.now(UTC)
     _check_options(at, policy, since, until, picture)
     # They bring the scheduler and Kafka along, which no other command needs.
-    from gangline.past import at_time, policies
-    from gangline.past.log import read_log
+    from gangline.replay import at_time, policies
+    from gangline.replay.log import read_log
     from gangline_bus.kafka import KafkaBus
     from gangline_bus.ports import BusError
     from gangline_bus.topics import TopicNames
@@ -82,7 +82,7 @@ def replay(  # noqa: PLR0917 - options of a command are keywords
     bus = KafkaBus(settings.bootstrap_servers, client="gangline.replay", settings=settings.kafka)
     try:
         if moment is not None:
-            at_time.show(out, at_time.past_at(bus, topics, moment, shard))
+            at_time.show(out, at_time.cluster_at(bus, topics, moment, shard))
             return
         log = read_log(bus, topics, last, shard)
     except BusError as error:

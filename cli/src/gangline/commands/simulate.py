@@ -1,6 +1,6 @@
 """`gangline simulate`: a trace on a cluster under several policies, without a platform.
 
-With gangline.past the only place that imports a service: the simulator drives its own decisions.
+With gangline.replay the only place that imports a service: the simulator drives its own decisions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
-from gangline.session import Door, Json
+from gangline.session import Json, Target
 
 if TYPE_CHECKING:
     from gangline_simulator.ledger import PoolResult
@@ -42,7 +42,7 @@ def simulate(  # noqa: PLR0917 - options of a command are keywords
     json: Json = False,
 ) -> None:
     """Replay a trace of jobs through the scheduler in virtual time and compare policies."""
-    outer = context.obj if isinstance(context.obj, Door) else Door()
+    outer = context.obj if isinstance(context.obj, Target) else Target()
     out = Output(json=json or outer.json)
     names = _names(policy)
     if picture is not None:

@@ -32,7 +32,7 @@ class Feed:
         self._batches = Prefetcher(read, start=start, stride=stride, ahead=ahead)
         self._device = device
         self._waited_s = 0.0  # for the next batch, so far
-        self._told = False  # that this rank waits
+        self._waiting = False  # that this rank waits
 
     @property
     def waits(self) -> bool:
@@ -47,9 +47,9 @@ class Feed:
     def await_batch(self) -> None:
         """Wait a second at most. A longer wait is reported: a store that is away is no hang."""
         started = time.perf_counter()
-        if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._told:
+        if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._waiting:
             doing("waiting")
-            self._told = True
+            self._waiting = True
         self._waited_s += time.perf_counter() - started
 
     def take(self, position: int) -> tuple[Tensor, Tensor, float]:
@@ -62,7 +62,7 @@ class Feed:
         inputs = torch.from_numpy(batch.inputs).to(self._device)
         targets = torch.from_numpy(batch.targets).to(self._device)
         waited_s, self._waited_s = self._waited_s + time.perf_counter() - started, 0.0
-        if self._told:
+        if self._waiting:
             doing("training")
-            self._told = False
+            self._waiting = False
         return inputs, targets, waited_s

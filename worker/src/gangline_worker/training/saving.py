@@ -125,7 +125,7 @@ class Checkpointer:
                 found["checkpoint_bytes"] = float(result.size_bytes)
                 found["checkpoint_written_bytes"] = float(result.written_bytes)
             else:
-                self._tell(result)
+                self._report(result)
         if self.failures:
             found["checkpoint_failures"] = float(self.failures)
         return found
@@ -140,7 +140,7 @@ class Checkpointer:
             self.bad_weights = True
             raise NotFiniteError("its weights are not finite")
 
-    def _tell(self, result: SaveResult) -> None:
+    def _report(self, result: SaveResult) -> None:
         self.failures += 1
         self._failed_step = result.step
         complain(f"checkpoint of step {result.step} failed: {result.error}; training continues")

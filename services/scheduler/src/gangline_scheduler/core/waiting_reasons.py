@@ -50,7 +50,7 @@ def give_reasons(plan: Plan, policy: Policy, made: list[Reservation] | None = No
     explainer = _explainer(plan, policy, made)
     first = list(islice(in_order(policy.order, lambda: state, plan.now), REASONED))
     for job in _in_turn(first, explainer, plan):
-        _tell(plan, job, explainer.explain(job))
+        _write(plan, job, explainer.explain(job))
     if policy.foretell:
         _foretell(plan, policy, [job.job_id for job in first[:FORETOLD]])
 
@@ -62,9 +62,9 @@ def give_first_reason(plan: Plan, policy: Policy, job_id: str) -> None:
     if job is None or not waits or not policy.tell:
         return
     if len(plan.state.pending) > REASONED:
-        _tell(plan, job, later())
+        _write(plan, job, later())
         return
-    _tell(plan, job, _explainer(plan, policy).explain(job))
+    _write(plan, job, _explainer(plan, policy).explain(job))
 
 
 def _in_turn(first: Sequence[Job], explainer: Explainer, plan: Plan) -> list[Job]:
@@ -114,7 +114,7 @@ def _alike(before: str, reason: Reason) -> bool:
     return reason.code == before or (before in FULL and reason.code in (*FULL, "reservation"))
 
 
-def _tell(plan: Plan, job: Job, reason: Reason) -> None:
+def _write(plan: Plan, job: Job, reason: Reason) -> None:
     before = job.waiting
     if before is not None:
         if (before.code, before.message) == (reason.code, reason.message):

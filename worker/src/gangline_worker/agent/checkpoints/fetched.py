@@ -38,7 +38,7 @@ class Fetched:
         _FILES.add(1, {"tier": tier.value})
         _BYTES.add(size_bytes, {"tier": tier.value})
 
-    def told(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """For a line of the log: files and bytes of each tier."""
         return {f"{tier}_files": self._files[tier] for tier in Tier} | {
             f"{tier}_bytes": self._bytes[tier] for tier in Tier

@@ -228,7 +228,7 @@ class Checkpoints:
             job=ref.job_id,
             attempt=ref.attempt,
             step=ref.step,
-            **fetched.told(),
+            **fetched.counts(),
             seconds=round(time.monotonic() - begun_s, 3),
         )
         return folder

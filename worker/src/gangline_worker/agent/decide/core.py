@@ -360,7 +360,7 @@ class AgentCore:
             return []
         gang.requests_seen.add(event_id)
         gang.checkpoint_requests += 1
-        return gang.tell()
+        return gang.send_control()
 
     def _on_job_changed(
         self, event: ResumePointChanged | CheckpointIntervalChanged, at: Moment
@@ -368,7 +368,7 @@ class AgentCore:
         out: list[Effect] = []
         for gang in self.gangs:
             if gang.key.job_id == event.job_id:
-                out += gang.tell() if gang.follow(event) else []
+                out += gang.send_control() if gang.follow(event) else []
                 out += self._report_held(gang, at)
         return out
 
@@ -526,7 +526,7 @@ class AgentCore:
             out.append(Note("upload.failed", gang.key, f"step {step}: {item.message}"))
         behind = gang.behind
         rank.uploads.pop(step, None)
-        out += gang.tell() if gang.behind != behind else []
+        out += gang.send_control() if gang.behind != behind else []
         return out + self._report_held(gang, at)
 
     def _on_exited(self, item: RankExited, at: Moment) -> list[Effect]:

@@ -542,7 +542,7 @@ class Gang:
             behind=self.behind,
         )
 
-    def tell(self) -> list[Effect]:
+    def send_control(self) -> list[Effect]:
         """All its ranks that can hear it."""
         return [
             SendControl(rank.key, self.control)

@@ -58,7 +58,7 @@ def on_message(
             behind = gang.behind
             rank.uploads[ready.step] = ready
             check = CheckShard(rank.key, ready)
-            return [check, *gang.tell()] if gang.behind != behind else [check]
+            return [check, *gang.send_control()] if gang.behind != behind else [check]
     return []
 
 

@@ -40,7 +40,7 @@ class _Gpu:
         self._xids = 0
         self._last_xid: int | None = None
         self._lost = self._reset_required = False
-        self.handle = self._told(pynvml.nvmlDeviceGetHandleByIndex, index)
+        self.handle = self._value(pynvml.nvmlDeviceGetHandleByIndex, index)
 
     def listen(self, events: object) -> None:
         """Let Xids come to `events`, if the driver can."""
@@ -104,9 +104,9 @@ class _Gpu:
         return sum(told) if told else None
 
     def _of(self, ask: Callable[..., Any], *given: object) -> Any:
-        return None if self.handle is None else self._told(ask, self.handle, *given)
+        return None if self.handle is None else self._value(ask, self.handle, *given)
 
-    def _told(self, ask: Callable[..., Any], *given: object) -> Any:
+    def _value(self, ask: Callable[..., Any], *given: object) -> Any:
         """Its answer; None when NVML refuses it."""
         try:
             return ask(*given)

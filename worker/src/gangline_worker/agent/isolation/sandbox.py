@@ -50,19 +50,19 @@ class Sandbox:
     """A sandbox by its first process; `handle` is a pidfd of it, to join its namespaces by."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes] | Forked, told: IO[bytes] | None = None
+        self, process: subprocess.Popen[bytes] | Forked, reports: IO[bytes] | None = None
     ) -> None:
         self._process = process
-        self._told = told
+        self._reports = reports
         self.pid = process.pid
         self.handle = os.pidfd_open(process.pid)
 
     def first_words(self) -> bytes:
         """The line that it says when it is ready, or why it is not; b"" when it died."""
-        if self._told is None:
+        if self._reports is None:
             return b""
-        with self._told:
-            return self._told.readline()
+        with self._reports:
+            return self._reports.readline()
 
     def close(self) -> None:
         """End all that is in it."""

@@ -35,7 +35,7 @@ _MEMORY_BYTES = 16 * 1024 * 1024
 """So much of control events is held while the disk takes none: some ten thousand."""
 
 
-class _Told:
+class _Trouble:
     """Says a trouble once when it begins, and once when it has not come for `_CALM_S`.
 
     A full disk takes a little now and then: what was sent is deleted. Any thread may call it.
@@ -101,8 +101,8 @@ class Outgoing:
         self._status: WorkerHeartbeat | None = None
         self._status_at_s = 0.0
         self._health_told_at: datetime | None = None
-        self._holding = _Told("spool.held_in_memory", "spool.on_disk_again")
-        self._losing = _Told("spool.not_written", "spool.written_again")
+        self._holding = _Trouble("spool.held_in_memory", "spool.on_disk_again")
+        self._losing = _Trouble("spool.not_written", "spool.written_again")
         self._lost = 0
         self._measure(meter)
 

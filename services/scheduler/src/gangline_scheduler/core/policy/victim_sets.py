@@ -70,9 +70,9 @@ def victim_sets(
 
     `steady`: those that would stop no gang in turn; sets of these alone come before others.
     """
-    yield from _Clearings(wanted, snapshot, steady).found()
+    yield from _VictimSets(wanted, snapshot, steady).found()
     if len(steady) < len(victims):
-        yield from _Clearings(wanted, snapshot, victims).found()
+        yield from _VictimSets(wanted, snapshot, victims).found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Domain:
     avoided: bool
 
 
-class _Clearings:
+class _VictimSets:
     def __init__(self, wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> None:
         self._wanted, self._base, self._victims = wanted, snapshot, victims
         order = sorted(victims, key=lambda victim: victim.turn)

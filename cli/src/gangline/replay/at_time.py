@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from gangline import render
 from gangline.output import Output
-from gangline.past.log import fold_until, nothing_decided
 from gangline.render import NONE, Column
+from gangline.replay.log import fold_until, nothing_decided
 from gangline_bus.fold import Folded
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
@@ -46,14 +46,14 @@ _NODES = (
 )
 
 
-class PastPart(BaseModel):
+class NodeGpus(BaseModel):
     """A gang's GPUs on one node."""
 
     node_id: str
     gpus: tuple[int, ...]
 
 
-class PastJob(BaseModel):
+class JobAtTime(BaseModel):
     """An active job as it was. `position` is its place in the queue, None with a gang."""
 
     job_id: str
@@ -68,10 +68,10 @@ class PastJob(BaseModel):
     reason: str | None = None
     message: str | None = None
     allocated_at: datetime | None = None
-    allocation: tuple[PastPart, ...] = ()
+    allocation: tuple[NodeGpus, ...] = ()
 
 
-class PastNode(BaseModel):
+class NodeAtTime(BaseModel):
     """A node as it was."""
 
     node_id: str
@@ -82,30 +82,30 @@ class PastNode(BaseModel):
     jobs: tuple[str, ...]
 
 
-class Past(BaseModel):
+class ClusterAtTime(BaseModel):
     """The platform at a time, after so many events of the scheduler's log."""
 
     at: datetime
     events: int
-    jobs: tuple[PastJob, ...]
-    nodes: tuple[PastNode, ...]
+    jobs: tuple[JobAtTime, ...]
+    nodes: tuple[NodeAtTime, ...]
 
 
-def past_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Past:
+def cluster_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> ClusterAtTime:
     """Fold the scheduler's log up to a time. Raises CliError, BusError."""
     folded = fold_until(bus, names, Scheduler(), at, shard)
     if not folded.next_seq:
         raise nothing_decided(at)
-    return past_of(folded, at)
+    return cluster_of(folded, at)
 
 
-def past_of(folded: Folded[State], at: datetime) -> Past:
+def cluster_of(folded: Folded[State], at: datetime) -> ClusterAtTime:
     """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
     state = folded.state
     queue = [job.job_id for job in in_order(policy_in(state).order, lambda: state, at)]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}
     running = sorted(job_id for job_id in state.jobs if job_id not in place)
-    return Past(
+    return ClusterAtTime(
         at=at,
         events=folded.next_seq,
         jobs=tuple(_job(state.jobs[job_id], place.get(job_id)) for job_id in [*running, *queue]),
@@ -113,7 +113,7 @@ def past_of(folded: Folded[State], at: datetime) -> Past:
     )
 
 
-def show(out: Output, past: Past) -> None:
+def show(out: Output, past: ClusterAtTime) -> None:
     """One document, or the three tables."""
     if out.json:
         out.show(past, "")
@@ -135,9 +135,9 @@ def show(out: Output, past: Past) -> None:
             print(render.table(columns, rows))
 
 
-def _job(job: Job, position: int | None) -> PastJob:
+def _job(job: Job, position: int | None) -> JobAtTime:
     gang, waiting = job.gang, job.waiting if position is not None else None
-    return PastJob(
+    return JobAtTime(
         job_id=job.job_id,
         team=job.team,
         state=job.state.value,
@@ -151,16 +151,16 @@ def _job(job: Job, position: int | None) -> PastJob:
         message=None if waiting is None else waiting.message,
         allocated_at=None if gang is None else gang.allocated_at,
         allocation=tuple(
-            PastPart(node_id=part.node_id, gpus=part.gpus)
+            NodeGpus(node_id=part.node_id, gpus=part.gpus)
             for part in (() if gang is None else gang.nodes)
         ),
     )
 
 
-def _node(node: Node) -> PastNode:
+def _node(node: Node) -> NodeAtTime:
     kept_off = "drained" if node.drained else "outdated" if node.outdated else None
     status = node.down or kept_off or "ready"
-    return PastNode(
+    return NodeAtTime(
         node_id=node.info.node_id,
         status=status,
         rack=node.info.rack,
@@ -170,7 +170,7 @@ def _node(node: Node) -> PastNode:
     )
 
 
-def _running_row(job: PastJob, at: datetime) -> list[str]:
+def _running_row(job: JobAtTime, at: datetime) -> list[str]:
     where = ", ".join(f"{part.node_id}:{','.join(map(str, part.gpus))}" for part in job.allocation)
     return [
         job.job_id,
@@ -183,7 +183,7 @@ def _running_row(job: PastJob, at: datetime) -> list[str]:
     ]
 
 
-def _queue_row(job: PastJob, at: datetime) -> list[str]:
+def _queue_row(job: JobAtTime, at: datetime) -> list[str]:
     return [
         str(job.position),
         job.job_id,
@@ -195,7 +195,7 @@ def _queue_row(job: PastJob, at: datetime) -> list[str]:
     ]
 
 
-def _node_row(node: PastNode) -> list[str]:
+def _node_row(node: NodeAtTime) -> list[str]:
     return [
         node.node_id,
         node.status,
