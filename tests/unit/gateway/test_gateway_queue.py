@@ -126,6 +126,24 @@ def test_who_is_shown_first_is_started_first(order: str) -> None:
     assert started[0] == "again" or order in {"fifo", "sjf"}
 
 
+@pytest.mark.parametrize("order", ["fair", "drf", "short", "fifo", "sjf"])
+def test_a_job_within_its_team_s_guarantee_is_shown_where_it_starts(order: str) -> None:
+    """It starts before others that stand better, in each order that is not strict; once."""
+    cluster = Cluster(node("n1", 1), policy=Policy(order=order_named(order)))
+    cluster.give(TeamConfigured(config=team("nlp", guarantee=1)))
+    cluster.run("runs", of_team="cv", preemptible=False)
+    cluster.submit("cv", of_team="cv", priority=30, expected_runtime_hours=1)
+    cluster.submit("nlp-2", of_team="nlp", priority=60, expected_runtime_hours=8)
+    cluster.submit("nlp-1", of_team="nlp", priority=50, expected_runtime_hours=9)
+    gateway = Gateway(cluster)
+    gateway.start()
+    shown = names(gateway.queue(cluster.now))
+    assert sorted(shown) == ["cv", "nlp-1", "nlp-2"]
+    assert shown[0] == "cv" or order not in {"fifo", "sjf"}
+    assert shown[0].startswith("nlp") or order in {"fifo", "sjf"}
+    assert started_jobs(cluster.exit("runs")) == shown[:1]
+
+
 def test_a_team_is_measured_with_those_below_it() -> None:
     """Its child holds twice what the parent is guaranteed: the other team's job comes first."""
     cluster = crowded("fair")

@@ -14,9 +14,9 @@ from gangline_bus.fold import Folded
 from gangline_bus.ports import Bus
 from gangline_bus.topics import TopicNames
 from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.listing import starting_order
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.policy.configured import policy_in
-from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.state import State
 
 _RUNNING = (
@@ -102,7 +102,7 @@ def cluster_at(bus: Bus, names: TopicNames, at: datetime, shard: int = 0) -> Clu
 def cluster_of(folded: Folded[State], at: datetime) -> ClusterAtTime:
     """A state as text: jobs with GPUs by id, then the queue in its order; nodes by id."""
     state = folded.state
-    queue = [job.job_id for job in in_order(policy_in(state).order, lambda: state, at)]
+    queue = [job.job_id for job in starting_order(state, at, policy_in(state))]
     place = {job_id: number for number, job_id in enumerate(queue, 1)}
     running = sorted(job_id for job_id in state.jobs if job_id not in place)
     return ClusterAtTime(

@@ -23,9 +23,10 @@ from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.forecast import forecast
 from gangline_scheduler.core.holds import free_for
+from gangline_scheduler.core.listing import starting_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.order import FairShare, in_order, own_rank
+from gangline_scheduler.core.policy.order import FairShare, own_rank
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.reasons import Explainer, Reason
 from gangline_scheduler.core.policy.share import Ceilings
@@ -75,7 +76,7 @@ def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExpl
     if job_id not in state.pending:
         return None
     job = state.jobs[job_id]
-    queue = in_order(policy.order, lambda: state, now)
+    queue = starting_order(state, now, policy)
     ahead = list(takewhile(lambda other: other.job_id != job_id, queue))
     reason = _reason(state, job, len(ahead), now, policy)
     same = job.waiting is not None and job.waiting.code == reason.code

@@ -6,6 +6,7 @@ and the cost).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -18,12 +19,13 @@ from gangline_scheduler.core.policy.claims import Claims
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.eligible import holdable, too_large
 from gangline_scheduler.core.policy.estimate import Estimates
-from gangline_scheduler.core.policy.order import Group
+from gangline_scheduler.core.policy.order import Group, Order
 from gangline_scheduler.core.policy.placement import lacking, most_room, place
 from gangline_scheduler.core.policy.reservation import DEPTH, Ends, Reservation, reserve, returning
 from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.victims import owed, promised
+from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
 from gangline_scheduler.core.values import replace
 
@@ -143,9 +145,7 @@ class Pass:
         return bool(self._made)
 
     def _may_claim(self) -> bool:
-        policy = self._policy
-        off = policy.order.strict or policy.preemption.reclaim == "off"
-        return self._now.free_gpus > 0 and not off
+        return self._now.free_gpus > 0 and claims_go_first(self._policy)
 
     def _reserve_claim(self, job: Job, name: str, *, from_now: bool) -> bool:
         plan = self._plan
@@ -179,34 +179,10 @@ class Pass:
         """
         decided = len(self._plan.decisions)
         if self._found_claims is None or self._found_claims[0] != decided:
-            self._found_claims = decided, self._find_claims()
+            state, now = self._plan.state, self._plan.now
+            found = claims_of(state, now, self._policy.order, self._promised)
+            self._found_claims = decided, found
         return self._found_claims[1]
-
-    def _find_claims(self) -> list[list[tuple[Any, ...]]]:
-        state, order = self._plan.state, self._policy.order
-        below = {
-            name
-            for name in state.teams
-            if any(
-                state.used.get(above, 0) < state.teams[above].config.gpu_guarantee
-                for above in line_of(state.teams, name)
-            )
-        }
-        if not below:
-            return []
-        groups: list[list[tuple[Any, ...]]] = []
-        for group, places in state.queue.groups().items():
-            if not isinstance(group, Group):
-                groups += [[place] for place in places[:BACKFILL_DEPTH]]
-            elif group.team in below or group.restarting:
-                groups.append(list(places))
-        found = [(state.jobs[places[0][-1]], places) for places in groups]
-        claims = [
-            (order.rank(job, state, self._plan.now), places)
-            for job, places in found
-            if job.restarting or (job.team in below and owed(state, self._promised, job))
-        ]
-        return [places for _, places in sorted(claims, key=lambda entry: entry[0])]
 
     def _try(self, job: Job, demand: Demand) -> bool:
         short = self._ends_before_reservations(job)
@@ -333,3 +309,41 @@ class Pass:
 def waited(job: Job, now: datetime, guard: timedelta) -> bool:
     """Whether it may have a reservation: one that failed has it from the start."""
     return job.restarting or now - job.waiting_since > guard
+
+
+def claims_go_first(policy: Policy) -> bool:
+    """Whether jobs within their teams' guarantees start before the others."""
+    return not policy.order.strict and policy.preemption.reclaim == "on"
+
+
+def claims_of(
+    state: State, now: datetime, order: Order, given: Mapping[str, int]
+) -> list[list[tuple[Any, ...]]]:
+    """Groups of jobs that their teams are owed, and restarts, in this order.
+
+    Of an order that has one list, each of the first `BACKFILL_DEPTH` jobs is a group. `given`:
+    `promised` of `owed`.
+    """
+    below = {
+        name
+        for name in state.teams
+        if any(
+            state.used.get(above, 0) < state.teams[above].config.gpu_guarantee
+            for above in line_of(state.teams, name)
+        )
+    }
+    if not below:
+        return []
+    groups: list[list[tuple[Any, ...]]] = []
+    for group, places in state.queue.groups().items():
+        if not isinstance(group, Group):
+            groups += [[place] for place in places[:BACKFILL_DEPTH]]
+        elif group.team in below or group.restarting:
+            groups.append(list(places))
+    found = [(state.jobs[places[0][-1]], places) for places in groups]
+    claims = [
+        (order.rank(job, state, now), places)
+        for job, places in found
+        if job.restarting or (job.team in below and owed(state, given, job))
+    ]
+    return [places for _, places in sorted(claims, key=lambda entry: entry[0])]
