@@ -23,7 +23,7 @@ from gangline_worker.data.verify import verify
 from support.builders.data import flip, text_bytes
 
 DEADLINE_S = 120.0
-KILLS = 6
+KILLS = 5
 
 
 def command(inputs: Path, out: Path) -> list[str]:

@@ -368,7 +368,7 @@ def test_what_a_program_caches_is_there_in_its_next_attempt_and_goes_with_the_jo
     scene.wait(lambda: not list(scene.folder.rglob("mine")), "something is left of the job")
 
 
-@pytest.mark.parametrize("warm", ["off", "fork"])
+@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHarness, warm: str):
     """As the workers of a data loader do; the name of a socket has 107 bytes."""
     script = scene.folder / "makes_sockets.py"
@@ -406,7 +406,7 @@ HANGING = """
 """
 
 
-@pytest.mark.parametrize("warm", ["off", "fork"])
+@pytest.mark.parametrize("warm", [pytest.param("off", marks=NIGHTLY), "fork"])
 def test_what_hanging_ranks_did_is_known_before_they_are_killed(scene: NodeHarness, warm: str):
     value = "a_value_of_this_test"
     (scene.secrets / TEAM).mkdir(parents=True)

@@ -194,7 +194,9 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert run.by_step("grad_norm") == whole.by_step("grad_norm")
 
 
-@pytest.mark.parametrize("name", drawn(["ddp", "fsdp-tensor", "pipeline"]))
+@pytest.mark.parametrize(
+    "name", [*drawn(["ddp", "fsdp-tensor"]), pytest.param("pipeline", marks=pytest.mark.nightly)]
+)
 def test_bfloat16_computes_and_keeps_float32_weights(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
     run = train(tmp_path / name, ranks, "steps=2", "dtype=bfloat16", *settings)

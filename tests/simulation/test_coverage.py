@@ -22,7 +22,7 @@ RARE = (
     ("leak",),
     ("rank.hang",),
 )
-RARE_SEEDS = 12
+RARE_SEEDS = 9
 HANG = Plan(
     seed=0,
     nodes=(NodePlan("n0", 2, "rack-0"), NodePlan("n1", 2, "rack-1")),
@@ -84,7 +84,7 @@ def test_what_the_safeguards_are_for_happens(happened: Counter[str]) -> None:
     assert [what for what in MUST_HAPPEN if not happened[what]] == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_rank_that_hangs_is_found_whatever_the_latencies(seed: int) -> None:
     outcome = simulate(replace(HANG, seed=seed))
     assert outcome.violation == ""

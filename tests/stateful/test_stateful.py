@@ -42,7 +42,7 @@ from scenarios.checked import Checked
 from scenarios.grammar import JobRow, NodeRow
 from scenarios.play import job_spec, node_info
 
-DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "20000"))
+DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "15000"))
 FIRST = int(os.environ.get("GANGLINE_SOAK_SEED", "0")) * 1_000_000
 ORDERS = ("fair", "drf", "fifo", "sjf")
 RESERVATIONS = ("off", "easy", "conservative")
