@@ -17,7 +17,7 @@ from typing import cast
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
-from gangline_bus.ports import Record, TopicPartition
+from gangline_bus.ports import BusUnavailable, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
@@ -34,6 +34,8 @@ CLIENT = "gangline-live"
 _TALKATIVE = ("faust", "mode", "aiokafka")
 _TICK_S = 0.2
 _FLUSH_S = 5.0
+_WAITING = 100_000
+"""Records whose offsets may wait to be committed."""
 _STRETCH, _STRETCH_S = 1000, 2.0
 """Records, and seconds, that are read past something that faust cannot read."""
 
@@ -118,6 +120,8 @@ class _View:
         self._context.health.set("bus", ok=safe, detail="" if safe else "takes no events")
         if safe:
             stream.done_before(asked_ms - EVERY_MS)
+        elif stream.waiting() > _WAITING:
+            raise BusUnavailable("gangline.progress takes no events, and steps keep coming")
 
     def _handle(self, record: Record) -> None:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,11 +108,6 @@ class StepStream:
     def waiting(self) -> int:
         """Records that were handed over and are not done."""
         return len(self._taken)
-
-    def failed(self) -> Awaitable[None]:
-        """Ends when the stream has crashed or stopped."""
-        waiting: Awaitable[None] = self._app.wait_until_stopped()
-        return waiting
 
     def crashed(self) -> bool:
         """Whether an error has ended it."""
