@@ -158,6 +158,17 @@ def test_silence_while_nobody_listened_is_no_stall() -> None:
     assert later == []
 
 
+def test_silence_while_the_bus_is_away_is_no_stall() -> None:
+    runs = Runs(T0)
+    runs.note(step(1, 10), T0)
+    one(runs, T0)
+    for second in range(90):
+        runs.deaf(T0 + second * 1000)
+        assert runs.due(T0 + second * 1000) == []
+    said = [e for second in range(90, 150) for e in runs.due(T0 + second * 1000)]
+    assert [event.stalled_since is not None for event in said] == [True]
+
+
 def test_a_restored_run_does_not_fall_back_and_is_not_stalled_at_once() -> None:
     earlier = Runs(T0)
     for number in range(1, 11):

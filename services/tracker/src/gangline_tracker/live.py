@@ -17,7 +17,7 @@ from typing import cast
 
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.kafka import KafkaBus
-from gangline_bus.ports import BusUnavailable, Record, TopicPartition
+from gangline_bus.ports import BusError, BusUnavailable, Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.steps import WorkerStep
@@ -34,6 +34,8 @@ CLIENT = "gangline-live"
 _TALKATIVE = ("faust", "mode", "aiokafka")
 _TICK_S = 0.2
 _FLUSH_S = 5.0
+_ASK_MS = 5000
+"""Far below the shortest silence that is a stall."""
 _WAITING = 100_000
 """Records whose offsets may wait to be committed."""
 _STRETCH, _STRETCH_S = 1000, 2.0
@@ -63,6 +65,7 @@ class _View:
         settings = context.settings
         self._context = context
         self._security = how
+        self._asked_ms = 0
         self._names = TopicNames(settings.topic_prefix)
         self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
@@ -99,6 +102,7 @@ class _View:
         context.health.set("stream", ok=True)
         while not context.stopping.is_set() and not stream.crashed():
             context.health.beat()
+            await self._listen()
             await self._publish(publisher, stream)
             await asyncio.sleep(_TICK_S)
         crashed = stream.crashed()
@@ -107,6 +111,20 @@ class _View:
         await stream.stop()
         publisher.close()
         return 1 if crashed else 0
+
+    async def _listen(self) -> None:
+        """Ask the bus now and then: while it is away, silence says nothing of the runs."""
+        if _now_ms() - self._asked_ms < _ASK_MS:
+            return
+        self._asked_ms = _now_ms()
+        if not await asyncio.to_thread(self._bus_answers):
+            self._runs.deaf(_now_ms())
+
+    def _bus_answers(self) -> bool:
+        try:
+            return self._bus.partitions(self._names.name(Topic.STEPS)) > 0
+        except BusError:
+            return False
 
     async def _publish(
         self, publisher: Publisher, stream: StepStream, *, everything: bool = False

@@ -105,10 +105,14 @@ class Runs:
         self._due[key] = None
         self._shed()
 
+    def deaf(self, now_ms: int) -> None:
+        """Nothing could be heard until now: the silence of runs up to here does not count."""
+        self._listening_ms = now_ms
+
     def due(self, now_ms: int) -> list[RunProgress]:
         """The events to publish now: of runs that changed, at most one a second and run."""
         if abs(now_ms - self._asked_ms) > PAUSE_MS:
-            self._listening_ms = now_ms
+            self.deaf(now_ms)
         self._asked_ms = now_ms
         self._forget(now_ms)
         self._find_stalls(now_ms)
