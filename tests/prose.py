@@ -39,6 +39,7 @@ FOLDERS = (
     "schemas/src",
     "services/checkpoint-service/src",
     "services/fault-manager/src",
+    "services/gateway/src",
     "services/quota/src",
     "services/scheduler/src",
     "services/tracker/src",

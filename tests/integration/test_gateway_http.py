@@ -311,7 +311,7 @@ def test_admins_routes_are_closed_to_others(
         document = problem(
             http_client.request(method, path, json=body, headers=who), 403, "forbidden"
         )
-        assert document["detail"] == "this needs a token of the role admin"
+        assert document["detail"] == "this needs a token with the role admin"
 
 
 def test_a_job_is_cancelled_and_reprioritized(

@@ -455,7 +455,7 @@ def test_a_distrusted_node_says_why(reason: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "agent"), [("0.1.0", "0.1.0"), (None, "of a release that it does not report")]
+    ("release", "agent"), [("0.1.0", "0.1.0"), (None, "of an unreported release")]
 )
 def test_an_outdated_node_says_what_to_upgrade(release: str | None, agent: str) -> None:
     info = node_info().model_copy(update={"release": release})

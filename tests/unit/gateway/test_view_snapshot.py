@@ -229,7 +229,7 @@ def test_a_job_that_was_forgotten_does_not_come_back(
         (lambda _: b"", "not those that were written"),
         (lambda _: pack(HEADER, [b"oops 1\n"]), "not a field of View"),
         (lambda _: pack(HEADER, [b"jobs [[1]]\n"]), "ValidationError"),
-        (lambda _: pack(HEADER, []), "names no place"),
+        (lambda _: pack(HEADER, []), "has no marks of logs"),
         (lambda _: pack(HEADER.model_copy(update={"format": 1}), []), "another format"),
         (lambda _: pack(HEADER.model_copy(update={"state": 99}), []), "state format 99 is not"),
         (lambda _: pack(HEADER.model_copy(update={"form": "x"}), []), "state format 1 is not"),
@@ -257,7 +257,7 @@ def test_one_of_another_log_is_passed_over(
     with capture_logs() as said, other.tail(views(kept, every=10**9)) as tail:
         assert facts(tail) != known
     assert "restored a snapshot" not in [entry["event"] for entry in said]
-    wrong = "does not reach" if seed == 5 else "is another log"
+    wrong = "does not have its offset" if seed == 5 else "is another log"
     assert wrong in said[0]["reason"]
 
 

@@ -1,1 +1,1 @@
-"""REST, server-sent events and pages."""
+"""The gateway: the REST API, server-sent events and report pages."""

@@ -1,4 +1,4 @@
-"""`python -m gangline_gateway`: REST and server-sent events."""
+"""`python -m gangline_gateway`: starts the gateway."""
 
 from __future__ import annotations
 

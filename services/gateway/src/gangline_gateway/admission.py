@@ -1,7 +1,7 @@
-"""Quota's answer to a dry run: quota's own functions, over its state as the gateway follows it.
+"""Admission of a dry run: quota's own functions on the state that the gateway follows.
 
-The rule for approvals of data is the gateway's own setting `data_approvals`, as no event names
-quota's. If the two differ, so do the answers.
+No event carries quota's rule for data approvals, so the gateway has its own setting
+`data_approvals`. If the two settings differ, the answers differ too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gangline_quota.core.admission import must_wait, never_runs
 from gangline_schemas.job import JobSpec
 
 DRY_RUN_SUFFIX = "0" * job_ids.SUFFIX_CHARS
-"""Ends the id of a job that is not submitted."""
+"""Ends the job id in the answer to a dry run."""
 
 
 def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:

@@ -1,4 +1,4 @@
-"""The application: routes, problems, documentation, and the doors around them."""
+"""The FastAPI application: routes, problem documents, OpenAPI and request checks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ OPENAPI_PATH = "/v1/openapi.json"
 _TAGS = [
     {"name": "Jobs", "description": "Submit jobs, look at them, change them."},
     {"name": "Runs", "description": "Metrics, history and comparison."},
-    {"name": "Logs and events", "description": "What ranks wrote and what was decided."},
+    {"name": "Logs and events", "description": "Lines of the ranks, and the platform's decisions."},
     {"name": "Cluster", "description": "Teams, nodes, the queue."},
-    {"name": "Data", "description": "What snapshots may be used for."},
-    {"name": "Reports", "description": "What the GPUs did over a period."},
-    {"name": "About", "description": "Who asks, and what answers."},
+    {"name": "Data", "description": "Approved uses of data snapshots."},
+    {"name": "Reports", "description": "Use of the GPUs over a period."},
+    {"name": "About", "description": "The caller's token and the gateway's version."},
 ]
 
 
 def routes(gate: Gate) -> FastAPI:
-    """The routes without the doors: for documentation and for `create_app`."""
+    """The routes without request checks: for documentation and for `create_app`."""
     app = FastAPI(
         title="Gangline",
         version=version("gangline-gateway"),
@@ -71,5 +71,5 @@ def create_app(
     tracer: Tracer,
     limits: RequestLimits | None = None,
 ) -> Doors:
-    """The application as it is served: nothing is reached but through the doors."""
+    """The application as it is served: each request passes the checks first."""
     return Doors(routes(gate), names, tokens, meter, tracer, RequestRates(limits))

@@ -1,4 +1,4 @@
-"""A job's checkpoints as the live view knows them: rows in the order in which they were saved."""
+"""A job's checkpoints in the live model: rows in the order in which they were saved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gangline_schemas.events.scheduling import CheckpointRef
 
 ROWS_KEPT = 1000
 ENDED_ROWS_KEPT = 100
-"""Of a job that has ended: history has all, and thousands of such jobs are in the view."""
+"""For a job that has ended. History has all rows, and the model has thousands of such jobs."""
 NODES, STORE = "nodes", "store"
 """Tiers: where a checkpoint lies."""
 ON_NODES = 2
-"""So many of a job's newest checkpoints its agents keep on their disks."""
+"""Agents keep this many of a job's newest checkpoints on their disks."""
 
 Rows = tuple[Checkpoint, ...]
 OnItsWay = CheckpointSaved | CheckpointCommitted | CheckpointAbandoned | EffectDeferred
@@ -41,7 +41,10 @@ def after(rows: Rows, event: OnItsWay, at: datetime) -> Rows:
 
 
 def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
-    """The rows with this attempt's gang: of older ones its nodes have what it starts from alone."""
+    """The rows after a new gang was allocated.
+
+    Of older attempts, its nodes have only the checkpoint that it starts from.
+    """
     first = None if start is None else (start.attempt, start.step)
     stored = (row for row in rows if row.attempt >= attempt or row.status != "saved")
     return tuple(
@@ -51,9 +54,9 @@ def of_gang(rows: Rows, attempt: int, start: CheckpointRef | None) -> Rows:
 
 
 def of_ended(rows: Rows) -> Rows:
-    """The rows of a job that is over: those that stand, and the newest of the others.
+    """The rows of a job that has ended: all committed ones and the newest of the others.
 
-    Its nodes keep nothing.
+    Its nodes keep no checkpoints.
     """
     stored = [_on_nodes(row, there=False) for row in rows if row.status != "saved"]
     lost = [row.place for row in stored if row.status != "committed"]
@@ -63,7 +66,7 @@ def of_ended(rows: Rows) -> Rows:
 
 
 def gone(row: Checkpoint, status: str, reason: str) -> Checkpoint:
-    """The row of a checkpoint that the store does not have any more, or not whole."""
+    """The row of a checkpoint that is deleted from the store or damaged there."""
     tiers = tuple(tier for tier in row.tiers if tier != STORE)
     return replace(row, status=status, reason=reason, tiers=tiers)
 
@@ -119,7 +122,7 @@ def _committed(rows: Rows, event: CheckpointCommitted, at: datetime) -> Rows:
 
 
 def _deferred(rows: Rows, event: EffectDeferred) -> Rows:
-    """A save that waits to be verified says what for; what is stored does not change by a wait."""
+    """Sets the reason of a save that waits to be verified; the status stays."""
     place = (event.attempt, event.step) if event.effect == "verify" else None
     return tuple(
         replace(row, reason=event.reason) if row.status == "saved" and row.place == place else row

@@ -1,4 +1,4 @@
-"""What differs between runs. Pure."""
+"""Compares runs: configuration, metrics and curves. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAME_BY_NATURE = frozenset({"name", "version"})
 def compare(
     runs: Sequence[PastRun], metrics: dict[str, dict[str, Final]], curves: list[Curve]
 ) -> Comparison:
-    """Runs side by side, with the fields of the configuration that are not the same in all."""
+    """Runs side by side, with the configuration fields that differ between them."""
     configurations = {run.run.run_id: flatten(json.loads(run.spec)) for run in runs}
     fields = sorted({field for flat in configurations.values() for field in flat})
     differences = []

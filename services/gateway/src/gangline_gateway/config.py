@@ -16,10 +16,10 @@ from gangline_service.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):
-    """What the gateway can be told, as GANGLINE_ variables or in the table [gateway].
+    """Settings as GANGLINE_ variables or in the table [gateway].
 
-    Every request needs a token of `tokens_file`, on loopback too; an address that others can
-    reach needs TLS as well, or the gateway refuses to start.
+    Each request needs a token of `tokens_file`, on loopback too. An address that other machines
+    can reach also needs TLS; without it the gateway does not start.
     """
 
     section: ClassVar[str] = "gateway"
@@ -30,7 +30,7 @@ class Settings(ServiceSettings):
     gateway_file: Path | None = None
     """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     tokens_file: Path
-    """Who may call; see gangline_service.tokens."""
+    """Tokens of users and services; see gangline_service.tokens."""
     allowed_hosts: tuple[str, ...] = ()
     """Names (name or name:port) under which clients reach the gateway, besides loopback's."""
     tls_cert: Path | None = None
@@ -39,15 +39,15 @@ class Settings(ServiceSettings):
     """The http(s):// URL of the tracker's endpoint or of a ClickHouse server."""
     clickhouse_user: str = "default"
     service_token: SecretStr | None = None
-    """The password towards ClickHouse."""
+    """The password for ClickHouse."""
     store_url: str | None = None
-    """Where code bundles and snapshots are put, the scheduler's too; see gangline_storage.open."""
+    """The store of code bundles and snapshots, the scheduler's too; see gangline_storage.open."""
     snapshot_every: Annotated[int, Field(ge=1)] = 20_000
-    """A snapshot is written after so many decisions."""
+    """The gateway writes a snapshot after this many decisions."""
     data_approvals: ApprovalRule = ApprovalRule.OFF
-    """The same as quota's. Only quota decides; with another value here dry runs differ from it."""
+    """Must equal quota's setting: only quota decides, and dry runs use this value."""
     answer_wait_s: Annotated[float, Field(ge=0, le=60)] = 2.0
-    """How long a request waits to see what was decided about it."""
+    """How long a request waits for the decision about it."""
     streams_at_once: Annotated[int, Field(ge=1)] = 500
     """Open event streams; further ones get 503."""
     streams_per_user: Annotated[int, Field(ge=1)] = 100
@@ -57,13 +57,13 @@ class Settings(ServiceSettings):
     requests_burst: Annotated[int, Field(ge=1)] = 300
     """Requests of one token that may come at once after a pause."""
     requests_at_once: Annotated[int, Field(ge=1)] = 32
-    """Requests of one token that are being answered; further ones get 429."""
+    """Unanswered requests of one token; further ones get 429."""
     connections_per_user: Annotated[int, Field(ge=1)] = 200
-    """Open connections of one token; of further ones idle ones make room, else they get 429."""
+    """Open connections of one token; a further one closes an idle one, or gets 429."""
     connections: Annotated[int, Field(ge=1)] = 1500
-    """Open connections that showed a token."""
+    """Open connections with a valid token."""
     connections_unproven: Annotated[int, Field(ge=16)] = 256
-    """Open connections that showed no token yet: one more ends the oldest of the same address."""
+    """Open connections without a token yet; a further one closes the oldest of its address."""
 
     @field_validator("clickhouse_url")
     @classmethod
@@ -74,13 +74,15 @@ class Settings(ServiceSettings):
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError("must be a URL such as http://127.0.0.1:8123")
         if parts.username or parts.password:
-            raise ValueError("must not hold credentials; set service_token instead")
+            raise ValueError(
+                "must not contain credentials; set clickhouse_user and service_token instead"
+            )
         return value.rstrip("/")
 
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key must be given together")
+            raise ValueError("set both tls_cert and tls_key, or neither")
         if not self.loopback and self.tls_cert is None:
             raise ValueError(
                 "gateway_host is reachable from other machines: set tls_cert and tls_key, "
@@ -95,11 +97,11 @@ class Settings(ServiceSettings):
         return None if cert is None or key is None else (cert, key)
 
     def request_limits(self) -> RequestLimits:
-        """What one user may send."""
+        """Limits of one user's requests."""
         return RequestLimits(self.requests_per_s, self.requests_burst, self.requests_at_once)
 
     def connection_limits(self) -> ConnectionLimits:
-        """How many connections may be open."""
+        """Limits of open connections."""
         return ConnectionLimits(
             unproven=self.connections_unproven,
             proven=self.connections,

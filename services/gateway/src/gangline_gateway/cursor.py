@@ -1,7 +1,7 @@
 """Cursors: the next offset of each partition that a stream reads, as one short text.
 
 `scheduling.0.118,quota.0.12` means: of gangline.scheduling, partition 0, offset 118 comes next.
-They are the ids of server-sent events, so that Last-Event-ID resumes a stream.
+Cursors are the ids of server-sent events, so Last-Event-ID resumes a stream.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FAMILY = "gangline."
 
 
 class CursorError(ValueError):
-    """The text is no cursor of this stream."""
+    """The text is not a cursor of this stream."""
 
 
 def write(positions: Mapping[TopicPartition, int], names: TopicNames) -> str:

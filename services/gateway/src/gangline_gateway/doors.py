@@ -1,14 +1,14 @@
-"""Who may come in: checked for every request, event streams and unknown paths too.
+"""Checks each request before the routes: host, origin, token, limits and size.
 
-1. Host: browsers reach loopback by DNS rebinding, so only known names are answered (421).
-2. Origin: a page of another origin gets nothing (403).
-3. Token: `Authorization: Bearer ...` of the file of tokens (401). From here on its connection
-   counts as the user's (gangline_service.connections).
-4. Share: a user's connections, rate and unanswered requests are bounded (429).
-5. Size: a body above its route's limit is cut off (413), and so are large headers (431); one that
-   trickles in is given up (408).
-Then the request runs in a span of its own, is counted, and leaves one line in the log: method,
-route, status, time and whose token it was; never a query, header or body.
+1. Host: only known names are answered, since browsers reach loopback by DNS rebinding (421).
+2. Origin: requests from pages of other origins are rejected (403).
+3. Token: `Authorization: Bearer ...` must be in the file of tokens (401). From here on the
+   connection counts as the user's (gangline_service.connections).
+4. Limits: a user's connections, rate and unanswered requests are bounded (429).
+5. Size: large bodies (413) and headers (431) are rejected, and bodies that arrive too slowly (408).
+
+Then the request runs in its own span, is counted and logged in one line: method, route, status,
+time and token name. Queries, headers and bodies are never logged.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _PORTS = {"http": "80", "https": "443"}
 
 @dataclass(frozen=True)
 class Names:
-    """Under which hosts the gateway is reached."""
+    """Host names of the gateway."""
 
     hosts: frozenset[str]
     scheme: str = "http"
 
     @classmethod
     def of(cls, port: int, allowed: Iterable[str] = (), scheme: str = "http") -> Names:
-        """Loopback's names with the bound port, and what the settings allow.
+        """Loopback's names with the bound port, and the names that the settings allow.
 
         An allowed name without a port is accepted with the bound port and the scheme's own.
         """
@@ -67,12 +67,12 @@ class Names:
         return cls(frozenset(hosts), scheme)
 
     def knows_host(self, headers: Headers) -> bool:
-        """Whether there is exactly one Host header and it is ours."""
+        """Whether there is exactly one Host header and it names this gateway."""
         hosts = headers.getlist("host")
         return len(hosts) == 1 and hosts[0].lower() in self.hosts
 
     def knows_origin(self, headers: Headers) -> bool:
-        """Whether the request comes from no page, or from one of ours."""
+        """Whether the request comes from no page or from a page of this gateway."""
         if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
             return False
         return all(self._ours(origin) for origin in headers.getlist("origin"))
@@ -87,7 +87,7 @@ class Names:
 
 @dataclass
 class Doors:
-    """The middleware around the application."""
+    """The middleware that checks, counts and logs requests."""
 
     app: ASGIApp
     names: Names
@@ -103,7 +103,7 @@ class Doors:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, run, count and log one request."""
+        """Checks, runs, counts and logs one request."""
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
@@ -143,7 +143,7 @@ class Doors:
         await self._share(scope, _limited(receive, limit), send, principal.name)
 
     async def _share(self, scope: Scope, receive: Receive, send: Send, user: str) -> None:
-        """Run a request of this user; once it is a stream, it is counted as one (sse.py)."""
+        """Runs a request of this user. Once it is a stream, it counts as a stream (sse.py)."""
         counted = True
 
         def done() -> None:
@@ -167,11 +167,13 @@ class Doors:
         if not self.names.knows_host(headers):
             raise ProblemError(
                 421, "wrong-host",
-                "the Host header names no address of this gateway; "
+                "the Host header is not a name of this gateway; "
                 "an operator can add the name to GANGLINE_ALLOWED_HOSTS",
             )  # fmt: skip
         if not self.names.knows_origin(headers):
-            raise ProblemError(403, "wrong-origin", "requests from pages of others are refused")
+            raise ProblemError(
+                403, "wrong-origin", "requests from pages of other origins are rejected"
+            )
         given = headers.getlist("authorization")
         scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
         principal = self.tokens.authenticate(token.strip()) if scheme.lower() == "bearer" else None
@@ -217,7 +219,7 @@ def _is_stream(message: Message) -> bool:
 
 
 def _limited(receive: Receive, limit: int) -> Receive:
-    """The body in time and within its limit; an HTTPException otherwise (FastAPI passes it on)."""
+    """The body within its limits of size and time. Raises HTTPException, which FastAPI forwards."""
     within = bounded(receive, limit)
 
     async def checked() -> Message:

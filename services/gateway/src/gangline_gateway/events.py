@@ -1,4 +1,4 @@
-"""Events of the bus as people read them, and the cursors of their pages."""
+"""Bus events as REST answers, and the cursors of their pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from gangline_gateway.problems import invalid
 from gangline_schemas.api.logs import BusEvent
 from gangline_schemas.envelope import team_of
 
-CursorText = Annotated[str | None, Query(max_length=200, description="As an earlier page gave it.")]
+CursorText = Annotated[
+    str | None, Query(max_length=200, description="The cursor of an earlier page.")
+]
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _PAGE_CURSOR = re.compile(r"^(\d{1,15})\.(\d{1,6})\.(\d{1,18})\.([a-z.]{1,60})$", re.ASCII)
 
@@ -24,9 +26,9 @@ _PAGE_CURSOR = re.compile(r"^(\d{1,15})\.(\d{1,6})\.(\d{1,18})\.([a-z.]{1,60})$"
 def answer_of(
     record: Record, names: TopicNames, teams: Container[str] | None = None
 ) -> BusEvent | None:
-    """An event with its attributes; None when the record is no valid event.
+    """An event with its attributes; None if the record is not a valid event.
 
-    `teams`: of what names another team than these ("": none) nothing is given.
+    `teams`: events that name another team than these give None ("": an event without a team).
     """
     try:
         envelope = decode(record)
@@ -48,7 +50,7 @@ def answer_of(
 
 
 def page_cursor(event: BusEvent) -> str:
-    """The place after this event."""
+    """The cursor after this event."""
     ms = (event.time - _EPOCH) // timedelta(milliseconds=1)
     return f"{ms}.{event.partition}.{event.offset}.{event.topic}"
 
@@ -59,5 +61,5 @@ def read_page_cursor(text: str | None) -> tuple[int, str, int, int] | None:
         return None
     matched = _PAGE_CURSOR.match(text)
     if matched is None:
-        raise invalid("cursor", "must be one that an earlier page gave")
+        raise invalid("cursor", "must be the cursor of an earlier page")
     return int(matched[1]), matched[4], int(matched[2]), int(matched[3])

@@ -1,10 +1,10 @@
-"""Following topics from a position on: first from the bus what is older, then from the rings.
+"""Follows topics from a position: older records from the bus, then new ones from the rings.
 
-Few read from the bus at once, in all and of each user. Such a reader is closed when its client
-does not take a batch within `TAKE_S`: it gives its place to others.
+Reads of old records from the bus are limited in total and per user. A reader is closed if its
+client does not take a batch within `TAKE_S`.
 
-A follower that cannot keep up with the rings (a client that reads too slowly) is told so and
-dropped; it may come again with its cursor. Nothing is queued per client.
+A follower that falls behind the rings gets an event `dropped` and is closed. Its client can
+connect again with its cursor. No records are queued per client.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _BATCH = 500
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that matched, and the positions after them; no records: a sign of life.
+    """Records that matched, and the positions after them; no records: a keep-alive.
 
-    `current`: everything that the tail had read is delivered.
+    `current`: all records that the tail had read are delivered.
     """
 
     records: list[Record]
@@ -44,7 +44,7 @@ class TooSlow(Exception):
 
 
 class Followers:
-    """Makes followers; bounds how many read old records from the bus at the same time."""
+    """Makes followers and limits how many read old records from the bus at once."""
 
     def __init__(
         self, tail: Tail, heartbeat_s: float = HEARTBEAT_S, take_s: float = TAKE_S
@@ -62,7 +62,7 @@ class Followers:
         matches: Callable[[Record], bool],
         beat_s: float,
     ) -> AsyncGenerator[Batch, None]:
-        """Batches for ever, at least one each `beat_s` once it is current. Raises TooSlow."""
+        """Batches without end, at least one each `beat_s` once it is current. Raises TooSlow."""
         at = dict(positions)
         starts = self.tail.starts(list(at))
         if any(at[place] < starts[place] for place in at):
@@ -89,7 +89,7 @@ class Followers:
     async def _catch_up(
         self, at: dict[TopicPartition, int], matches: Callable[[Record], bool]
     ) -> AsyncGenerator[Batch, None]:
-        """Read from the bus until the rings have the rest. Raises TooSlow and 429, 503 problems."""
+        """Reads from the bus until the rings have the rest. Raises TooSlow and problems."""
         loop = asyncio.get_running_loop()
         with self._old_records() as place:
             reader = await loop.run_in_executor(self._threads, self.tail.bus.reader, "catch-up")
@@ -110,7 +110,7 @@ class Followers:
 
     @contextmanager
     def _old_records(self) -> Iterator[_Place]:
-        """A place among those who read from the bus, until the block ends or it is closed."""
+        """A slot for reading from the bus, until the block ends or the slot is closed."""
         user = asking.get()
         if self._catching_up >= CATCH_UPS_AT_ONCE:
             raise unavailable("busy", "too many clients read old events; try again")
@@ -126,11 +126,11 @@ class Followers:
 
 
 class _Place(ExitStack):
-    """What is given back at the end, once."""
+    """A slot that is given back once."""
 
     closed = False
 
     def close(self) -> None:
-        """Give it back now."""
+        """Gives the slot back now."""
         self.closed = True
         super().close()

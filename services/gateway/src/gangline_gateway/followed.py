@@ -1,7 +1,7 @@
-"""A decider's state as its log says, folded by the decider's own code.
+"""Follows a decider's log: folds its state with the decider's own code.
 
-A start continues from the decider's newest snapshot that holds, or folds the whole log. A log that
-this version cannot fold has no state from there on: questions to it raise NoStateError.
+A start continues from the decider's newest valid snapshot, or folds the whole log. If this version
+cannot fold an event of the log, there is no state from there on: reads raise NoStateError.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ StateT = TypeVar("StateT")
 
 
 class NoStateError(Exception):
-    """A decider's log cannot be folded here; the message says why and names the way out."""
+    """This version cannot fold a decider's log; the message says why and what to do."""
 
 
 class Followed(Generic[StateT]):
     """The state of each shard of one decider. Not thread-safe: the tail guards it.
 
-    `copy` gives a state that later events do not change.
+    `copy` must return a state that later events do not change.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Followed(Generic[StateT]):
         self._broken = ""
 
     def restore(self, bus: Bus, places: Iterable[TopicPartition], beat: Callable[[], None]) -> None:
-        """Begin at the newest snapshots, else at the start of the log. Raises BusError.
+        """Starts at the newest snapshots, or at the start of the log. Raises BusError.
 
-        `beat` is called again and again.
+        `beat` is called regularly.
         """
         for place in places:
             found = None
@@ -59,14 +59,14 @@ class Followed(Generic[StateT]):
             self._shards[place] = Folded(self._decider.initial()) if found is None else found
 
     def begins(self, place: TopicPartition) -> int | None:
-        """An offset that is no later than that of the next event; None for other topics."""
+        """The offset to read from, at or before the next event; None for other topics."""
         folded = self._shards.get(place)
         return None if folded is None else folded.offset
 
     def apply(self, record: Record, envelope: Envelope | None) -> bool:
-        """Fold one record of any topic; None: it is no event that this version knows.
+        """Folds one record of any topic; `envelope` is None for an event that is unknown here.
 
-        Whether it was of this log, so that copies are old.
+        Returns whether the record is of this log, so that copies are old.
         """
         folded = self._shards.get(record.place)
         if folded is None:
@@ -75,11 +75,11 @@ class Followed(Generic[StateT]):
         if self._broken:
             return False
         if envelope is None or position is None:
-            self._break(record, "holds a record that this version does not know")
+            self._break(record, "has a record that this version does not know")
         elif position.seq >= folded.next_seq:
             try:
                 fold_event(self._decider, folded, record, envelope, position)
-            except Exception as error:  # noqa: BLE001 - the rest of the gateway goes on without it
+            except Exception as error:  # noqa: BLE001 - the rest of the gateway works without it
                 self._break(record, f"cannot be folded by this version ({type(error).__name__})")
         return True
 
@@ -89,7 +89,7 @@ class Followed(Generic[StateT]):
         log.critical("a decider's state is not followed", **where, reason=self._broken)
 
     def copies(self) -> Copies[StateT]:
-        """The states as they are now."""
+        """Copies of the current states."""
         states = [self._copy(folded.state) for folded in self._shards.values()]
         return Copies(states, self._broken)
 
@@ -102,7 +102,7 @@ class Copies(Generic[StateT]):
         self._broken = broken
 
     def states(self) -> list[StateT]:
-        """One of each shard. Raises NoStateError."""
+        """One state per shard. Raises NoStateError."""
         if self._broken:
             raise NoStateError(self._broken)
         return self._states

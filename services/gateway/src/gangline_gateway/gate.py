@@ -1,4 +1,4 @@
-"""What every route uses: the parts of the gateway, the caller, and whose jobs a caller may see."""
+"""The app context of the routes: parts of the gateway, the caller, and access to jobs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ID_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
 
 class KeyLocks:
-    """One holder per key at a time, in one event loop."""
+    """A lock per key, in one event loop."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @asynccontextmanager
     async def hold(self, key: str) -> AsyncIterator[None]:
-        """Wait for the key, and keep it for the length of the block."""
+        """Waits for the key's lock and holds it during the block."""
         lock, users = self._locks.get(key, (asyncio.Lock(), 0))
         self._locks[key] = (lock, users + 1)
         try:
@@ -56,7 +56,7 @@ class KeyLocks:
 
 @dataclass(frozen=True)
 class Gate:
-    """The parts of the gateway."""
+    """The parts of the gateway that routes use."""
 
     tail: Tail
     publisher: Publisher
@@ -78,7 +78,7 @@ class Gate:
         return found if found is not None and caller.reads(found.job.team) else None
 
     async def request(self, key: str, event: Event) -> None:
-        """Publish, and wait a while for the decision. Raises a 409 or 503 problem."""
+        """Publishes a request and waits for the decision. Raises a 409 or 503 problem."""
         request_id = await self.publisher.publish(key, event)
         outcome = await self.tail.until(
             lambda live: live.outcomes.get(request_id), self.answer_wait_s
@@ -99,7 +99,7 @@ def _caller(request: Request) -> Principal:
 
 def _admin(caller: Annotated[Principal, Depends(_caller)]) -> Principal:
     if caller.role is not Role.ADMIN:
-        raise forbidden("this needs a token of the role admin")
+        raise forbidden("this needs a token with the role admin")
     return caller
 
 
@@ -107,18 +107,18 @@ TheGate = Annotated[Gate, Depends(_gate)]
 Caller = Annotated[Principal, Depends(_caller)]
 Admin = Annotated[Principal, Depends(_admin)]
 JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The job's id.")]
-RunId = Annotated[str, Path(pattern=ID_PATTERN, description="The run's id, which is its job's.")]
+RunId = Annotated[str, Path(pattern=ID_PATTERN, description="The run's id, equal to its job's.")]
 
 
 class SnakeRoute(APIRoute):
-    """A route whose answers have the names that the models have (snake_case)."""
+    """A route whose answers use the field names of the models (snake_case)."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **{**settings, "response_model_by_alias": False})
 
 
 def router(tag: str) -> APIRouter:
-    """A router of one tag."""
+    """A router with one tag."""
     return APIRouter(tags=[tag], route_class=SnakeRoute)
 
 
@@ -130,7 +130,7 @@ def visible_teams(caller: Principal) -> frozenset[str] | None:
 def may_change(caller: Principal, team: str, field_name: str = "team") -> None:
     """Raises a 403 problem unless the caller may run and change this team's jobs."""
     if caller.role is Role.SERVICE:
-        raise forbidden("tokens of the role service only read")
+        raise forbidden("tokens with the role service can only read; use a token of a user")
     if not caller.reads(team):
         raise forbidden("the token does not belong to this team", field_name)
 
@@ -145,21 +145,21 @@ def job_to_change(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Documents which problems a route answers with, besides those of every route."""
+    """OpenAPI descriptions of the problems of a route, and of those that all routes have."""
     texts = {
-        400: "The request is not well formed.",
-        401: "No token of this installation was given.",
-        403: "The caller may not do this, or the request comes from a foreign page.",
-        404: "There is none, or it belongs to another team.",
+        400: "The request is malformed.",
+        401: "The token is missing or unknown.",
+        403: "The caller may not do this, or the request comes from a page of another origin.",
+        404: "It does not exist, or it belongs to another team.",
         408: "The body did not arrive in time.",
-        409: "It does not fit the state of things.",
+        409: "The current state does not allow the request.",
         413: "The body is too large.",
-        415: "The body's content type is not understood.",
-        421: "The Host header names no address of this gateway.",
+        415: "The body's content type is not supported.",
+        421: "The Host header is not a name of this gateway.",
         422: "A field is wrong; `errors` names it.",
-        429: "The caller asks more than its share; try again after Retry-After seconds.",
+        429: "The caller exceeds a limit; try again after Retry-After seconds.",
         431: "The headers are too large.",
-        503: "A part that is needed is away; try again after Retry-After seconds.",
+        503: "A needed service is unavailable; try again after Retry-After seconds.",
     }
     every = {400, 401, 403, 408, 413, 421, 422, 429, 431, 503}
     return {status: {"description": texts[status]} for status in sorted(every | set(statuses))}

@@ -1,4 +1,4 @@
-"""What the last heartbeats of its nodes say of a gang."""
+"""A gang's GPU utilization and rank activity, from the last heartbeats of its nodes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gangline_schemas.events.heartbeats import GangStatus, WorkerHeartbeat
 
 
 class GangHeard(NamedTuple):
-    """Nothing of it where nothing was heard."""
+    """Fields are None if no heartbeat reported them."""
 
     gpu_utilization: float | None = None
     ranks: Ranks | None = None
 
 
 def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
-    """The node's last heartbeat; None when there is none of this incarnation."""
+    """The node's last heartbeat; None if its current incarnation sent none."""
     if not node.heartbeat:
         return None
     try:
@@ -33,7 +33,7 @@ def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
 
 
 def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
-    """How busy its GPUs are, and what its ranks say that they do. Cost: O(ranks)."""
+    """The gang's GPU utilization and its ranks' activity. Cost: O(ranks)."""
     busy: list[float] = []
     doing: Counter[str] = Counter()
     quiet: list[Rank] = []

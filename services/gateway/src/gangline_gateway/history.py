@@ -1,11 +1,11 @@
-"""What happened, from ClickHouse: runs, curves, comparison, logs, checkpoints.
+"""Reads history from ClickHouse: runs, curves, comparison, logs, checkpoints.
 
-Queries go over the ClickHouse HTTP port with a service token and see every team's rows: whoever
-answers a user passes that user's teams as `teams` (None: all). A client belongs to one thread.
-Errors of the client (clickhouse_connect.driver.exceptions) are not caught here.
+Queries use a service token and see the rows of all teams, so a route passes its user's teams as
+`teams` (None: all). A client belongs to one thread. Errors of the client
+(clickhouse_connect.driver.exceptions) are not caught here.
 """
 
-# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+# ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ _RUN_COLUMNS = ", ".join(
 
 
 class History:
-    """Questions about the past. Each method is one or two queries."""
+    """Queries about runs. Each method sends one or two."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -95,14 +95,14 @@ class History:
         return RunPage(runs=runs, cursor=after)
 
     def run(self, job_id: str, teams: frozenset[str] | None = None) -> PastRun | None:
-        """One run; None when there is none, or none of these teams."""
+        """One run; None if it does not exist or belongs to another team."""
         found = self.some_runs([job_id], teams)
         return found[0] if found else None
 
     def some_runs(
         self, job_ids: Sequence[str], teams: frozenset[str] | None = None
     ) -> list[PastRun]:
-        """These runs as far as they exist, in the order asked for."""
+        """Those of these runs that exist, in the given order."""
         where = Where()
         where.teams(teams)
         where.add("job_id IN {jobs:Array(String)}", jobs=list(job_ids)[:MAX_RUNS])
@@ -113,7 +113,7 @@ class History:
         return [found[job] for job in dict.fromkeys(job_ids) if job in found]
 
     def metric_names(self, runs: Mapping[str, str]) -> list[str]:
-        """Names that any of the runs (their teams by id) has reported, sorted."""
+        """Names of metrics that any of the runs (team by id) reported, sorted."""
         where = Where()
         where.runs(runs)
         rows = self._rows(
@@ -131,10 +131,10 @@ class History:
         first_step: int = 0,
         last_step: int | None = None,
     ) -> list[Curve]:
-        """Curves of at most about `points` points, all over the same widths of steps.
+        """Curves of at most about `points` points, each point over the same number of steps.
 
-        `runs`: a run's team by its id; other teams' rows do not count. Of a step that was run
-        again the newest attempt counts. Values that are not finite are left out.
+        `runs`: team by run id; rows of other teams are ignored. If a step ran again, the newest
+        attempt counts. Values that are not finite are left out.
         """
         where = Where()
         where.runs(runs)
@@ -183,7 +183,7 @@ class History:
         ]
 
     def final_metrics(self, runs: Mapping[str, str]) -> dict[str, dict[str, Final]]:
-        """Each finite metric at its last step, by name, then by run; `runs`: their teams by id."""
+        """Each finite metric at its last step, by name, then by run; `runs`: team by run id."""
         where = Where()
         where.runs(runs)
         rows = self._rows(

@@ -1,9 +1,9 @@
-"""What failed, from ClickHouse: a page of incidents, what all of them cost, and what was noticed.
+"""Reads incidents from ClickHouse: pages, totals of their cost, stacks and notices.
 
-Like history.py: who answers a user passes that user's teams, and a client belongs to one thread.
+As in history.py, a route passes its user's teams, and a client belongs to one thread.
 """
 
-# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+# ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
 import json
@@ -33,7 +33,7 @@ class IncidentFilter:
     since: datetime | None = None
 
     def where(self) -> Where:
-        """As conditions."""
+        """Conditions for rows of `incident_list`."""
         where = Where()
         where.teams(self.teams)
         where.among("failure_class", self.classes)
@@ -46,7 +46,7 @@ class IncidentFilter:
         return where
 
     def where_noticed(self) -> Where:
-        """The same for rows of `events`; a notice has no class."""
+        """Conditions for notices in `events`; a notice has no class."""
         where = Where()
         where.add("type IN ('worker.straggling', 'gang.troubled')")
         where.teams(self.teams)
@@ -54,7 +54,7 @@ class IncidentFilter:
         return where
 
     def narrow_events(self, where: Where) -> None:
-        """Add what is asked of rows of `events`, but for teams and classes."""
+        """Adds the conditions for rows of `events`, except teams and classes."""
         if self.job_id:
             where.add("subject = {job:String}", job=self.job_id)
         if self.node_id:
@@ -67,7 +67,7 @@ _COLUMNS = ", ".join(Incident.model_fields)
 
 
 class Incidents:
-    """Questions about failures."""
+    """Queries about failures."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -97,7 +97,7 @@ class Incidents:
         return found, cursor_of(ms(last.failed_at), last.job_id, last.attempt) if last else None
 
     def totals(self, wanted: IncidentFilter) -> Totals:
-        """Of all incidents that the filter accepts; classes and nodes with the most first."""
+        """Totals of all incidents that the filter accepts, with the largest shares first."""
         where = wanted.where()
         (row,) = self._rows(
             "SELECT count() AS incidents, countIf(recover_s IS NOT NULL) AS recovered, "
@@ -120,7 +120,7 @@ class Incidents:
         )
 
     def one(self, job_id: str, attempt: int, teams: frozenset[str] | None) -> Incident | None:
-        """The failure of an attempt; None when there is none, or it is another team's."""
+        """The failure of an attempt; None if there is none or it is another team's."""
         where = IncidentFilter(teams=teams, job_id=job_id).where()
         where.add("attempt = {attempt:UInt32}", attempt=attempt)
         rows = self._rows(
@@ -129,7 +129,7 @@ class Incidents:
         return Incident(**rows[0]) if rows else None
 
     def stacks(self, job_id: str, attempt: int) -> list[Stacks]:
-        """What the ranks of an attempt that hung were doing, by rank."""
+        """The ranks' stacks of an attempt that hung, by rank."""
         rows = self._rows(
             "SELECT data FROM gangline.events WHERE subject = {job:String} "
             "AND type = 'worker.stacks' "
@@ -143,7 +143,7 @@ class Incidents:
         return sorted(found, key=lambda one: one.rank)
 
     def notices(self, wanted: IncidentFilter) -> list[Notice]:
-        """The newest that the filter accepts; none if it names classes."""
+        """The newest notices that the filter accepts; none if it names classes."""
         if wanted.classes:
             return []
         where = wanted.where_noticed()
@@ -167,7 +167,7 @@ class Incidents:
     def _blocks(self, wanted: IncidentFilter) -> list[Share]:
         where = Where()
         where.add("type = 'job.flagged'")
-        if wanted.teams is not None:  # the event names no team, its job does
+        if wanted.teams is not None:  # the event has no team; its job has
             where.add(
                 "subject IN (SELECT job_id FROM gangline.runs WHERE team IN {teams:Array(String)})",
                 teams=sorted(wanted.teams),

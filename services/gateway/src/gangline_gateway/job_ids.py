@@ -1,4 +1,4 @@
-"""Ids of new jobs: the name and ten hex digits, so that a person recognises the job."""
+"""Ids of new jobs: the job's name and ten hex digits, so that people recognize the job."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MAX_ID = 63
 
 
 def suffix_of_key(team: str, key: str) -> str:
-    """The same for the same idempotency key of one team."""
+    """The suffix for an idempotency key of a team, always the same one."""
     return derived_id("idempotency", team, key).replace("-", "")[-SUFFIX_CHARS:]
 
 
 def new_suffix() -> str:
-    """One that nobody else has."""
+    """A random suffix."""
     return secrets.token_hex(SUFFIX_CHARS // 2)
 
 
@@ -26,5 +26,5 @@ def job_id(name: str, suffix: str) -> str:
 
 
 def suffix_of(known_id: str) -> str:
-    """The last part of an id; of ids made elsewhere it means nothing."""
+    """The last part of an id. It has a meaning only for ids that the gateway made."""
     return known_id.rpartition("-")[2]

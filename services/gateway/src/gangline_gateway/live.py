@@ -1,8 +1,8 @@
-"""What is going on now, folded from the tails of the logs. Pure: no I/O, no clock.
+"""The live model: the current jobs and nodes, folded from all topics. Pure: no I/O, no clock.
 
-`Live.apply` takes one event of any topic; topics may come in any relative order, and a record may
-come twice. Memory is bounded: of jobs that ended the newest `ENDED_KEPT` stay (history is in
-ClickHouse), and each other map forgets its oldest entries.
+`Live.apply` takes one event of any topic. Topics may come in any relative order, and a record may
+come twice. Memory is bounded: the newest `ENDED_KEPT` ended jobs stay (history is in ClickHouse),
+and each other map removes its oldest entries.
 """
 
 # ruff: noqa: ARG002 - the handlers of all events share one signature.
@@ -100,7 +100,7 @@ Answer = (
 )
 ENDED_KEPT = 10_000
 OUTCOMES_KEPT = 10_000
-LEFT_NODES_KEPT = 1000  # machines of a cloud may have new names each time
+LEFT_NODES_KEPT = 1000  # cloud machines may have new names each time
 _OTHERS_KEPT = 3 * ENDED_KEPT
 METRICS_OF_A_RUN = 64
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -109,14 +109,14 @@ ValueT = TypeVar("ValueT")
 
 
 class Recent(dict[str, ValueT], Generic[ValueT]):
-    """A dict of at most `size` entries: a new key drops the one that was put longest ago."""
+    """A dict of at most `size` entries: a new key removes the one that was put longest ago."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
 
     def put(self, key: str, value: ValueT) -> str | None:
-        """Set, and forget what is too much: that key, if any."""
+        """Sets a value; returns the key that was removed for it, if any."""
         self.pop(key, None)
         self[key] = value
         if len(self) <= self._size:
@@ -126,13 +126,13 @@ class Recent(dict[str, ValueT], Generic[ValueT]):
         return oldest
 
     def change(self, key: str, change: Callable[[ValueT], ValueT]) -> None:
-        """Replace what is there, if anything is; it grows no younger by that."""
+        """Replaces the value of a key that exists; its age stays."""
         if key in self:
             self[key] = change(self[key])
 
 
 JobPlace = tuple[int, str]
-"""Where a job stands in lists: milliseconds of its submission, and its id."""
+"""A job's place in lists: milliseconds of its submission, and its id."""
 
 
 def place_of(job: LiveJob) -> JobPlace:
@@ -161,7 +161,7 @@ class Live:
 
     @classmethod
     def of(cls, facts: LiveFacts) -> Live:
-        """The model that gave these facts; what is derived is derived again."""
+        """The model of these facts; derived values are computed again."""
         found = cls()
         found.jobs = dict(facts.jobs)
         found.nodes = dict(facts.nodes)
@@ -179,7 +179,7 @@ class Live:
         return found
 
     def facts(self) -> LiveFacts:
-        """What was folded up to now, which later events do not change."""
+        """A copy of all that was folded; later events do not change it."""
         silent = {
             node_id: replace(node, heard_at=None, heartbeat=b"")
             for node_id, node in self.nodes.items()
@@ -199,17 +199,17 @@ class Live:
         )
 
     def apply(self, envelope: Envelope) -> None:
-        """Fold one event; types that say nothing here are passed over."""
+        """Folds one event; types without a handler are ignored."""
         self._on(envelope.data, envelope.time)
 
     def heard(self, node_id: str, at: datetime, heartbeat: bytes) -> None:
-        """A heartbeat of a node, unread: its content is decoded when somebody asks."""
+        """Stores a node's heartbeat as bytes; a query decodes it."""
         node = self.nodes.get(node_id)
         if node is not None:
             self.nodes[node_id] = replace(node, heard_at=at, heartbeat=heartbeat)
 
     def details(self, job_id: str) -> JobDetails | None:
-        """One job with all that is known of it."""
+        """A job with its progress, failure, checkpoints and flags."""
         job = self.jobs.get(job_id)
         if job is None:
             return None
@@ -224,7 +224,7 @@ class Live:
         )
 
     def newest_first(self, before: JobPlace | None = None) -> Iterator[LiveJob]:
-        """Jobs that are kept, newest first; those that come after a place in that order."""
+        """Jobs, newest first; `before`: only those after this place in that order."""
         end = len(self._order) if before is None else bisect_left(self._order, before)
         for index in range(end - 1, -1, -1):
             yield self.jobs[self._order[index][1]]
@@ -234,12 +234,12 @@ class Live:
         return [job for job in self.jobs.values() if not job.ended]
 
     def by_suffix(self, suffix: str, team: str) -> LiveJob | None:
-        """The job of a team whose id ends so."""
+        """The team's job whose id has this suffix."""
         job = self.jobs.get(self._by_suffix.get(suffix, ""))
         return job if job is not None and job.team == team else None
 
     def placed(self) -> dict[str, list[tuple[LiveJob, NodeAssignment]]]:
-        """The gangs of each node, and their part there."""
+        """The gangs of each node, with their GPUs there."""
         found: dict[str, list[tuple[LiveJob, NodeAssignment]]] = {}
         for job in self.jobs.values():
             for part in job.nodes:
@@ -247,7 +247,7 @@ class Live:
         return found
 
     def used_gpus(self) -> dict[str, int]:
-        """GPUs that each team's gangs hold now."""
+        """GPUs that are allocated to each team's gangs now."""
         used: dict[str, int] = {}
         for job in self.jobs.values():
             if job.nodes:
@@ -295,7 +295,7 @@ class Live:
 
     @singledispatchmethod
     def _on(self, event: Event, at: datetime) -> None:
-        """Most types say nothing here."""
+        """Most types change nothing here."""
 
     @_on.register
     def _(self, event: JobSubmitted, at: datetime) -> None:
@@ -485,7 +485,7 @@ class Live:
         self._change_node(event.node_id, silence="")
 
     def _show_node(self, fresh: LiveNode) -> None:
-        """What is said on two topics may be read in any order: the newest counts."""
+        """Stores the node, unless it was found unfit later: topics come in any order."""
         known = self.nodes.get(fresh.info.node_id)
         heard_at = None
         if known is not None:
@@ -497,7 +497,7 @@ class Live:
         self._left.pop(fresh.info.node_id, None)
 
     def _is_unfit(self, node_id: str) -> bool:
-        """Whether what the scheduler says of the node is about an incarnation before this one."""
+        """Whether the scheduler's event is about an earlier incarnation of the node."""
         node = self.nodes.get(node_id)
         return node is not None and node.cordoned == "unfit"
 
@@ -535,7 +535,7 @@ class Live:
     @_on.register
     def _(self, event: CheckpointDeleted, at: datetime) -> None:
         def deleted(row: Checkpoint) -> Checkpoint:
-            if row.status == "corrupted":  # that is what is to be known of it
+            if row.status == "corrupted":  # the status that matters stays
                 return row
             return checkpoint_rows.gone(row, "deleted", event.reason)
 

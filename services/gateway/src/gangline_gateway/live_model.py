@@ -1,4 +1,4 @@
-"""The values of the live read model. All frozen: a reader keeps what it took."""
+"""The values of the live model. All are frozen, so readers can keep them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gangline_schemas.job import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run was at a time, as the live view published it then."""
+    """A run's progress at a time, as `run.progress` reported it."""
 
     team: str
-    """As the event says: it is the job's where it is the job's own."""
+    """The team in the event; a foreign event may name another team than the job's."""
     attempt: int
     step: int
     metrics: Mapping[str, float]
@@ -34,7 +34,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """One job. `spec` is None when a foreign submission could not be read; it has no code_diff."""
+    """One job. `spec` has no code_diff; it is None if the submission could not be decoded."""
 
     job_id: str
     team: str
@@ -64,7 +64,7 @@ class LiveJob:
 
     @property
     def ended(self) -> bool:
-        """Whether its state will not change any more."""
+        """Whether its state is final."""
         return self.state in ENDED
 
     @property
@@ -74,7 +74,7 @@ class LiveJob:
 
     @property
     def allocated_gpus(self) -> int:
-        """GPUs that its gang holds now."""
+        """GPUs that are allocated to its gang now."""
         return sum(len(node.gpus) for node in self.nodes)
 
 
@@ -82,10 +82,10 @@ class LiveJob:
 class LiveNode:
     """One node. `silence` is the fault manager's view: "", suspected or failed.
 
-    `cordoned` is the reason, "move" for a drain that lets its gangs go elsewhere, or "unfit" for a
-    node that has not joined. `outdated`: the oldest accepted release, if its agent is older. `why`
-    says more where more is known. `since`: it was admitted or found unfit then. `straggler` is the
-    last notice of a slow rank there: job, attempt, text.
+    `cordoned`: the reason, "move" for a drain that moves its gangs, or "unfit" for a node that has
+    not joined; `why`: details of it. `outdated`: the oldest accepted release, if its agent is
+    older. `since`: when it was admitted or found unfit. `straggler`: the last notice of a slow
+    rank there, as job, attempt and text.
     """
 
     info: NodeInfo
@@ -100,7 +100,7 @@ class LiveNode:
 
     @property
     def status(self) -> str:
-        """The one word that matters most."""
+        """The most important status, in one word."""
         if self.silence == "failed" or self.cordoned == "failed":
             return "failed"
         if self.cordoned:
@@ -111,24 +111,24 @@ class LiveNode:
 
     @property
     def reasons(self) -> str:
-        """Why it takes no gangs, where more is known than the status says."""
+        """Why the node accepts no gangs, beyond its status."""
         if not self.outdated:
             return self.why
-        agent = self.info.release or "of a release that it does not report"
+        agent = self.info.release or "of an unreported release"
         old = f"its agent is {agent}, the oldest accepted is {self.outdated}; upgrade the agent"
         return f"{self.why}; {old}" if self.why else old
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided about a request; `refused` is the reason, None when it was admitted."""
+    """The decision about a request; `refused` is the reason, None if it was admitted."""
 
     refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobDetails:
-    """A job with what other topics say of it."""
+    """A job with its facts from other topics."""
 
     job: LiveJob
     progress: Progress | None = None
@@ -140,15 +140,15 @@ class JobDetails:
 
 @dataclass
 class LiveFacts:
-    """All that was folded; what nodes say of themselves, time and again, is left out."""
+    """All that was folded, except heartbeats."""
 
     jobs: dict[str, LiveJob] = field(default_factory=dict)
     nodes: dict[str, LiveNode] = field(default_factory=dict)
     left: dict[str, None] = field(default_factory=dict)
-    """Nodes that said they leave, in the order in which they are forgotten."""
+    """Nodes that left; the first is removed first."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     ended: dict[str, None] = field(default_factory=dict)
-    """Jobs that ended, in the order in which they are forgotten."""
+    """Jobs that ended; the first is removed first."""
     progress: dict[str, Progress] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
     checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)

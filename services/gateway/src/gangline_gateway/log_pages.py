@@ -1,6 +1,6 @@
-"""Pages of what a job's ranks wrote, in the order of the table: a page costs a page."""
+"""Pages of a job's log lines, in the order of the table, so that only a page is read."""
 
-# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+# ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from gangline_schemas.events.logs import WorkerLog
 
 Rows = Callable[[str, dict[str, Any]], list[dict[str, Any]]]
 _Place = tuple[int, int, int, int]
-"""Attempt, milliseconds, rank and line: the order of lines, and what a cursor holds."""
+"""Attempt, milliseconds, rank and line: the order of lines and the content of a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class LogFilter:
     attempt: int | None = None
 
     def takes(self, event: WorkerLog) -> bool:
-        """Whether lines of this event are wanted."""
+        """Whether the filter accepts the lines of this event."""
         ours = (event.job_id, event.team) == (self.job_id, self.team)
         return ours and self.rank in {None, event.rank} and self.attempt in {None, event.attempt}
 
@@ -42,7 +42,7 @@ def log_page(
     after = None if cursor is None or tail else _read(cursor)
     lines: dict[_Place, LogLine] = {}
     while len(lines) < size:
-        # Few come twice: an agent sends a line again when it does not know whether it arrived.
+        # A line may come twice: an agent sends it again if it does not know whether it arrived.
         rows = _rows(ask, where, after, size, tail=tail)
         for row in rows:
             lines.setdefault(_place(row), row)
@@ -69,7 +69,7 @@ def _where(wanted: LogFilter) -> Where:
 
 
 def _rows(ask: Rows, where: Where, after: _Place | None, size: int, *, tail: bool) -> list[LogLine]:
-    """Rows after a place in the order of the table, `tail`: backwards."""
+    """Rows after a place in the order of the table; `tail`: backwards."""
     sql, parameters = where.sql, where.parameters
     if after is not None:
         way, or_at = ("<", "<=") if tail else (">", ">=")

@@ -1,4 +1,4 @@
-"""A copy of something that changes, made again when a reader asks and it has changed since."""
+"""A copy of a changing value, made again when a reader needs it and the value has changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _WAIT_S = 0.002
 
 
 class OnDemand(Generic[ValueT]):
-    """`copy` is called with the lock held, by a reader or by the writer who saw one wait."""
+    """`copy` is called with the lock held, by a reader or by a writer if a reader waits."""
 
     def __init__(self, lock: threading.Lock, copy: Callable[[], ValueT]) -> None:
         self._lock = lock
@@ -21,13 +21,13 @@ class OnDemand(Generic[ValueT]):
         self._wanted = False
 
     def changed(self) -> None:
-        """With the lock held: what was copied before is old; who waits gets a copy."""
+        """With the lock held: marks the copy as old, and makes one if a reader waits."""
         self._changes += 1
         if self._wanted:
             self._renew()
 
     def now(self) -> ValueT:
-        """A copy of all that had changed by now. A writer that goes on and on leaves one."""
+        """A copy with all changes up to now. A busy writer makes it for a reader that waits."""
         changes = self._changes
         while self._copied < changes:
             self._wanted = True

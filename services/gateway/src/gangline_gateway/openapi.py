@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's, with problems as they are and names as they are sent."""
+"""The OpenAPI document: FastAPI's, with problem documents and snake_case names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def _name_fields_in_snake_case(found: dict[str, Any]) -> None:
-    """FastAPI shows aliases (camelCase), which are accepted too; the names are what we send."""
+    """FastAPI shows the aliases (camelCase), which are accepted too; answers use the names."""
     _, definitions = models_json_schema(
         [(kind, "validation") for kind in (JobSpec, TeamBody, JobExplained, WhatIf)],
         by_alias=False,

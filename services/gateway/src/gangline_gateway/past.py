@@ -1,4 +1,4 @@
-"""Asking ClickHouse: who asks gets an answer, or a 503 problem while it is away."""
+"""Access to history: runs queries on ClickHouse, or raises a 503 problem while it is away."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ TABLES = frozenset({"steps", "logs"})
 
 
 class Records:
-    """What the bus's records became: events of a job, and up to where tables were filled."""
+    """Reads bus events of a job, and the offsets up to which tables are filled."""
 
     def __init__(self, client: Client, names: TopicNames) -> None:
         self._client = client
         self._names = names
 
     def positions(self, table: str, topic: str) -> dict[TopicPartition, int]:
-        """The next offset of each partition that is not in the table of one topic yet."""
+        """The next offset of each partition that is not in the topic's table yet."""
         if table not in TABLES:
             raise ValueError(table)
         answer = self._client.query(
@@ -54,7 +54,7 @@ class Records:
         return {TopicPartition(topic, int(p)): int(offset) for p, offset in answer.result_rows}
 
     def event_positions(self) -> dict[TopicPartition, int]:
-        """The same of the table of events, for all its topics."""
+        """The same for the table of events, for all its topics."""
         answer = self._client.query(
             "SELECT topic, partition, max(offset) + 1 FROM gangline.events "
             "GROUP BY topic, partition"
@@ -69,7 +69,7 @@ class Records:
     ) -> list[BusEvent]:
         """Events about a team's job in order, after (milliseconds, topic, partition, offset).
 
-        Those that name another team are not of it.
+        Events that name another team are left out.
         """
         parameters: dict[str, Any] = {"subject": subject, "team": team, "size": limit}
         later = ""
@@ -94,7 +94,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Questions:
-    """What can be asked of the past."""
+    """The query classes of one thread, which share a client."""
 
     history: History
     records: Records
@@ -103,9 +103,9 @@ class Questions:
 
 
 class Past:
-    """Asks from any thread; each thread has a client of its own.
+    """Runs queries from any thread; each thread has its own client.
 
-    Few ask at once and few wait, in all and of each user: the threads are other routes' too.
+    Running and waiting queries are limited in total and per user: other routes need the threads.
     """
 
     def __init__(self, connect: Callable[[], Questions] | None) -> None:
@@ -113,7 +113,7 @@ class Past:
         self._own = threading.local()
         self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
         self._places = threading.BoundedSemaphore(QUERIES_AT_ONCE + WAITING)
-        self._users = UserSlots(QUERIES_PER_USER, "questions about history")
+        self._users = UserSlots(QUERIES_PER_USER, "history queries")
 
     def ask(self, question: Callable[[Questions], AnswerT]) -> AnswerT:
         """The answer; blocks. Raises a 503 problem while ClickHouse is away or busy, or 429."""
@@ -124,7 +124,7 @@ class Past:
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        busy = unavailable("history-busy", "too many questions about history; try again")
+        busy = unavailable("history-busy", "too many history queries are running; try again")
         if not self._places.acquire(blocking=False):
             raise busy
         try:
@@ -153,7 +153,7 @@ class Past:
 
 
 def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] | None:
-    """Makes the connections of `Past`; None when no ClickHouse is configured."""
+    """Makes the clients of `Past`; None if no ClickHouse is configured."""
     url, token = settings.clickhouse_url, settings.service_token
     if url is None:
         return None
@@ -178,7 +178,8 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] 
 def _away(error: Exception) -> ProblemError:
     log.warning("ClickHouse did not answer", error=type(error).__name__, detail=str(error)[:300])
     return unavailable(
-        "history-away", "ClickHouse does not answer, so history is away; live routes go on"
+        "history-away",
+        "ClickHouse does not answer, so history is unavailable; live routes still work",
     )
 
 

@@ -1,4 +1,4 @@
-"""The live model's values as answers."""
+"""REST answers from the values of the live model and of history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def summary(found: JobDetails, now: datetime) -> JobSummary:
 
 
 def job(found: JobDetails, now: datetime, heard: GangHeard) -> Job:
-    """A job with everything."""
+    """A job with all its fields."""
     one, progress = found.job, found.progress
     return Job.model_validate(
         _summary(found, now)
@@ -63,7 +63,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
     remaining = None
     if one.state == "running" and progress and progress.step_s and total is not None:
         remaining = max(0.0, (total - progress.step) * progress.step_s)
-    # It tells of silence alone: one that does not run has no steps to report.
+    # A stall is the silence of a running attempt: other jobs have no steps to report.
     runs = one.state == "running" and progress is not None and progress.attempt == one.attempt
     elapsed = None
     if one.started_at is not None:
@@ -92,7 +92,7 @@ def _summary(found: JobDetails, now: datetime) -> dict[str, object]:
 
 
 def _same(one: LiveJob | Run) -> dict[str, object]:
-    """What the live model and history say of a job in the same words."""
+    """The fields that the live model and history share."""
     return {
         name: getattr(one, name)
         for name in (
@@ -103,7 +103,7 @@ def _same(one: LiveJob | Run) -> dict[str, object]:
 
 
 def total_steps(found: JobDetails) -> int | None:
-    """The metric total_steps, else the hyperparameter steps; None when neither is known."""
+    """The metric total_steps, else the hyperparameter steps; None if neither is known."""
     reported = found.progress.metrics.get("total_steps") if found.progress else None
     value: object = reported
     if value is None and found.job.spec is not None:
@@ -114,7 +114,7 @@ def total_steps(found: JobDetails) -> int | None:
 
 
 def checkpoints(found: JobDetails) -> list[Checkpoint]:
-    """A job's checkpoints, newest first, and why each one that stands is kept."""
+    """A job's checkpoints, newest first, with the reasons why committed ones are retained."""
     rows = sorted(found.checkpoints, key=lambda row: row.place)
     healthy = [row for row in rows if row.status == "committed"]
     keep = found.job.spec.checkpoint.keep if found.job.spec is not None else Retention()
@@ -123,14 +123,14 @@ def checkpoints(found: JobDetails) -> list[Checkpoint]:
     answers = []
     for row in sorted(rows, key=lambda row: (row.step, row.attempt), reverse=True):
         kept: Sequence[str] = ()
-        if row.status == "committed":  # what no rule keeps, a later one or somebody needs
+        if row.status == "committed":  # without a rule: a later checkpoint or a job needs it
             kept = why.get(row.place, ("needed",) if row.place in needed else ("in use",))
         answers.append(replace(row, retained=tuple(kept)) if kept else row)
     return answers
 
 
 def interval_s(job: LiveJob) -> float | None:
-    """How often the job saves: as was advised, where its spec wants that, else as its spec says."""
+    """How often the job saves: the advised interval if the job uses it, else its spec's."""
     if job.checkpoint_interval_s is not None or job.spec is None:
         return job.checkpoint_interval_s
     return job.spec.checkpoint.interval_minutes * 60
@@ -166,7 +166,7 @@ def past_job(past: PastRun) -> Job:
 
 
 def node(live: Live, one: LiveNode, visible: frozenset[str] | None) -> Node:
-    """A node; jobs are named to those who may see their teams (None: all)."""
+    """A node, with the ids of jobs of the visible teams (None: all)."""
     beat = heartbeat(one)
     states = {gpu.index: gpu for gpu in beat.gpus} if beat else {}
     placed = live.placed().get(one.info.node_id, [])
@@ -219,14 +219,14 @@ def _waited_s(job: LiveJob, now: datetime) -> float:
 
 
 def stands(state: str, reason: str) -> str:
-    """What is to be said of a job that does not wait; one that succeeded leaves no reason."""
+    """The message of a job that does not wait; a job that succeeded has no reason."""
     if state == "succeeded":
         return reason or "every rank ended with exit code 0"
     return reason or f"the job is {state}"
 
 
 def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetime) -> Explanation:
-    """One dominant reason with its evidence. `team`: the limits of the job's team, if known."""
+    """The main reason with its evidence. `team`: the limits of the job's team, if known."""
     one = found.job
     evidence: dict[str, object] = {"attempt": one.attempt, "restarts": one.restarts}
     if not one.ended and not one.nodes and team is not None:
@@ -270,11 +270,11 @@ def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetim
 def with_answer(
     found: Explanation, answer: JobExplained, visible: frozenset[str] | None
 ) -> Explanation:
-    """With what the scheduler says of a pending job; jobs of other teams are not named."""
+    """Adds the scheduler's answer for a pending job, without ids of other teams' jobs."""
     outlook = answer.outlook
     note = outlook.eta_reason
     if outlook.eta is not None and outlook.eta_is == "at_least":
-        note = f"no sooner than this: {note}"
+        note = f"at the earliest: {note}"
     return found.model_copy(
         update={
             "code": answer.code,
@@ -288,7 +288,7 @@ def with_answer(
 
 
 def what_if(answer: WhatIfAnswer, notes: Sequence[str], visible: frozenset[str] | None) -> WhatIf:
-    """What a job would do, as a caller may see it."""
+    """The what-if answer, without ids of other teams' jobs."""
     waiting = answer.waiting
     victims = tuple(
         item if visible is None or item.team in visible

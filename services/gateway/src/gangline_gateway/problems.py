@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457). They name fields, never the values sent."""
+"""Errors as problem documents (RFC 9457), with names of fields but never their values."""
 
 from __future__ import annotations
 
@@ -45,45 +45,45 @@ class ProblemError(Exception):
 
 
 def not_found(what: str = "job") -> ProblemError:
-    """Also for what exists but belongs to a team that is not the caller's."""
+    """A 404 problem, also for objects of a team that is not the caller's."""
     return ProblemError(404, "not-found", f"there is no such {what}, or it is not your team's")
 
 
 def forbidden(detail: str, field: str | None = None) -> ProblemError:
-    """The caller is known and may not do this."""
+    """A 403 problem: the caller is known and may not do this."""
     errors = (FieldError(field=field, message=detail),) if field else ()
     return ProblemError(403, "forbidden", detail, errors=errors)
 
 
 def invalid(field: str, message: str) -> ProblemError:
-    """One field of the request is wrong."""
+    """A 422 problem: one field of the request is wrong."""
     return ProblemError(
         422, "invalid", f"{field}: {message}", errors=[FieldError(field=field, message=message)]
     )
 
 
 def conflict(code: str, detail: str) -> ProblemError:
-    """The request does not fit the state of things."""
+    """A 409 problem: the current state does not allow the request."""
     return ProblemError(409, code, detail)
 
 
 def unavailable(code: str, detail: str) -> ProblemError:
-    """A part that is needed is away; the same request may succeed later."""
+    """A 503 problem: a needed service is unavailable; a later attempt may succeed."""
     return ProblemError(503, code, detail, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def too_many(limit: str, retry_after_s: int) -> ProblemError:
-    """The user asks more than its share; the same request may succeed a little later."""
+    """A 429 problem: the user exceeds a limit; a later attempt may succeed."""
     return ProblemError(
         429,
         "too-many",
-        f"your token may have {limit}; wait as long as Retry-After says",
+        f"your token is limited to {limit}; try again after Retry-After seconds",
         headers={"Retry-After": str(max(1, retry_after_s))},
     )
 
 
 def trace_id() -> str:
-    """The id of the current request."""
+    """The trace id of the current request."""
     return trace.format_trace_id(trace.get_current_span().get_span_context().trace_id)
 
 
@@ -106,7 +106,7 @@ def response(error: ProblemError, instance: str | None = None) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application with a problem document."""
+    """Answers every error of the application with a problem document."""
     app.add_exception_handler(ProblemError, _problem)
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(HTTPException, _http)
@@ -158,5 +158,7 @@ def _http(request: Request, error: Exception) -> JSONResponse:
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("request failed", exc_info=error, path=request.scope.get("path", "")[:200])
-    problem = ProblemError(500, "internal", "an error of the gateway; its log has the trace id")
+    problem = ProblemError(
+        500, "internal", "an error in the gateway; an operator finds it in its log by the trace id"
+    )
     return response(problem, request.scope.get("trace_id"))

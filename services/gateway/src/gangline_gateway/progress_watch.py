@@ -1,4 +1,4 @@
-"""Whether the live view answers: steps are reported, and no progress comes of them. Pure."""
+"""Detects a silent live view: steps are reported but no progress is published. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ SILENT_S = 15.0
 
 
 class ProgressWatch:
-    """Times are seconds of one clock that never falls."""
+    """Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._unanswered_s: float | None = None
@@ -22,7 +22,7 @@ class ProgressWatch:
         self._unanswered_s = None
 
     def silent_s(self, now_s: float) -> float:
-        """Since when steps are reported and no progress is published; 0 while all is well."""
+        """Seconds for which steps came but no progress; 0 while progress is published."""
         if self._unanswered_s is None:
             return 0.0
         silent_s = now_s - self._unanswered_s

@@ -1,4 +1,4 @@
-"""Requests onto the bus: a request counts as taken once the bus has acknowledged it."""
+"""Publishes requests to the bus: a request is accepted once the bus acknowledges it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ SOURCE = "/gangline/gateway"
 
 
 class Publisher:
-    """Sends requests and waits for the acknowledgement."""
+    """Sends requests and waits for their acknowledgement."""
 
     def __init__(self, writer: Writer, names: TopicNames) -> None:
         self._writer = writer
         self._names = names
 
     async def publish(self, subject: str, event: Event) -> str:
-        """Publish under this subject, which is the key; the event's ce_id.
+        """Publishes with this subject as the key; returns the event's ce_id.
 
-        Raises a 503 problem when the bus did not acknowledge it in time: it may still arrive.
+        Raises a 503 problem if the bus did not acknowledge it in time: it may still arrive.
         """
         request_id = str(uuid.uuid4())
         envelope = Envelope(
@@ -71,5 +71,5 @@ def _away(kind: str) -> ProblemError:
     return unavailable(
         "bus-away",
         "the bus did not acknowledge the request, which may still arrive there; "
-        "repeat it with the same Idempotency-Key to be sure that it counts once",
+        "repeat it with the same Idempotency-Key so that it counts once",
     )

@@ -1,4 +1,4 @@
-"""Who waits: the scheduler's own list of its own state, as a caller may see it."""
+"""The queue: the scheduler's order of pending jobs, for a caller's teams."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def queue(
     limit: int | None = None,
     after: int = 0,
 ) -> Queue:
-    """Pending jobs in the order of the scheduler, one shard after the other.
+    """Pending jobs in the scheduler's order, one shard after the other.
 
-    Of those that are visible (None: all) `limit` (None: all) behind the place `after`.
+    Only jobs of the visible teams (None: all), at most `limit` (None: all) after place `after`.
     """
     shown = (
         _entry(place, job, score, now)

@@ -1,4 +1,4 @@
-"""Quota's state, as the gateway follows it."""
+"""Follows quota's log: its state for teams, dry runs and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def followed(store: SnapshotStore | None = None) -> Followed[State]:
 
 
 def quota_of(copies: Copies[State]) -> State:
-    """The state, as an answer needs it. Raises a 503 problem if this version cannot fold it."""
+    """The state for an answer. Raises a 503 problem if this version cannot fold the log."""
     try:
         (state,) = copies.states()
     except NoStateError as error:
@@ -27,7 +27,7 @@ def quota_of(copies: Copies[State]) -> State:
 
 
 def _copy(state: State) -> State:
-    """In the maps of jobs, which are large, only single ids are looked up: they are shared."""
+    """A copy. It shares the large maps of jobs, where readers look up only single ids."""
     return replace(
         state,
         teams=dict(state.teams),

@@ -22,7 +22,7 @@ class Ring:
     _bytes: int = 0
 
     def add(self, record: Record) -> None:
-        """Append; records come in order, and one that is there already is passed over."""
+        """Appends a record; records come in order, and one that is there already is skipped."""
         if record.offset < self.end:
             return
         self._records.append(record)
@@ -33,7 +33,7 @@ class Ring:
             self._trim()
 
     def reached(self, position: int) -> None:
-        """The reader stands here: past control records at the end."""
+        """Moves `end` to the reader's position, after control records."""
         self.end = max(self.end, position)
 
     def read(self, position: int, limit: int) -> list[Record]:
@@ -42,7 +42,7 @@ class Ring:
         return self._records[index : index + limit]
 
     def _trim(self) -> None:
-        """Drop the oldest quarter, and more while it holds too many bytes."""
+        """Drops the oldest quarter, and more while there are too many bytes."""
         drop = max(1, len(self._records) // 4)
         size = self._bytes - sum(len(record.value) for record in self._records[:drop])
         while size > MAX_BYTES and drop < len(self._records) - 1:

@@ -1,8 +1,8 @@
-"""Why a job waits and what a job would do: the scheduler's pure code on a copy of its state.
+"""Explain and what-if: runs the scheduler's pure code on a copy of its state.
 
-The state is the one that the gateway folds from the scheduler's log (scheduling.py), so no
-question reaches the scheduler. A child process of low priority does the work, for `WORK_S` at most.
-`AT_ONCE` questions are worked on at a time, and further ones wait for `WAIT_S` at most.
+The gateway folds the state from the scheduler's log (scheduling.py), so questions do not load the
+scheduler. A child process of low priority answers, within `WORK_S`. At most `AT_ONCE` run at a
+time, and further ones wait up to `WAIT_S`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AT_ONCE = 2
 
 
 class NoAnswerError(Exception):
-    """The question has no answer now; the message says why."""
+    """There is no answer now; the message says why."""
 
 
 class SchedulerQuestions:
@@ -44,7 +44,7 @@ class SchedulerQuestions:
         self._slots = threading.BoundedSemaphore(AT_ONCE)
 
     def explain(self, job_id: str, now: datetime) -> JobExplained | None:
-        """Why a job waits; None when no such job waits. Raises NoAnswerError."""
+        """Why a job waits; None if no such job waits. Raises NoAnswerError."""
         found = next((each for each in self._shards() if job_id in each.state.pending), None)
         if found is None:
             return None
@@ -58,7 +58,7 @@ class SchedulerQuestions:
         return JobExplained.decode(said) if said else None
 
     def what_if(self, spec: JobSpec, now: datetime) -> WhatIfAnswer:
-        """What the job would do, in the shard where it would start first. Raises NoAnswerError."""
+        """When the job would start, in the shard where it starts first. Raises NoAnswerError."""
         asked = self._shards()
 
         def work() -> bytes:
@@ -74,14 +74,16 @@ class SchedulerQuestions:
 
     def _apart(self, work: Callable[[], bytes]) -> bytes:
         if not self._slots.acquire(timeout=self._wait_s):
-            raise NoAnswerError(f"{AT_ONCE} questions are being answered; ask again")
+            raise NoAnswerError(f"{AT_ONCE} questions are being answered; try again")
         try:
             return apart(work, self._work_s)
         except TookTooLong as error:
             raise NoAnswerError(str(error)) from None
         except WorkFailed as error:
             log.exception("a question failed", error=str(error))
-            raise NoAnswerError("the question could not be answered; see the log") from None
+            raise NoAnswerError(
+                "the question failed; an operator finds the error in the gateway's log"
+            ) from None
         finally:
             self._slots.release()
 

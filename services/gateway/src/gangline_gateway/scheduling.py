@@ -1,4 +1,4 @@
-"""The scheduler's state, as the gateway follows it, with the policy that its log names."""
+"""Follows the scheduler's log: its state, with the policy that the log names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def followed(store: SnapshotStore | None = None) -> Followed[State]:
 
 
 def shards(copies: Copies[State]) -> Sequence[Shard]:
-    """All of them. Raises NoStateError."""
+    """All shards. Raises NoStateError."""
     try:
         return [Shard(state, policy_in(state)) for state in copies.states()]
     except ValueError as error:
@@ -38,5 +38,5 @@ def shards(copies: Copies[State]) -> Sequence[Shard]:
 
 def _copy(state: State) -> State:
     copy = fork(state)
-    copy.ended = state.ended  # large, and only single runs are looked up in it
+    copy.ended = state.ended  # large, and readers look up only single runs
     return copy

@@ -1,4 +1,4 @@
-"""The gateway's process: the tail, the HTTP server in a thread, and their end."""
+"""Runs the gateway: the tail and the HTTP server in threads, until the process stops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(context: Context[Settings]) -> int:
         if context.stopping.is_set():
             return 0
     health.set("tail", ok=True)
-    # What was folded lives on: a full collection would hold all answers up for 0.5 s.
+    # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
     gc.freeze()
     app = create_app(gate, known, tokens, context.meter, context.tracer, settings.request_limits())
@@ -70,7 +70,7 @@ def main(context: Context[Settings]) -> int:
     except OSError as error:
         raise SystemExit(
             f"GANGLINE_TLS_CERT and GANGLINE_TLS_KEY cannot be used ({error.strerror or error}): "
-            "name a certificate and its own key, as PEM files that this process may read"
+            "name a certificate and its key, as PEM files that this process can read"
         ) from None
     address = _announce(settings, server.port)
     health.set("http", ok=True, detail=address.url)

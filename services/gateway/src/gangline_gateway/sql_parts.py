@@ -1,4 +1,4 @@
-"""What questions to ClickHouse are put together from: conditions, times, cursors of pages."""
+"""Parts of ClickHouse queries: conditions, times and cursors of pages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class CursorError(ValueError):
-    """The cursor of a page is not one that was given out."""
+    """The text is not the cursor of a page."""
 
 
 class Where:
-    """Conditions and their parameters; values never stand in the text."""
+    """Conditions and their parameters; values are never in the SQL text."""
 
     def __init__(self) -> None:
         self._conditions: list[str] = []
@@ -24,17 +24,17 @@ class Where:
         return f"WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
 
     def add(self, condition: str, **parameters: Any) -> None:
-        """One more condition, with the values of its parameters."""
+        """Adds a condition with the values of its parameters."""
         self._conditions.append(condition)
         self.parameters |= {name: written(value) for name, value in parameters.items()}
 
     def among(self, column: str, values: Sequence[str]) -> None:
-        """The column has one of these values; none given: any."""
+        """The column has one of these values; none given: any value."""
         if values:
             self.add(f"{column} IN {{{column}_in:Array(String)}}", **{f"{column}_in": list(values)})
 
     def runs(self, runs: Mapping[str, str]) -> None:
-        """Rows of these runs that bear their own team; `runs`: a run's team by its id."""
+        """Rows of these runs that name the run's team; `runs`: team by run id."""
         self.add(
             "run_id IN {runs:Array(String)} AND "
             "{owners:Array(String)}[indexOf({runs:Array(String)}, toString(run_id))] = team",
@@ -43,20 +43,20 @@ class Where:
         )
 
     def teams(self, teams: frozenset[str] | None) -> None:
-        """The rows of these teams; None: of all."""
+        """Rows of these teams; None: of all."""
         if teams is not None:
             self.add("team IN {teams:Array(String)}", teams=sorted(teams))
 
 
 def written(value: Any) -> Any:
-    """A time as the engine reads it in a parameter; other values as they are."""
+    """A time as ClickHouse reads it in a parameter; other values as they are."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     return value
 
 
 def aware(value: Any) -> Any:
-    """A time of the engine in UTC; other values as they are."""
+    """A time from ClickHouse in UTC; other values as they are."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
     return value
@@ -68,7 +68,7 @@ def ms(value: datetime) -> int:
 
 
 def cursor_of(*parts: object) -> str:
-    """The cursor of a page that goes on after a row with these values."""
+    """The cursor of the page after a row with these values."""
     return ".".join(str(part) for part in parts)
 
 
@@ -76,12 +76,12 @@ def read_cursor(cursor: str, parts: int) -> list[str]:
     """The values of a cursor. Raises CursorError."""
     found = cursor.split(".")
     if len(found) != parts:
-        raise CursorError("cursor must be one that an earlier page gave")
+        raise CursorError("cursor must be the cursor of an earlier page")
     return found
 
 
 def number(text: str) -> int:
-    """One of its values as a whole number. Raises CursorError."""
+    """A value of a cursor as a whole number. Raises CursorError."""
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise CursorError("cursor must be one that an earlier page gave")
+        raise CursorError("cursor must be the cursor of an earlier page")
     return int(text)

@@ -1,7 +1,7 @@
 """Server-sent events: the text and the response that carries it.
 
-An event's id is a cursor (cursor.py). Lines with ':' keep the connection alive. Streams of things
-that end send the event `end`; a client that reads too slowly gets `dropped`.
+An event's id is a cursor (cursor.py). Lines with ':' keep the connection alive. A stream about a
+job ends with the event `end`; a client that reads too slowly gets `dropped`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def event(kind: str, data: Any, cursor: str | None = None) -> str:
 
 
 class Streams:
-    """Counts the open streams, in all and of each user."""
+    """Counts the open streams, in total and per user."""
 
     def __init__(self, at_once: int, per_user: int = 100) -> None:
         self.at_once = at_once
@@ -44,7 +44,7 @@ class Streams:
         self._users = UserSlots(per_user, "event streams")
 
     def response(self, parts: AsyncGenerator[str, None], user: str) -> StreamingResponse:
-        """The response of a stream: a 503 problem if there are too many, 429 if of the user."""
+        """The response of a stream; a 503 or 429 problem if too many are open."""
         return _EventStream(parts, partial(self._slot, user))
 
     @contextmanager
@@ -60,12 +60,12 @@ class Streams:
 
 
 async def _whole(parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    yield ": stream\n\n"  # the headers go out at once
+    yield ": stream\n\n"  # sends the headers immediately
     try:
         async for part in parts:
             yield part
     except TooSlow:
-        yield event("dropped", {"reason": "read too slowly; come again with Last-Event-ID"})
+        yield event("dropped", {"reason": "read too slowly; connect again with Last-Event-ID"})
 
 
 class _EventStream(StreamingResponse):
@@ -81,7 +81,7 @@ class _EventStream(StreamingResponse):
         self.headers["x-accel-buffering"] = "no"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the stream ends; a client that takes nothing for 30 s is cut off."""
+        """Sends until the stream ends; a client that reads nothing for 30 s is disconnected."""
 
         async def bounded(message: Message) -> None:
             await asyncio.wait_for(send(message), SEND_TIMEOUT_S)
@@ -91,4 +91,4 @@ class _EventStream(StreamingResponse):
                 try:
                     await super().__call__(scope, receive, bounded)
                 except TimeoutError:
-                    log.info("stream cut: the client does not read")
+                    log.info("stream closed: the client does not read")

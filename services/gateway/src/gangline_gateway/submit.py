@@ -1,4 +1,4 @@
-"""Submitting jobs: the same key gives the same job, and the answer says what was decided."""
+"""Submits jobs: publishes the request once per idempotency key and answers with the decision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gangline_service.tokens import Principal
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The job, and whether this request made it. A `PastRun`: only history knows it."""
+    """The job, and whether this request created it; a `PastRun` if only history has it."""
 
     job_id: str
     found: JobDetails | PastRun
@@ -34,23 +34,23 @@ class Submitted:
         return self.found.job.state if isinstance(self.found, JobDetails) else self.found.run.state
 
     def answer(self, gate: Gate) -> Job:
-        """The job as routes give it."""
+        """The job as a REST answer."""
         if isinstance(self.found, JobDetails):
             return full(gate, self.found)
         return present.past_job(self.found)
 
 
 def full(gate: Gate, found: JobDetails) -> Job:
-    """A job with what its ranks said last."""
+    """A job with its GPU utilization and rank activity."""
     now = gate.clock()
     return present.job(found, now, gate.tail.ask(lambda live: heard.gang(live, found.job, now)))
 
 
 async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
-    """Publish the job and wait a while for quota's answer.
+    """Publishes the job and waits for quota's decision.
 
-    Without an answer in time the job is given as pending: it is safe on the bus. Raises problems:
-    403, 409 (the key was used for another job), 422 (rejected), 503.
+    If the decision does not come in time, the job is returned as pending: it is safe on the bus.
+    Raises problems: 403, 409 (the key was used for another job), 422 (rejected), 503.
     """
     may_change(caller, spec.team)
     suffix = job_ids.new_suffix() if key is None else job_ids.suffix_of_key(spec.team, key)
@@ -75,7 +75,7 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
 
 
 def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
-    """Quota's answer to a job that is not submitted. Raises 403 and 503 problems."""
+    """Quota's decision about a job, without submitting it. Raises 403 and 503 problems."""
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
     return DryRun(
@@ -98,11 +98,11 @@ def _decided(live: Live, job_id: str) -> JobDetails | None:
 
 
 def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> PastRun | None:
-    """The same job, which ended so long ago that only history has it; None: history has not."""
+    """The same job, which ended so long ago that only history has it; None if it does not."""
     try:
         row = gate.past.ask(lambda questions: questions.history.run(job_id, frozenset({spec.team})))
         same = row is not None and JobSpec.decode(row.spec).digest() == spec.digest()
-    except (ProblemError, ValidationError):  # a rejected job's row holds no spec
+    except (ProblemError, ValidationError):  # a rejected job's row has no spec
         return None
     return row if same else None
 

@@ -1,18 +1,17 @@
-"""The tail of all topics: feeds the live model and wakes those who wait for news.
+"""Reads all topics in one thread: folds the live model and wakes waiting requests.
 
-1. Where to start: decision logs from their start, or from the newest snapshot of the model that
-   holds (view_snapshot.py), and the states of scheduler and quota from their own (followed.py);
-   streams at most `STREAM_RECORDS` before their end, heartbeats at it, compacted ones from their
-   start.
-2. Read until the ends that were seen at the start: from then on the gateway is ready.
-3. Go on: keep the newest records of each partition in a ring, fold them, wake the waiting; write
-   a snapshot now and then.
+1. Start: logs begin at the newest valid snapshot of the model (view_snapshot.py), or at their
+   start. The states of scheduler and quota have their own snapshots (followed.py). Compacted
+   streams begin at their start, heartbeats at their end, and other streams at most
+   `STREAM_RECORDS` before it.
+2. Catch up: the gateway is ready once the reader is at the ends that it saw at the start.
+3. Follow: keep the newest records of each partition in a ring, fold them, wake waiting requests
+   and write snapshots.
 
-One thread owns the reader; everything else may be called from any thread. Readers ask a view of the
-model (live_view.py), which no later record changes: they hold no lock while they work, and a view
-is made after at most `_FOLDED_AT_ONCE` further records. A record that is no valid event is passed
-over (its consumer puts it into the DLQ). An error of the bus ends the thread, and by that the
-process (crash-only).
+One thread owns the reader; all other methods may be called from any thread. Readers use a view
+(live_view.py), which later records do not change, so they hold no lock while they work. A view is
+made after at most `_FOLDED_AT_ONCE` further records. Invalid records are skipped: their consumer
+puts them into the DLQ. An error of the bus ends the thread, and so the process (crash-only).
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _NODE_ID_CHARS = 63
 
 
 class Behind(Exception):
-    """The position is older than what the ring keeps."""
+    """The position is older than the ring's first record."""
 
 
 class Tail:
@@ -69,7 +68,7 @@ class Tail:
         views: ViewSnapshots | None = None,
         snapshots: SnapshotStore | None = None,
     ) -> None:
-        """`views` and `snapshots`: those of the model, and where deciders keep their own."""
+        """`views`: snapshots of the model; `snapshots`: the store of the deciders' snapshots."""
         self.names = names
         self.bus = bus
         self._views = views
@@ -92,9 +91,9 @@ class Tail:
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
 
     def start(self, beat: Callable[[], None] = lambda: None) -> None:
-        """Find the places to start from, then read in a thread. Raises BusError.
+        """Finds the start positions, then reads in a thread. Raises BusError.
 
-        `beat` is called again and again while a snapshot is read.
+        `beat` is called regularly while a snapshot is read.
         """
         self._restore(beat)
         positions = self._start_positions()
@@ -106,40 +105,40 @@ class Tail:
         self._thread.start()
 
     def progress(self) -> tuple[int, int]:
-        """How many of the records that were there at the start are read, and how many they are."""
+        """The number of records read of those that existed at the start, and their total."""
         with self._lock:
             left = sum(max(0, end - self._rings[at].end) for at, end in self._goal.items())
         return self._records - left, self._records
 
     def progress_silent_s(self) -> float:
-        """Since when steps come and the live view publishes no progress; 0 while it does."""
+        """Seconds for which steps came but no progress; 0 while progress is published."""
         return self._watch.silent_s(time.monotonic())
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         self.stopping.set()
         self._thread.join(5.0)
 
     def ask(self, question: Callable[[LiveView], ValueT]) -> ValueT:
-        """What the model says now."""
+        """The answer from the current model."""
         return question(self.view())
 
     def view(self) -> LiveView:
-        """The model after all that was folded by now."""
+        """The model with all records folded up to now."""
         return self._view.now()
 
     def scheduling(self) -> Copies[SchedulerState]:
-        """The scheduler's state after all that was folded by now."""
+        """The scheduler's state with all records folded up to now."""
         return self._scheduling.copies.now()
 
     def quota(self) -> Copies[QuotaState]:
-        """Quota's state after all that was folded by now."""
+        """Quota's state with all records folded up to now."""
         return self._quota.copies.now()
 
     async def until(
         self, question: Callable[[LiveView], ValueT | None], timeout_s: float
     ) -> ValueT | None:
-        """The first answer that is not None; None when there was none in time."""
+        """The first answer that is not None; None if there is none in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -151,7 +150,7 @@ class Tail:
             await asyncio.wait([news], timeout=left_s)
 
     def news(self) -> asyncio.Future[None]:
-        """Done when something was read after this call; belongs to the running loop."""
+        """Done when a record is read after this call; belongs to the running loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             pulse = self._pulses.get(loop)
@@ -165,17 +164,17 @@ class Tail:
         return [place for place in sorted(self._rings) if place.topic == name]
 
     def starts(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """From where on the rings hold everything."""
+        """The offsets from which the rings have all records."""
         with self._lock:
             return {place: self._rings[place].start for place in places}
 
     def ends(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Up to where was read."""
+        """The offsets after the last records that were read."""
         with self._lock:
             return {place: self._rings[place].end for place in places}
 
     def newest(self, place: TopicPartition, count: int) -> int:
-        """The offset of the record `count` before the newest one that the ring has."""
+        """The offset from which the ring has `count` records, or its start if it has fewer."""
         with self._lock:
             ring = self._rings[place]
             kept = ring.read(ring.start, ring.end - ring.start)
@@ -184,7 +183,7 @@ class Tail:
     def read(
         self, positions: Mapping[TopicPartition, int], limit: int
     ) -> tuple[list[Record], dict[TopicPartition, int]]:
-        """Up to `limit` records per place, and the next positions. Raises Behind."""
+        """Up to `limit` records per partition, and the next positions. Raises Behind."""
         found: list[Record] = []
         after = dict(positions)
         with self._lock:
@@ -199,7 +198,7 @@ class Tail:
         return found, after
 
     def _start_positions(self) -> dict[TopicPartition, int]:
-        """Where to read from; what a snapshot knows is read for the rings alone."""
+        """Offsets to read from; records that a snapshot covers are read only for the rings."""
         positions: dict[TopicPartition, int] = {}
         for topic, entry in catalog().items():
             places = self.names.places(self.bus, topic)
@@ -212,7 +211,7 @@ class Tail:
                 first = starts if entry.compacted else {at: ends[at] - back for at in places}
                 positions |= {at: max(starts[at], first[at]) for at in places}
                 for at in [at for at, after in known.items() if after > ends[at]]:
-                    self._marks.forget(at)  # the stream was made anew
+                    self._marks.forget(at)  # the stream was created again
             else:
                 for at in places:
                     begins = [each.of.begins(at) for each in self._followed]
@@ -222,7 +221,7 @@ class Tail:
         return positions
 
     def _restore(self, beat: Callable[[], None]) -> None:
-        """The deciders' states and the model, each of the newest snapshot that holds."""
+        """Restores the deciders' states and the model from their newest valid snapshots."""
         for each in self._followed:
             with self._lock:
                 each.of.restore(self.bus, self.names.places(self.bus, each.of.log), beat)
@@ -238,7 +237,7 @@ class Tail:
                 self._view.changed()
 
     def _snapshot(self) -> None:
-        """Write one when it is due."""
+        """Writes a snapshot if one is due."""
         if self._views is None or not self._views.due(self._since):
             return
         self._since = 0
@@ -281,18 +280,20 @@ class Tail:
             self._snapshot()
 
     def _decoded(self, record: Record) -> Envelope | None:
-        """The event of a record; None: it is a heartbeat, steps, or no valid event."""
+        """The event of a record; None for heartbeats, steps and invalid events."""
         if record.topic in {self._heartbeats, self._steps}:
             return None
         try:
             return decode(record)
         except UndecodableError as error:
-            log.debug("passed over", topic=record.topic, offset=record.offset, error=error.reason)
+            log.debug(
+                "record skipped", topic=record.topic, offset=record.offset, error=error.reason
+            )
             return None
 
     def _fold(self, record: Record, envelope: Envelope | None) -> None:
         if record.topic == self._heartbeats:
-            self._hear(record)
+            self._take_heartbeat(record)
             return
         if record.topic == self._progress:
             self._watch.answered()
@@ -305,12 +306,12 @@ class Tail:
             return
         try:
             self._live.apply(envelope)
-        except Exception as error:  # noqa: BLE001 - the view is a help: others' events are shown
+        except Exception as error:  # noqa: BLE001 - one bad event must not hide the others
             POISONED.add(1, {"service": "gateway", "topic": record.topic})
             where = {"topic": record.topic, "offset": record.offset}
             log.critical("poison record skipped", **where, trace=trace_of(error))
 
-    def _hear(self, record: Record) -> None:
+    def _take_heartbeat(self, record: Record) -> None:
         node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]
         try:
             at = record_time(record.timestamp_ms)
@@ -320,14 +321,14 @@ class Tail:
 
 
 class _Copied(Generic[ValueT]):
-    """A decider that is followed, and its copies for readers."""
+    """A followed decider and its copies for readers."""
 
     def __init__(self, lock: threading.Lock, of: Followed[ValueT]) -> None:
         self.of = of
         self.copies = OnDemand(lock, of.copies)
 
     def take(self, part: Sequence[tuple[Record, Envelope | None]]) -> None:
-        """Fold these records of any topics, with the lock held."""
+        """Folds these records of any topics, with the lock held."""
         came = False
         for record, envelope in part:
             came |= self.of.apply(record, envelope)

@@ -1,4 +1,4 @@
-"""Teams as answers: limits and charged time are quota's, what they hold is the live model's."""
+"""Teams as REST answers: limits and charges from quota, GPUs in use from the live model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gangline_schemas.teams import rolled_up
 
 
 def teams(live: Live, quota: State, now: datetime, visible: frozenset[str] | None) -> list[Team]:
-    """Teams in the order of their tree; each with what it and those below it hold and wait for.
+    """Teams in the order of their tree; each with the GPUs of itself and the teams below it.
 
     Cost: O(active jobs + months in which teams used GPUs).
     """

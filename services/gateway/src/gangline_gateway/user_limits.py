@@ -1,7 +1,7 @@
-"""What one user may ask of the gateway at once; beyond it 429 with Retry-After.
+"""Limits per user; a request above them gets 429 with Retry-After.
 
-A user is a token's name. Requests are bounded by rate (a bucket of tokens, which a burst empties)
-and by how many are being answered; event streams, uploads and readers of old events by number.
+A user is a token's name. Requests are limited by rate (token bucket) and by the number that run at
+once. Event streams, uploads and readers of old events are limited by number.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from gangline_gateway.problems import too_many
 
 asking: ContextVar[str] = ContextVar("asking", default="")
-"""Whose request is being answered, in its tasks and threads."""
+"""The user of the current request, in its tasks and threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """How many requests a user may send: a second, in one burst, and unanswered."""
+    """A user's limits of requests: per second, in one burst, and running at once."""
 
     per_s: float = 100.0
     burst: int = 300
@@ -42,7 +42,7 @@ class RequestRates:
         self._running: Counter[str] = Counter()
 
     def begin(self, user: str) -> None:
-        """Count a request; `end` must follow. Raises a 429 problem."""
+        """Counts a request; `end` must follow. Raises a 429 problem."""
         limits, now_s = self._limits, self._clock()
         left, seen_s = self._left.get(user, (float(limits.burst), now_s))
         left = min(float(limits.burst), left + (now_s - seen_s) * limits.per_s)
@@ -63,7 +63,7 @@ class RequestRates:
 
 
 class UserSlots:
-    """At most `per_user` of something for each user. May be used from any thread."""
+    """At most `per_user` slots for each user. May be used from any thread."""
 
     def __init__(self, per_user: int, what: str) -> None:
         self._per_user = per_user
@@ -73,7 +73,7 @@ class UserSlots:
 
     @contextmanager
     def hold(self, user: str) -> Iterator[None]:
-        """A slot for the length of the block. Raises a 429 problem."""
+        """Holds a slot during the block. Raises a 429 problem."""
         self.take(user)
         try:
             yield
@@ -81,14 +81,14 @@ class UserSlots:
             self.free(user)
 
     def take(self, user: str) -> None:
-        """A slot until `free`. Raises a 429 problem when the user has all its slots."""
+        """Takes a slot until `free`. Raises a 429 problem if the user has no free slot."""
         with self._lock:
             if self._held[user] >= self._per_user:
                 raise too_many(f"{self._per_user} {self._what} at once", 2)
             self._held[user] += 1
 
     def free(self, user: str) -> None:
-        """Give a slot back."""
+        """Gives a slot back."""
         with self._lock:
             self._held[user] -= 1
             if not self._held[user]:

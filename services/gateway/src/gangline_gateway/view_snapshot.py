@@ -1,19 +1,17 @@
-"""Snapshots of the live model: a start of the gateway folds only what came after.
+"""Snapshots of the live model, so that a start of the gateway folds only later records.
 
-As those of the deciders (gangline_bus.snapshot) one is a help and never a truth: whatever is wrong
-with it, it is passed over with a warning, for an older one or for the whole logs.
+The logs decide, as for deciders (gangline_bus.snapshot): an invalid snapshot is skipped with a
+warning, and an older one or the whole logs are read.
 
-Writing, by the tail when `every` records of logs came since the last one, or some and `every_s`
-passed: it copies the facts
-(frozen values: a copy of the dicts) and where in each partition they stand; elsewhere (`run`: a
-thread) they are dumped, compressed and put. Several gateways write to one place: what they fold is
-the same.
+Writing: the tail writes one after `every` records of logs, or after `every_s` if a record came. It
+copies the facts (frozen values, so only the dicts) and each partition's mark. `run` (a thread)
+encodes, compresses and stores them. Several gateways can use one store: they fold the same facts.
 
 Restoring, newest first
-1. The bytes are whole (sha256) and are of this format and of a view that is read here.
-2. It is of these logs: at each log's mark stands the record that the snapshot names.
-3. The tail folds each partition from its mark on. Records before it are known, those of streams
-   too: a submission that was folded again would bring back a job that was forgotten.
+1. The bytes match their sha256, and this version reads their format.
+2. The snapshot belongs to these logs: each log has the named record at the snapshot's mark.
+3. The tail folds each partition from its mark on, streams too: an earlier submission that is folded
+   again would bring back a job that the model has removed.
 """
 
 from __future__ import annotations
@@ -43,13 +41,13 @@ from gangline_gateway.live_model import LiveFacts
 log = structlog.get_logger(__name__)
 NAME = "gateway"
 VERSION = 1
-"""The format of the view: docs/guides/upgrades.md says when to count it up."""
+"""The format of the view: docs/guides/upgrades.md says when to increase it."""
 _POLL_S, _POLLS = 0.5, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """All before offset `next` is folded; `last` is a digest of the record before it."""
+    """Records before offset `next` are folded; `last` is a digest of the record before it."""
 
     next: int
     last: str
@@ -57,13 +55,13 @@ class Mark:
 
 @dataclass
 class View(LiveFacts):
-    """The facts, and where they stand: `marks` by `topic/partition`."""
+    """The facts and their offsets: `marks` by `topic/partition`."""
 
     marks: dict[str, Mark] = field(default_factory=dict)
 
 
 def codec() -> DataclassCodec[View]:
-    """How the view is kept."""
+    """The codec of stored views."""
     return DataclassCodec(View, version=VERSION)
 
 
@@ -75,15 +73,15 @@ class Marks:
         self._newest: dict[TopicPartition, Record] = {}
 
     def of(self, place: TopicPartition) -> Mark | None:
-        """As the snapshot says; None when it says nothing."""
+        """The partition's mark; None if there is none."""
         return self._known.get(_name(place))
 
     def forget(self, place: TopicPartition) -> None:
-        """The snapshot's mark is of another partition than this one."""
+        """Removes a mark that does not belong to this partition."""
         del self._known[_name(place)]
 
     def passes(self, record: Record) -> bool:
-        """Whether a record is to be folded: it is behind the mark, which moves behind it."""
+        """Whether to fold a record: it is at or after the mark, which then moves after it."""
         if record.place not in self._newest:
             mark = self.of(record.place)
             if mark is not None and record.offset < mark.next:
@@ -92,7 +90,7 @@ class Marks:
         return True
 
     def now(self) -> dict[str, Mark]:
-        """The marks behind all that was folded."""
+        """The marks after all folded records."""
         newest = {_name(place): _mark_behind(item) for place, item in self._newest.items()}
         return {**self._known, **newest}
 
@@ -107,7 +105,7 @@ def _mark_behind(record: Record) -> Mark:
 
 
 def _in_thread(work: Callable[[], None]) -> None:
-    # A daemon: a stop never waits for a snapshot.
+    # A daemon, so that a stop never waits for a snapshot.
     threading.Thread(target=work, name=f"snapshot-{NAME}", daemon=True).start()
 
 
@@ -133,7 +131,7 @@ class ViewSnapshots:
     def restore(
         self, bus: Bus, logs: Iterable[TopicPartition], beat: Callable[[], None] = lambda: None
     ) -> View | None:
-        """The newest view that holds, None: there is none. Raises BusError.
+        """The newest valid view, or None. Raises BusError.
 
         `beat` is called after each of its lines.
         """
@@ -143,7 +141,7 @@ class ViewSnapshots:
                 view = self._restored(data, bus, places, beat)
             except BusError:
                 raise
-            except Exception as error:  # noqa: BLE001 - the logs decide, whatever a snapshot does
+            except Exception as error:  # noqa: BLE001 - the logs replace any bad snapshot
                 reason = f"{type(error).__name__}: {error}"[:500]
                 log.warning("snapshot skipped", service=NAME, reason=reason)
             else:
@@ -152,12 +150,12 @@ class ViewSnapshots:
         return None
 
     def due(self, came: int) -> bool:
-        """Whether to write one, so many records after the last one."""
+        """Whether to write a snapshot, `came` records after the last one."""
         age_s = time.monotonic() - self._written_s
         return came >= self._every or (came > 0 and age_s > self._every_s)
 
     def write(self, facts: LiveFacts, marks: Mapping[str, Mark]) -> None:
-        """Keep facts that nobody changes any more, unless others are still being written."""
+        """Stores facts that no longer change, unless a snapshot is still being written."""
         self._written_s = time.monotonic()
         if self._writing:
             return
@@ -174,7 +172,7 @@ class ViewSnapshots:
         try:
             data = pack(header, self._codec.dump(vars(view)))
             self._store.put(header, data)
-        except Exception as error:  # noqa: BLE001 - the next one may succeed; nothing rests on it
+        except Exception as error:  # noqa: BLE001 - the next one may succeed
             log.warning("snapshot not written", reason=f"{type(error).__name__}: {error}"[:500])
         else:
             log.info("snapshot written", service=NAME, seq=seq, size_bytes=len(data))
@@ -184,7 +182,7 @@ class ViewSnapshots:
     def _kept(self) -> Iterator[bytes]:
         try:
             yield from self._store.newest(NAME, 0)
-        except Exception as error:  # noqa: BLE001 - a store that is away costs time, not truth
+        except Exception as error:  # noqa: BLE001 - without the store a start reads the logs
             log.warning("snapshots not read", service=NAME, reason=str(error)[:500])
 
     def _restored(
@@ -194,7 +192,7 @@ class ViewSnapshots:
         if (header.format, header.service) != (FORMAT, NAME):
             raise SnapshotRefused("it is of another format or service")
         if not self._codec.reads(header.state, header.form):
-            raise SnapshotRefused(f"its state format {header.state} is not one that is read here")
+            raise SnapshotRefused(f"this version cannot read its state format {header.state}")
         view = self._codec.load(counted(lines, beat), header.state)
         marks = Marks(view.marks)
         known = {place: mark for place in logs if (mark := marks.of(place)) is not None}
@@ -203,13 +201,13 @@ class ViewSnapshots:
 
 
 def _check(bus: Bus, marks: Mapping[TopicPartition, Mark]) -> None:
-    """That before each mark stands the record that it names. Raises SnapshotRefused, BusError."""
+    """Checks the record before each mark. Raises SnapshotRefused, BusError."""
     if not marks:
-        raise SnapshotRefused("it names no place in any log")
+        raise SnapshotRefused("it has no marks of logs")
     starts, ends = bus.start_offsets(marks), bus.end_offsets(marks)
     for place, mark in marks.items():
         if not starts[place] < mark.next <= ends[place]:
-            raise SnapshotRefused(f"{place.topic} does not reach to its place")
+            raise SnapshotRefused(f"{place.topic} does not have its offset")
     waiting = dict(marks)
     reader = bus.reader("snapshot")
     try:

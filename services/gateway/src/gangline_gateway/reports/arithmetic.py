@@ -1,6 +1,6 @@
-"""The sums behind the figures: integrals over a period, waits, outages, costs. Pure.
+"""Figures of reports: GPU-hours, waits, outages and costs over a period. Pure.
 
-Each function walks its rows once, but for one sort. GPU time is in hours, other time in seconds.
+Each function reads its rows once, except one sort. GPU time is in hours, other time in seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gangline_gateway.reports.facts import (
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """`part / whole`; None when there is no whole."""
+    """`part / whole`; None if `whole` is 0."""
     return part / whole if whole > 0 else None
 
 
 def quantile(values: Iterable[float], share: float) -> float | None:
-    """The smallest value that at least `share` of all do not exceed (nearest rank); None of none.
+    """The smallest value that at least `share` of all do not exceed (nearest rank), or None.
 
-    A value that was really there, also for few of them: no interpolation.
+    It is always one of the values, never interpolated.
     """
     ordered = sorted(values)
     if not ordered:
@@ -97,7 +97,7 @@ def first_wait_s(job: Job, period: Period) -> float | None:
 def repairs_s(job: Job, period: Period) -> list[float]:
     """From each failure to the next time the job ran, of those that ended in the period.
 
-    Gangs that fail before they ran belong to the outage that is going on.
+    Gangs that fail before they run belong to the current outage.
     """
     found: list[float] = []
     down_since: datetime | None = None
@@ -112,11 +112,11 @@ def repairs_s(job: Job, period: Period) -> list[float]:
 
 
 def preemption_gpu_hours(job: Job, period: Period) -> list[float]:
-    """What each preemption of the period cost, in GPU-hours: three parts, each as far as known.
+    """The cost of each preemption in the period, in GPU-hours: three parts, as far as known.
 
-    1. The gang holds its GPUs from the request until they are released, to save.
+    1. The gang keeps its GPUs from the request until their release, to save.
     2. Work since its last committed checkpoint is done again, unless it saved on the request.
-    3. The next gang holds its GPUs until it runs.
+    3. The next gang has its GPUs before it runs.
     """
     costs: list[float] = []
     for index, gang in enumerate(job.gangs):
@@ -141,7 +141,7 @@ def _lost_s(gang: Gang, asked_at: datetime) -> float:
 
 
 def mean_busy(uses: Iterable[GpuUse]) -> float | None:
-    """The mean over all samples of these teams; None when no GPU said anything."""
+    """The mean over all samples of these teams; None if no GPU reported."""
     total, samples = 0.0, 0
     for use in uses:
         total += use.share * use.samples
@@ -150,7 +150,7 @@ def mean_busy(uses: Iterable[GpuUse]) -> float | None:
 
 
 def mean_mfu(runs: Iterable[RunMfu]) -> float | None:
-    """The mean over all steps of these runs; None when none reported it."""
+    """The mean over all steps of these runs; None if no run reported it."""
     total, steps = 0.0, 0
     for run in runs:
         total += run.mean * run.steps

@@ -1,7 +1,7 @@
-"""What reports are made of: the jobs, gangs, nodes and teams of one period. Pure values.
+"""Facts of reports: the jobs, gangs, nodes and teams of one period. Pure values.
 
-A gang is one attempt of a job. All times lie before the period's end; None: it has not happened
-by then. Shares are 0 to 1.
+A gang is one attempt of a job. All times are before the period's end; None: not before its end.
+Shares are 0 to 1.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """From `since` (counted) to `until` (not counted any more)."""
+    """From `since` (included) to `until` (excluded)."""
 
     since: datetime
     until: datetime
 
     @property
     def length_s(self) -> float:
-        """How long it is."""
+        """The length in seconds."""
         return (self.until - self.since).total_seconds()
 
     def holds(self, moment: datetime | None) -> bool:
@@ -31,21 +31,20 @@ class Period:
         return moment is not None and self.since <= moment < self.until
 
     def overlap_s(self, start: datetime, end: datetime | None) -> float:
-        """Seconds of `start .. end` (None: still going on) within the period."""
+        """Seconds of `start .. end` (None: not ended) within the period."""
         last = self.until if end is None else min(end, self.until)
         return max(0.0, (last - max(start, self.since)).total_seconds())
 
     def earlier(self, by: timedelta) -> Period:
-        """The period of the same length that was so much earlier."""
+        """The period of the same length, earlier by `by`."""
         return Period(self.since - by, self.until - by)
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One attempt: it held `gpus` from `allocated_at` to `released_at`.
+    """One attempt: it had `gpus` from `allocated_at` to `released_at`.
 
-    `preempted_at` is when it was asked to make room, `failed_at` when it was judged to have
-    failed, `saved_at` when its newest checkpoint was committed.
+    `failed_at`: when it was declared failed; `saved_at`: when its newest checkpoint was committed.
     """
 
     attempt: int
@@ -60,7 +59,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job that was there in the period, with all its gangs so far in order.
+    """A job that existed in the period, with all its gangs so far in order.
 
     `gpus` is what it asks for; `state` counts once it has ended.
     """
@@ -78,7 +77,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """From `time` on the node has so many GPUs that are up; 0: it is away."""
+    """From `time` on, this many GPUs of the node are up; 0: the node is away."""
 
     node_id: str
     time: datetime
@@ -87,7 +86,7 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a team may use, as it was at the end."""
+    """A team's limits at the end of the period."""
 
     team: str
     gpu_limit: int
@@ -108,7 +107,7 @@ class RunMfu:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """How busy a team's GPUs said to be while it held them: a mean over samples."""
+    """The reported utilization of a team's GPUs, as a mean over samples."""
 
     team: str
     share: float
@@ -128,7 +127,7 @@ class Facts:
     busy_share: float | None = None
 
     def of(self, teams: frozenset[str] | None) -> Facts:
-        """Without the jobs and quotas of other teams (None: of all); nodes belong to nobody."""
+        """Only jobs and quotas of these teams (None: of all); nodes belong to no team."""
         if teams is None:
             return self
         return replace(
@@ -140,9 +139,9 @@ class Facts:
         )
 
     def by_team(self) -> dict[str, Facts]:
-        """Each team with a quota or a job, by name: what is its own and of teams below it.
+        """Each team with a quota or a job, by name, with the rows of the teams below it.
 
-        One walk over all rows, each as deep as the tree.
+        Cost: O(rows x depth of the tree).
         """
         above = _Above({quota.team: quota.parent for quota in self.quotas})
         jobs, mfu, use = above.groups(self.jobs), above.groups(self.mfu), above.groups(self.gpu_use)
@@ -168,7 +167,7 @@ RowT = TypeVar("RowT", bound=_OfTeam)
 
 
 class _Above:
-    """The way up the tree of teams, as far as it is known."""
+    """The known parents of teams."""
 
     def __init__(self, parents: Mapping[str, str | None]) -> None:
         self._parents = parents

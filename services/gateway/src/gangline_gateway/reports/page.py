@@ -1,4 +1,4 @@
-"""Reports as pages: one file of text and a style sheet, without scripts or anything to fetch.
+"""Reports as HTML pages: text and a style sheet, without scripts or resources to fetch.
 
 Every value is escaped where it enters the page, in `_cell`; titles are constants.
 """
@@ -11,7 +11,7 @@ from html import escape
 
 from gangline_schemas.api.reports import ClusterUse, UtilizationReport, Waits, Week, WeeklyReport
 
-NONE = "–"  # noqa: RUF001 - what people read as "no value"
+NONE = "–"  # noqa: RUF001 - people read it as "no value"
 _STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem }
@@ -195,7 +195,7 @@ def _count(value: int | None) -> str:
 
 
 def _number(value: float) -> str:
-    """A small cluster's hours and GPUs are small: below 10 a second digit is shown."""
+    """Values below 10 get a second digit, as the figures of a small cluster are small."""
     return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
 
 

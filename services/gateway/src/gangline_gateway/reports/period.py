@@ -1,6 +1,6 @@
-"""Which period is asked for: from and to, or a week. Pure; `now` is an argument.
+"""The period of a report: from and to, or a week. Pure; `now` is an argument.
 
-A period never ends after `now`: what has not happened yet is no idle time.
+A period never ends after `now`: future time does not count as idle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WEEK_PATTERN = r"^[0-9]{4}-W[0-9]{2}$"
 
 
 class PeriodError(ValueError):
-    """There is no such period. `field` is the parameter that is wrong."""
+    """The period is invalid. `field` is the wrong parameter."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class PeriodError(ValueError):
 
 
 def span(since: datetime | None, until: datetime | None, now: datetime) -> Period:
-    """From `since` to `until`; what is not given makes it 24 hours. Raises PeriodError."""
+    """From `since` to `until`, 24 hours if one is missing. Raises PeriodError."""
     for field, moment in (("from", since), ("to", until)):
         _check(field, moment)
     end = now if until is None else min(until, now)

@@ -1,14 +1,16 @@
 """A period's facts from ClickHouse, in seven queries.
 
-1. The jobs that were there: one row each of `run_list`, which is small.
-2. Their gangs: one row per attempt, from the events of those jobs alone (`events` is ordered by
-   subject). 3. and 4. Nodes at the start, and what changed. 5. Teams. 6. The metric mfu of those
-   jobs. 7. How busy GPUs were, from about 3,600 heartbeats of a node, however long the period.
+1. Jobs of the period: one row each of `run_list`, which is small.
+2. Their gangs: one row per attempt, from the events of those jobs (`events` is ordered by subject).
+3. and 4. Nodes at the start, and their changes.
+5. Teams.
+6. The metric mfu of those jobs.
+7. GPU utilization, from about 3,600 heartbeats of each node, for any length of the period.
 
-What is read is bounded by the jobs of the period, and refused above MAX_JOBS or MAX_GANGS.
+The rows are bounded by the jobs of the period; more than MAX_JOBS or MAX_GANGS raise TooMuchError.
 """
 
-# ruff: noqa: S608 - the texts are built from constants; values are query parameters.
+# ruff: noqa: S608 - SQL is built from constants; values are query parameters.
 from __future__ import annotations
 
 from collections import defaultdict
@@ -33,7 +35,7 @@ MAX_GANGS = 300_000
 MAX_NODE_CHANGES = 200_000
 MAX_TEAMS = 10_000
 SAMPLES = 3600
-"""Heartbeats of one node that count, at most, when it sends one a second."""
+"""Heartbeats that count of a node that sends one a second, at most."""
 
 _SINCE, _UNTIL = "{since:DateTime64(3)}", "{until:DateTime64(3)}"
 _PRESENT = (
@@ -65,7 +67,7 @@ _GANGS = (
     "GROUP BY job_id, attempt HAVING allocated_at IS NOT NULL "
     f"ORDER BY job_id, attempt LIMIT {MAX_GANGS + 1}"
 )
-# A drained or outdated node is up: it is not away, and its gangs continue.
+# A drained or outdated node is up, and its gangs continue.
 _NODES_CHANGED = (
     "FROM gangline.events AS e WHERE topic = 'gangline.scheduling' AND (type = 'node.admitted' "
     "OR (type = 'node.cordoned' "
@@ -91,7 +93,7 @@ _QUOTAS = (
     f"FROM gangline.events AS e WHERE type = 'team.configured' AND e.time < {_UNTIL} "
     f"GROUP BY team_name ORDER BY team_name LIMIT {MAX_TEAMS + 1}"
 )
-# Steps are ingested after their time, so older partitions need not be opened.
+# Steps are ingested after their time, so older partitions are not read.
 _MFU = (
     "SELECT run_id, any(s.team) AS team_name, avg(value) AS mean, count() AS found "
     "FROM gangline.steps AS s WHERE name = 'mfu' AND isFinite(value) "
@@ -134,7 +136,7 @@ _PERCENT = 100.0
 
 
 class TooMuchError(ValueError):
-    """The period holds more than a report reads. The message says what and the way out."""
+    """The period has more rows than a report reads. The message says which, and what to do."""
 
 
 class Reports:
@@ -144,7 +146,7 @@ class Reports:
         self._client = client
 
     def facts(self, period: Period) -> Facts:
-        """Everything about the period, of all teams. Raises TooMuchError."""
+        """All facts of the period, of all teams. Raises TooMuchError."""
         gangs: dict[str, list[Gang]] = defaultdict(list)
         for row in self._rows(_GANGS, period, "gangs", MAX_GANGS):
             gangs[row.pop("job_id")].append(Gang(**row))

@@ -32,7 +32,7 @@ def utilization(facts: Facts, teams: frozenset[str] | None) -> UtilizationReport
 
 
 def cluster_use(facts: Facts) -> ClusterUse:
-    """All nodes and all teams' gangs: `facts` must not be cut to some teams."""
+    """All nodes and all teams' gangs: `facts` must have all teams."""
     hours = facts.period.length_s / HOUR_S
     total = gpu_hours_up(facts.nodes, facts.period)
     held = gpu_hours_held(facts.jobs, facts.period)
@@ -49,7 +49,7 @@ def cluster_use(facts: Facts) -> ClusterUse:
 
 
 def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
-    """One team's row, of what is its own and of the teams below it."""
+    """One team's row, with the teams below it."""
     quota = own.quotas[0] if own.quotas else None
     hours = own.period.length_s / HOUR_S
     held = gpu_hours_held(own.jobs, own.period)

@@ -1,4 +1,4 @@
-"""The report `weekly`: how the platform served its users, and how it did the week before. Pure."""
+"""The report `weekly`: a week's figures, compared with the week before. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gangline_gateway.reports.utilization import cluster_use
 from gangline_schemas.api.reports import LowMfu, UnusedQuota, Waits, Week, WeeklyReport
 
 SIZES = ((1, 1), (2, 8), (9, 32), (33, 128), (129, None))
-"""Classes by the GPUs that a job asks for: from and to, None without end."""
+"""Classes by requested GPUs: from and to; None: no upper limit."""
 PRIORITIES = ((0, 19), (20, 49), (50, 79), (80, 100))
 UNUSED_BELOW = 0.5
 LOW_MFU_BELOW = 0.3

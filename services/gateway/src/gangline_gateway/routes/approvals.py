@@ -1,4 +1,4 @@
-"""What data may be used for: who approved which snapshot for which project and purpose."""
+"""/v1/data-approvals: approved uses of data snapshots by project and purpose."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ approvals = router("Data")
 @approvals.get(
     "/v1/data-approvals",
     operation_id="listDataApprovals",
-    summary="What data may be used for",
+    summary="List approved uses of data",
     response_model=ApprovalList,
     responses=answers(),
 )
 def list_approvals(
     gate: TheGate,
     caller: Admin,  # noqa: ARG001 - the names of other teams' data and projects are here
-    snapshot: Annotated[str, Query(max_length=512, description="Only of this one.")] = "",
+    snapshot: Annotated[str, Query(max_length=512, description="Only of this snapshot.")] = "",
 ) -> ApprovalList:
     """Needs an admin."""
     known = gate.tail.ask(lambda live: dict(live.approvals))
@@ -43,9 +43,9 @@ def list_approvals(
     responses=answers(),
 )
 async def approve_data(body: ApprovalBody, gate: TheGate, caller: Admin) -> DataUseStatus:
-    """Needs an admin. What stands so already stays.
+    """Needs an admin. A use that is already approved or withdrawn stays so.
 
-    503 when quota did not answer in time: the request is on the bus then.
+    503 if quota did not answer in time; the request is on the bus then.
     """
     use = DataUse(body.snapshot, body.project, body.purpose)
 

@@ -86,7 +86,7 @@ async def _upload_slot(gate: Gate) -> AsyncIterator[None]:
 
 
 async def _store(request: Request, store: ObjectStore, team: str) -> tuple[str, int, bool]:
-    """Its sha256 and size, and whether it is new. Raises problems."""
+    """The bundle's sha256 and size, and whether it is new. Raises problems."""
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES) as file:
         digest, size = hashlib.sha256(), 0
         async for chunk in request.stream():
@@ -107,5 +107,5 @@ def _put(store: ObjectStore, key: str, file: IO[bytes]) -> bool:
     except AlreadyExists:
         return False
     except StoreError as error:
-        raise unavailable("store-away", f"the store refused: {type(error).__name__}") from None
+        raise unavailable("store-away", f"the store rejected it: {type(error).__name__}") from None
     return True

@@ -1,4 +1,4 @@
-"""/v1/training-jobs/.../checkpoints/...: pin one, have one promoted."""
+"""/v1/training-jobs/.../checkpoints/...: pin a checkpoint, promote a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Step = Annotated[int, Path(ge=0, le=2**53, description="The step of a committed 
 @checkpoints.post(
     "/v1/training-jobs/{job_id}/checkpoints/{step}/pin",
     operation_id="pinCheckpoint",
-    summary="Keep a checkpoint, or no longer",
+    summary="Pin or unpin a checkpoint",
     response_model=Checkpoint,
     responses=answers(404, 409),
 )
 async def pin(
     job_id: JobId, step: Step, body: PinBody, gate: TheGate, caller: Caller
 ) -> Checkpoint:
-    """A pinned one is not deleted, whatever `checkpoint.keep` says; unpinned it may go at once."""
+    """Retention never deletes a pinned checkpoint; once unpinned, `checkpoint.keep` decides."""
     pinned = body.pinned
     row = _standing(job_to_change(gate, caller, job_id), step, pinned_first=not pinned)
     if row.pinned == pinned:
@@ -61,7 +61,7 @@ async def pin(
 @checkpoints.post(
     "/v1/training-jobs/{job_id}/checkpoints/{step}/promote",
     operation_id="promoteCheckpoint",
-    summary="Have a checkpoint validated",
+    summary="Validate and promote a checkpoint",
     status_code=201,
     response_model=Job,
     responses={
@@ -77,9 +77,9 @@ async def promote(
     caller: Caller,
     key: IdempotencyKey = None,
 ) -> Job:
-    """Gives the run that loads it in fresh processes; if that succeeds, it is promoted.
+    """Submits a run that loads it in fresh processes; if the run succeeds, it is promoted.
 
-    409 when the job's `checkpoint.promote` is off: nothing was recorded to compare with.
+    409 if the job's `checkpoint.promote` is off: no loss was recorded to compare with.
     """
     found = job_to_change(gate, caller, job_id)
     _standing(found, step)
@@ -88,7 +88,7 @@ async def promote(
         raise conflict(
             "not-recorded",
             "the job's checkpoint.promote is off, so no loss was recorded with its checkpoints; "
-            "give `checkpoint: {promote: final}` to the next one",
+            "set `checkpoint: {promote: final}` in the next job",
         )
     done = await submit(gate, caller, validation_of(spec, job_id, step), key)
     response.status_code = 201 if done.created else 200
@@ -97,7 +97,7 @@ async def promote(
 
 
 def _standing(found: JobDetails, step: int, *, pinned_first: bool = False) -> Checkpoint:
-    """Of the attempts that saved this step, the newest one's, or the newest that is pinned."""
+    """The committed checkpoint of this step: the newest attempt's, or the newest pinned one."""
     rows = [row for row in found.checkpoints if (row.step, row.status) == (step, "committed")]
     if not rows:
         raise not_found("committed checkpoint of this job")

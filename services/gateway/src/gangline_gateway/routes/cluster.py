@@ -1,4 +1,4 @@
-"""Teams, nodes, the queue, and who is asking."""
+"""/v1/teams, /v1/nodes, /v1/queue, /v1/whoami and /v1/version."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _API = "v1"
     responses=answers(),
 )
 def list_teams(gate: TheGate, caller: Caller) -> TeamList:
-    """Those that the caller sees."""
+    """The teams that the caller can see."""
     visible, now = visible_teams(caller), gate.clock()
     quota = quota_of(gate.tail.quota())
     return TeamList(teams=gate.tail.ask(lambda live: teams(live, quota, now, visible)))
@@ -70,9 +70,9 @@ async def put_team(
     gate: TheGate,
     caller: Admin,
 ) -> Team:
-    """Needs an admin. 409 when it would break the tree of teams.
+    """Needs an admin. 409 if it would break the tree of teams.
 
-    503 when quota did not answer in time: the request is on the bus then.
+    503 if quota did not answer in time; the request is on the bus then.
     """
     config = body.config(team)
 
@@ -103,7 +103,7 @@ async def put_team(
 @cluster.get(
     "/v1/nodes",
     operation_id="listNodes",
-    summary="Nodes and what they do",
+    summary="List nodes",
     response_model=NodeList,
     responses=answers(),
 )
@@ -112,7 +112,7 @@ def list_nodes(
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: Annotated[
-        str | None, Query(max_length=63, description="As an earlier page gave it.")
+        str | None, Query(max_length=63, description="The cursor of an earlier page.")
     ] = None,
 ) -> NodeList:
     """By id; jobs of other teams are counted but not named."""
@@ -128,7 +128,7 @@ def list_nodes(
 @cluster.post(
     "/v1/nodes/{node_id}/drain",
     operation_id="drainNode",
-    summary="Keep gangs off a node, or let them back",
+    summary="Drain a node, or end the drain",
     status_code=202,
     response_model=Drained,
     responses=answers(404, 409),
@@ -139,7 +139,7 @@ async def drain_node(
     gate: TheGate,
     caller: Admin,
 ) -> Drained:
-    """Needs an admin. Gangs there go on elsewhere after their next checkpoint, or run on."""
+    """Needs an admin. With `move_jobs` gangs move after their next checkpoint; else they stay."""
     if gate.tail.ask(lambda live: live.nodes.get(node_id)) is None:
         raise not_found("node")
     event = NodeDrainRequested(
@@ -161,7 +161,7 @@ async def drain_node(
 @cluster.get(
     "/v1/queue",
     operation_id="getQueue",
-    summary="Who waits, in fair-share order",
+    summary="List the queue, in the scheduler's order",
     response_model=Queue,
     responses=answers(),
 )
@@ -169,9 +169,9 @@ def get_queue(
     gate: TheGate,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-    cursor: Annotated[int, Query(ge=0, le=2**53, description="As an earlier page gave it.")] = 0,
+    cursor: Annotated[int, Query(ge=0, le=2**53, description="The cursor of an earlier page.")] = 0,
 ) -> Queue:
-    """The jobs that the caller sees, at their places among all."""
+    """Pending jobs that the caller can see, with their positions among all jobs."""
     visible, now = visible_teams(caller), gate.clock()
     try:
         found = shards(gate.tail.scheduling())
@@ -183,22 +183,22 @@ def get_queue(
 @who.get(
     "/v1/whoami",
     operation_id="whoami",
-    summary="Whose token this is",
+    summary="The token's user",
     response_model=Whoami,
     responses=answers(),
 )
 async def whoami(caller: Caller) -> Whoami:
-    """Its name, role and teams."""
+    """The token's name, role and teams."""
     return Whoami(name=caller.name, role=caller.role.value, teams=sorted(caller.teams))
 
 
 @who.get(
     "/v1/version",
     operation_id="getVersion",
-    summary="What answers",
+    summary="The gateway's version",
     response_model=Version,
     responses=answers(),
 )
 async def get_version(caller: Caller) -> Version:  # noqa: ARG001 - documents the token
-    """The gateway's version and that of its API."""
+    """The versions of the gateway and of its API."""
     return Version(version=version("gangline-gateway"), api=_API)

@@ -1,4 +1,4 @@
-"""Incidents: what failed, what it cost, and when it was over."""
+"""/v1/incidents: failures of gangs, their cost and recovery."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ incidents = router("Runs")
 @incidents.get(
     "/v1/incidents",
     operation_id="listIncidents",
-    summary="What failed, and what it cost",
+    summary="List failures and their cost",
     response_model=IncidentPage,
     responses=answers(),
 )
@@ -41,11 +41,11 @@ def list_incidents(
     node: Annotated[str, Query(pattern=ID_PATTERN)] = "",
     team: Annotated[list[str] | None, Query(max_length=50)] = None,
     failure_class: Annotated[list[FailureClass] | None, Query(max_length=20)] = None,
-    since: Annotated[datetime | None, Query(description="Failed then or later.")] = None,
+    since: Annotated[datetime | None, Query(description="Failed at this time or later.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 50,
     cursor: Annotated[str | None, Query(max_length=120)] = None,
 ) -> IncidentPage:
-    """All failures of the teams that the token sees, newest first, with their totals."""
+    """Failures of the teams that the token can see, newest first, with totals of all."""
     teams = visible_teams(caller)
     if team:
         teams = frozenset(team) if teams is None else teams & frozenset(team)
@@ -80,9 +80,9 @@ def get_incident(
     gate: TheGate,
     caller: Caller,
     job_id: JobId,
-    attempt: Annotated[int, Path(ge=1, lt=2**32, description="The one that failed.")],
+    attempt: Annotated[int, Path(ge=1, lt=2**32, description="The attempt that failed.")],
 ) -> IncidentDetail:
-    """Stacks are read of gangs that hang, before they are killed; other failures have none."""
+    """Only gangs that hang have stacks: the agent reads them before it kills the ranks."""
     teams = visible_teams(caller)
 
     def ask(questions: Questions) -> IncidentDetail | None:

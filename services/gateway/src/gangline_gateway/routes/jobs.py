@@ -1,4 +1,4 @@
-"""/v1/training-jobs: submit, list, look at, change."""
+"""/v1/training-jobs: submit, list, show, explain, cancel and change jobs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
-        description="The same key gives the same job, however often the request is sent.",
+        description="Requests with the same key create one job.",
     ),
 ]
 
@@ -66,7 +66,7 @@ IdempotencyKey = Annotated[
     status_code=201,
     response_model=Job | DryRun,
     responses={
-        200: {"model": Job | DryRun, "description": "It existed, or a dry run."},
+        200: {"model": Job | DryRun, "description": "The job existed, or it is a dry run."},
         **answers(409),
     },
 )
@@ -78,7 +78,7 @@ async def submit_job(
     key: IdempotencyKey = None,
     dry: Annotated[bool, Query(alias="dry_run", description="Validate only.")] = False,  # noqa: FBT002
 ) -> Job | DryRun:
-    """Run this job: it is queued when its team's quota admits it. 422 when it can never run."""
+    """Queues the job once its team's quota admits it. 422 if it can never run."""
     if dry:
         response.status_code = 200
         return await run_in_threadpool(dry_run, gate, caller, spec)
@@ -103,11 +103,11 @@ def list_jobs(
     state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
     team: Annotated[str | None, Query(max_length=63)] = None,
     user: Annotated[str | None, Query(max_length=256)] = None,
-    name: Annotated[str | None, Query(max_length=63, description="How the name begins.")] = None,
+    name: Annotated[str | None, Query(max_length=63, description="Prefix of the name.")] = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=100)] = None,
 ) -> JobPage:
-    """Jobs that have not ended and the last 10,000 that have, newest first; /v1/runs has all."""
+    """Active jobs and the last 10,000 ended ones, newest first; /v1/runs lists all."""
     after = _read_cursor(cursor)
     states = set(state or ())
 
@@ -134,12 +134,12 @@ def list_jobs(
 @jobs.get(
     "/v1/training-jobs/{job_id}",
     operation_id="getJob",
-    summary="Look at a job",
+    summary="Show a job",
     response_model=Job,
     responses=answers(404),
 )
 def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
-    """Its state as the scheduler has it, its newest step, its checkpoints, why it waits."""
+    """The job's state, newest step, newest checkpoint and the reason why it waits."""
     found = gate.details(job_id, caller)
     if found is not None:
         return full(gate, found)
@@ -155,7 +155,7 @@ def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     responses=answers(404, 409),
 )
 async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
-    """Its gang saves a checkpoint and stops; then the job is cancelled. 409 when it has ended."""
+    """The gang saves a checkpoint and stops; then the job is cancelled. 409 if it has ended."""
     found = _active(gate, caller, job_id)
     if not found.job.cancelled:
         await gate.request(job_id, JobCancelRequested(job_id=job_id, user=caller.name))
@@ -171,7 +171,7 @@ async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     responses=answers(404, 409),
 )
 async def set_priority(job_id: JobId, body: PriorityBody, gate: TheGate, caller: Caller) -> Job:
-    """It counts from the scheduler's next pass on. 409 when the job has ended."""
+    """Applies from the scheduler's next pass on. 409 if the job has ended."""
     found = _active(gate, caller, job_id)
     if found.job.priority != body.priority:
         event = JobPriorityRequested(job_id=job_id, priority=body.priority, user=caller.name)
@@ -197,9 +197,9 @@ def list_checkpoints(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=40)] = None,
 ) -> CheckpointList:
-    """Newest first; also those that fell out of retention or are broken.
+    """Newest first, including deleted and corrupted ones.
 
-    With the interval between them that is advised, and why, once enough was measured.
+    Also the advised checkpoint interval with its reason, once enough was measured.
     """
     after = _read_place(cursor)
     found = gate.details(job_id, caller)
@@ -217,14 +217,14 @@ def list_checkpoints(
 @jobs.get(
     "/v1/training-jobs/{job_id}/explain",
     operation_id="explainJob",
-    summary="Why a job is where it is",
+    summary="Explain a job's state",
     response_model=Explanation,
     responses=answers(404),
 )
 def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
-    """One dominant reason with its evidence and the next step; of one that waits, until when.
+    """The main reason with its evidence; for a job that waits, also the estimated start.
 
-    Without an estimate, `eta_note` says why and the rest is what the scheduler said last.
+    Without an estimate, `eta_note` says why, and the rest is the scheduler's last reason.
     """
     now = gate.clock()
     found = gate.details(job_id, caller)
@@ -249,14 +249,14 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
 @jobs.post(
     "/v1/what-if",
     operation_id="whatIf",
-    summary="What a job would do now",
+    summary="Predict a job's start",
     response_model=WhatIf,
     responses=answers(),
 )
 def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
-    """When and where this job would start, whom it would preempt and at what cost.
+    """When and where this job would start, which jobs it would preempt and at what cost.
 
-    Nothing changes by asking. 503 while the gateway has no answer, or too many ask.
+    Nothing is submitted. 503 if there is no answer now, or if too many questions run.
     """
     may_change(caller, spec.team)
     notes, rejected = quota_notes(gate, spec)
@@ -271,7 +271,7 @@ def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
 
 
 def _limits(gate: Gate, team: str) -> TeamConfig | None:
-    """The team's limits, if quota's log says any; explain goes on without them."""
+    """The team's limits, or None if they are unknown; explain works without them."""
     try:
         (quota,) = gate.tail.quota().states()
     except NoStateError:
@@ -294,7 +294,7 @@ def team_of_job(gate: Gate, caller: Principal, job_id: str) -> str:
 
 
 def past_run(gate: Gate, caller: Principal, job_id: str) -> PastRun:
-    """A run that only history knows. Raises a 404 or 503 problem."""
+    """A run that only history has. Raises a 404 or 503 problem."""
     row = gate.past.ask(lambda questions: questions.history.run(job_id, visible_teams(caller)))
     if row is None:
         raise not_found()
@@ -318,7 +318,7 @@ def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
         return None
     ms, _, job_id = cursor.partition(".")
     if not (ms.isascii() and ms.isdigit() and job_id):
-        raise invalid("cursor", "must be one that an earlier page gave")
+        raise invalid("cursor", "must be the cursor of an earlier page")
     return int(ms), job_id
 
 
@@ -327,5 +327,5 @@ def _read_place(cursor: str | None) -> tuple[int, int] | None:
         return None
     step, _, attempt = cursor.partition(".")
     if not all(part.isascii() and part.isdigit() for part in (step, attempt)):
-        raise invalid("cursor", "must be one that an earlier page gave")
+        raise invalid("cursor", "must be the cursor of an earlier page")
     return int(step), int(attempt)

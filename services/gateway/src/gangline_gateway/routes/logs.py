@@ -1,4 +1,4 @@
-"""Logs and events of one job: pages from history, or a stream that follows."""
+"""Logs and events of one job: pages from history, or a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", max_length=4096, description="Resume after this event."),
 ]
-Follow = Annotated[bool, Query(description="Answer with server-sent events, and go on.")]
+Follow = Annotated[bool, Query(description="Stream server-sent events.")]
 _TOPICS = (
     Topic.REQUESTS, Topic.QUOTA, Topic.SCHEDULING, Topic.FAULTS, Topic.CHECKPOINTS, Topic.WORKERS,
 )  # fmt: skip
@@ -43,7 +43,7 @@ _PAGE = 1000
 @logs.get(
     "/v1/training-jobs/{job_id}/logs",
     operation_id="getLogs",
-    summary="What the ranks wrote",
+    summary="Get a job's logs",
     response_model=LogPage,
     responses={200: STREAM, **answers(404)},
 )
@@ -60,7 +60,7 @@ async def get_logs(
     follow: Follow = False,
     last_event_id: LastEventId = None,
 ) -> LogPage | StreamingResponse:
-    """Lines of all ranks in order of time. Events of a stream: `log` for each line, then `end`."""
+    """Lines of all ranks in order of time. A stream sends `log` for each line, then `end`."""
     team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     wanted = LogFilter(job_id, team, rank, attempt)
     if follow:
@@ -82,7 +82,7 @@ async def _log_stream(
     tail: int | None,
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
-    """The last lines from history, unless resumed; then what comes."""
+    """The last lines from history, unless resumed; then new lines."""
     sent: dict[tuple[int, int], int] = {}
     if at is None:
         known, rows = await asyncio.to_thread(_old_lines, gate, wanted, tail)
@@ -117,7 +117,7 @@ async def _log_stream(
 def _old_lines(
     gate: Gate, wanted: LogFilter, tail: int | None
 ) -> tuple[dict[TopicPartition, int], list[LogLine]]:
-    """The last `tail` lines (None: 200) from history and up to where it goes.
+    """The last `tail` lines (None: 200) from history, and the offsets after them.
 
     Nothing while ClickHouse is away.
     """
@@ -137,7 +137,7 @@ def _old_lines(
 @logs.get(
     "/v1/training-jobs/{job_id}/events",
     operation_id="getJobEvents",
-    summary="Everything that was decided about a job",
+    summary="Get a job's events",
     response_model=EventPage,
     responses={200: STREAM, **answers(404)},
 )
@@ -150,7 +150,7 @@ async def get_events(
     follow: Follow = False,  # noqa: FBT002
     last_event_id: LastEventId = None,
 ) -> EventPage | StreamingResponse:
-    """In order of time. Events of a stream are named by their type; the last is `end`."""
+    """In order of time. A stream names each event by its type; the last is `end`."""
     team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
     if follow:
         places = [place for topic in _TOPICS for place in gate.tail.places(topic)]
@@ -198,7 +198,7 @@ async def _event_stream(
 def _old_events(
     gate: Gate, job: tuple[str, str]
 ) -> tuple[dict[TopicPartition, int], list[BusEvent]]:
-    """All events from history and up to where it goes; nothing while ClickHouse is away."""
+    """All events from history, and the offsets after them; nothing while ClickHouse is away."""
     found: list[BusEvent] = []
     try:
         known = gate.past.ask(lambda questions: questions.records.event_positions())

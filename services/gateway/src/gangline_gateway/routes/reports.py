@@ -1,4 +1,4 @@
-"""Reports over a period, as JSON or as a page for people."""
+"""/v1/reports: reports over a period, as JSON or as an HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ reports = router("Reports")
 
 HTML = "text/html"
 _PAGE = {"content": {HTML: {"schema": {"type": "string"}}}}
-# The page is text and one style sheet; nothing in it may run or be fetched.
+# The page is text and one style sheet; no script and no fetch is allowed.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -38,7 +38,7 @@ ReportT = TypeVar("ReportT", bound=BaseModel)
 @reports.get(
     "/v1/reports/utilization",
     operation_id="reportUtilization",
-    summary="Who held the GPUs and who waited",
+    summary="Use of GPUs and queue over a period",
     response_model=UtilizationReport,
     responses={200: _PAGE, **answers()},
 )
@@ -64,7 +64,7 @@ def report_utilization(
 @reports.get(
     "/v1/reports/weekly",
     operation_id="reportWeekly",
-    summary="How a week went, and the one before",
+    summary="A week's figures, and the week before",
     response_model=WeeklyReport,
     responses={200: _PAGE, **answers()},
 )
@@ -74,11 +74,14 @@ def report_weekly(
     *,
     week: Annotated[
         str | None,
-        Query(pattern=WEEK_PATTERN, description="ISO week, such as 2026-W47; else the last 7 days"),
+        Query(
+            pattern=WEEK_PATTERN,
+            description="ISO week, such as 2026-W47; default: the last 7 days.",
+        ),
     ] = None,
     accept: Accept = None,
 ) -> Any:
-    """JSON, or with `Accept: text/html` a page. A week that goes on is compared up to now."""
+    """JSON, or with `Accept: text/html` a page. The current week is compared up to now."""
 
     def ask(questions: Questions) -> WeeklyReport:
         period = week_of(week, gate.clock())

@@ -1,4 +1,4 @@
-"""Runs: the short way to submit, metrics, restore, history and comparison."""
+"""/training-runs and /v1/runs: submit, metrics, restore, history and comparison."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ MAX_CURVES = 50
 HISTORY_POINTS = 1000
 MetricNames = Annotated[
     list[str] | None,
-    Query(alias="name", max_length=MAX_CURVES, description="Metrics; all when none is named."),
+    Query(alias="name", max_length=MAX_CURVES, description="Metrics; default: all."),
 ]
-Points = Annotated[int, Query(ge=2, le=5000, description="At most about so many a curve.")]
+Points = Annotated[int, Query(ge=2, le=5000, description="Approximate maximum per curve.")]
 
 
 @runs.post(
@@ -69,7 +69,7 @@ Points = Annotated[int, Query(ge=2, le=5000, description="At most about so many 
     status_code=201,
     response_model=RunCreated,
     responses={
-        200: {"model": RunCreated, "description": "It existed."},
+        200: {"model": RunCreated, "description": "The job existed."},
         **answers(409),
     },
 )
@@ -102,10 +102,10 @@ async def get_metrics(
 ) -> Curves | StreamingResponse:
     """Server-sent events: `history` (curves so far), `step` for each new step, `end`.
 
-    Also `progress`, at most once a second: the `run.progress` of the bus, with the newest step.
+    Also `progress`, at most once a second: the event `run.progress`, with the newest step.
 
-    With `Accept: application/json` the curves alone. A step may come twice around the border
-    between history and live; the later one counts.
+    With `Accept: application/json`, only the curves. A step can come twice between history and
+    live; the later one counts.
     """
     team = await asyncio.to_thread(team_of_job, gate, caller, run_id)
     names = tuple(name or ())
@@ -116,7 +116,7 @@ async def get_metrics(
         return Curves(curves=found)
     steps, progress = _place(gate, Topic.STEPS, run_id), _place(gate, Topic.PROGRESS, run_id)
     at = resumed(gate, last_event_id, [steps, progress])
-    if at is not None and not at[progress]:  # no event of it came yet: only the newest matter
+    if at is not None and not at[progress]:  # no event came yet: only new ones matter
         at |= gate.tail.ends([progress])
     parts = _metric_stream(gate, (run_id, team), names, points, (steps, progress), at)
     return gate.streams.response(parts, caller.name)
@@ -199,11 +199,11 @@ def _reported(record: Record) -> WorkerStep | RunProgress | None:
 @runs.post(
     "/training-runs/{run_id}/checkpoints/{epoch}/restore",
     operation_id="restoreRun",
-    summary="Go on from a checkpoint",
+    summary="Resume from a checkpoint",
     status_code=202,
     response_model=Restored,
     responses={
-        201: {"model": Restored, "description": "The run had ended: a new one goes on."},
+        201: {"model": Restored, "description": "The run had ended: a new run resumes."},
         **answers(404, 409),
     },
 )
@@ -215,7 +215,7 @@ async def restore_run(
     caller: Caller,
     key: IdempotencyKey = None,
 ) -> Restored:
-    """An active run stops and starts anew from that step; of an ended one a new run goes on."""
+    """An active run stops and resumes from that step; for an ended run a new run resumes."""
     found = job_to_change(gate, caller, run_id)
     steps = {row.step for row in found.checkpoints if row.status == "committed"}
     if epoch not in steps:
@@ -253,7 +253,7 @@ def _restored(run_id: str, step: int, from_run: str, state: str) -> Restored:
 @runs.get(
     "/v1/runs",
     operation_id="listRuns",
-    summary="The history of runs",
+    summary="List all runs",
     response_model=RunPage,
     responses=answers(),
 )
@@ -312,7 +312,7 @@ def compare_runs(
     name: MetricNames = None,
     points: Points = 200,
 ) -> Comparison:
-    """What differs in the configuration, overlaid curves, final metrics, GPU-seconds, restarts."""
+    """Differences of configuration, curves, final metrics, GPU-seconds, restarts."""
     run_ids = list(dict.fromkeys(run))
     teams = visible_teams(caller)
     rows = gate.past.ask(lambda q: q.history.some_runs(run_ids, teams))
@@ -337,6 +337,6 @@ def get_curves(
     name: MetricNames = None,
     points: Points = 500,
 ) -> Curves:
-    """Means, lowest and highest values over equal widths of steps."""
+    """Mean, lowest and highest value per point; each point covers equally many steps."""
     runs = {run_id: team_of_job(gate, caller, run_id)}
     return Curves(curves=gate.past.ask(lambda q: _curves(q, runs, name or (), points)))

@@ -1,4 +1,4 @@
-"""What the event streams of one job share: from where, which records, and when they end."""
+"""Shared parts of event streams: start positions, matching records and the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gangline_gateway.problems import ProblemError, invalid
 
 BEAT_S = 0.5
 LINGER_S = 1.5
-"""A stream goes on for so long after its job ended: other topics may come a little later."""
+"""A stream stays open this long after its job ended: other topics may come later."""
 
 LONG_AGO_S = 10.0
 
@@ -24,21 +24,21 @@ Render = Callable[[Record], Iterable[tuple[str, Any]]]
 def resumed(
     gate: Gate, last_event_id: str | None, places: list[TopicPartition]
 ) -> dict[TopicPartition, int] | None:
-    """The positions of a Last-Event-ID; None when there is none. Raises a 422 problem."""
+    """The positions of a Last-Event-ID; None if there is none. Raises a 422 problem."""
     if not last_event_id:
         return None
     try:
         found = cursor.read(last_event_id, places, gate.tail.names)
     except cursor.CursorError as error:
         raise invalid("Last-Event-ID", str(error)) from None
-    # A partition that the cursor does not name had no event yet.
+    # A partition that is not in the cursor had no event yet.
     return {place: found.get(place, 0) for place in places}
 
 
 def start_of_history(
     gate: Gate, known: dict[TopicPartition, int], places: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Where the live part begins: behind what ClickHouse has, or at the rings' start."""
+    """Where the live part begins: after the rows in ClickHouse, or at the rings' start."""
     starts = gate.tail.starts(places)
     ends = gate.tail.ends(places)
     return {place: min(known.get(place, starts[place]), ends[place]) for place in places}
@@ -58,7 +58,7 @@ async def live_part(
 ) -> AsyncGenerator[str, None]:
     """Events from these positions on, with cursors as ids, until the job has ended (None: never).
 
-    A cursor belongs to the last event of a record, so that no half of a record is lost.
+    Only the last event of a record has a cursor, so that no part of a record is lost.
     """
     loop = asyncio.get_running_loop()
     at, said, quiet_since = dict(positions), loop.time(), None

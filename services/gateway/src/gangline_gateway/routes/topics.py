@@ -1,4 +1,4 @@
-"""/v1/events: the tail of any topic, readable, for admins."""
+"""/v1/events: the newest events of any topic, for admins."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TopicName(StrEnum):
 @topics.get(
     "/v1/events",
     operation_id="getEvents",
-    summary="The events of topics",
+    summary="List events of topics",
     response_model=EventPage,
     responses={200: STREAM, **answers()},
 )
@@ -54,14 +54,14 @@ async def get_events(
     gate: TheGate,
     caller: Admin,
     topic: Annotated[
-        list[TopicName] | None, Query(max_length=12, description="All but heartbeats if none.")
+        list[TopicName] | None, Query(max_length=12, description="Default: all except heartbeats.")
     ] = None,
     start: Annotated[Literal["start", "end"], Query(alias="from")] = "end",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     follow: Follow = False,  # noqa: FBT002
     last_event_id: LastEventId = None,
 ) -> EventPage | StreamingResponse:
-    """Needs an admin. The newest events; with `follow` those that come, from either end."""
+    """Needs an admin. The newest events; with `follow` a stream from the start or the end."""
     every = [name for name in TopicName if name is not TopicName.HEARTBEATS]
     wanted = [name.topic for name in dict.fromkeys(topic or every)]
     places = [place for one in wanted for place in gate.tail.places(one)]
