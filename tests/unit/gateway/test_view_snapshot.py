@@ -231,7 +231,7 @@ def test_a_job_that_was_forgotten_does_not_come_back(
         (lambda _: pack(HEADER, [b"jobs [[1]]\n"]), "ValidationError"),
         (lambda _: pack(HEADER, []), "has no marks of logs"),
         (lambda _: pack(HEADER.model_copy(update={"format": 1}), []), "another format"),
-        (lambda _: pack(HEADER.model_copy(update={"state": 99}), []), "state format 99 is not"),
+        (lambda _: pack(HEADER.model_copy(update={"state": 99}), []), "cannot read its state format 99"),
         (lambda _: pack(HEADER.model_copy(update={"form": "x"}), []), "state format 1 is not"),
         (lambda _: pack(HEADER.model_copy(update={"service": "quota"}), []), "another format"),
     ],
