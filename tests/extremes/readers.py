@@ -20,7 +20,7 @@ from gangline_checkpoints.core.decide import CheckpointDecider
 from gangline_checkpoints.core.model import Delete, Removed, Scrub, Scrubbed, Verified
 from gangline_faults.core import snapshot as faults_snapshot
 from gangline_faults.core.decide import FaultDecider
-from gangline_gateway import heard, present
+from gangline_gateway import gang_heartbeats, present
 from gangline_gateway.live import Live
 from gangline_gateway.live_view import LiveView
 from gangline_gateway.view_snapshot import View
@@ -201,7 +201,7 @@ def check_gateway(live: Live, said: Iterable[Received], now: datetime) -> None:
         for received in said:
             event = received.envelope.data
             if isinstance(event, WorkerHeartbeat):
-                live.heard(event.node_id, received.envelope.time, event.encode())
+                live.take_heartbeat(event.node_id, received.envelope.time, event.encode())
             live.apply(received.envelope)
         for answer in _answers(live, now):
             shown = _answer_adapter(type(answer))
@@ -222,7 +222,7 @@ def _answers(live: Live, now: datetime) -> Iterable[object]:
         found = view.details(one.job_id)
         assert found is not None
         yield present.summary(found, now)
-        yield present.job(found, now, heard.gang(view, one, now))
+        yield present.job(found, now, gang_heartbeats.of_gang(view, one, now))
         yield present.explain(view, found, None, now)
         yield from present.checkpoints(found)
     for node in view.nodes.values():

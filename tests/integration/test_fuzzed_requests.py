@@ -81,7 +81,7 @@ def test_the_gateway_and_the_deciders_behind_it_are_up(
     assert {200, 400, 401, 422} <= set(seen), seen
     made = client.post("/v1/training-jobs", json=job(name="after"), headers=bearer("nlp"))
     assert made.status_code == 201
-    assert scene.gate.streams.open == 0
+    assert scene.context.streams.open == 0
 
 
 def test_the_health_server_is_up() -> None:

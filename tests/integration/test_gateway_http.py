@@ -16,7 +16,7 @@ import pytest
 from gangline_bus.codec import decode
 from gangline_gateway import openapi
 from gangline_gateway.app import routes
-from gangline_gateway.past import Past
+from gangline_gateway.history_access import HistoryAccess
 from gangline_schemas.catalog import Topic
 from gangline_schemas.checkpoint import code_key
 from gangline_schemas.events.requests import JobSubmitted
@@ -421,8 +421,8 @@ def test_bundles_are_stored_once_under_their_digest(
         )
         assert answer.status_code == status
         assert answer.json() == {"digest": digest, "size_bytes": len(content)}
-    assert scene.gate.store is not None
-    assert scene.gate.store.get(code_key("nlp", digest)) == content
+    assert scene.context.store is not None
+    assert scene.context.store.get(code_key("nlp", digest)) == content
     other = http_client.post(
         "/v1/code-bundles", params={"team": "vision"}, content=content, headers=headers
     )
@@ -453,7 +453,7 @@ def test_what_is_away_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     def away() -> Any:
         raise ConnectionRefusedError
 
-    scene = GatewayHarness(tmp_path, Past(away))
+    scene = GatewayHarness(tmp_path, HistoryAccess(away))
     with served(scene) as client:
         scene.configure("nlp")
         job_id = submit(client)

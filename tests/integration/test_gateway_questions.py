@@ -116,13 +116,13 @@ def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
 ) -> None:
     path = f"/v1/training-jobs/{submit(client, 2)}/explain"
     scene.wait(lambda: client.get(path, headers=NLP).json()["waits_for"])
-    kept = scene.gate.scheduler
-    object.__setattr__(scene.gate, "scheduler", Endless(scene.tail, work_s=0.2))
+    kept = scene.context.scheduler
+    object.__setattr__(scene.context, "scheduler", Endless(scene.tail, work_s=0.2))
     try:
         why = client.get(path, headers=NLP).json()
         away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
     finally:
-        object.__setattr__(scene.gate, "scheduler", kept)
+        object.__setattr__(scene.context, "scheduler", kept)
     assert (why["waits_for"], why["code"]) == (None, "capacity")
     assert "took too long" in why["eta_note"]
     assert (away.status_code, away.headers["retry-after"]) == (503, "2")
@@ -131,7 +131,7 @@ def test_an_answer_that_takes_too_long_is_given_up_and_explain_goes_on(
 
 def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: GatewayHarness) -> None:
     busy = SchedulerQuestions(scene.tail, work_s=30, wait_s=0.0)
-    spec, now = JobSpec.model_validate(job("nlp", 1)), scene.gate.clock()
+    spec, now = JobSpec.model_validate(job("nlp", 1)), scene.context.clock()
     held = [busy._slots.acquire(blocking=False) for _ in range(AT_ONCE)]
     with pytest.raises(NoAnswerError, match="ask again"):
         busy.what_if(spec, now)
@@ -143,12 +143,12 @@ def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: Gatew
 
 def test_a_log_that_cannot_be_followed_says_so(scene: GatewayHarness, client: httpx.Client) -> None:
     asked = SchedulerQuestions(cast("Tail", Unfollowed()))
-    kept = scene.gate.scheduler
-    object.__setattr__(scene.gate, "scheduler", asked)
+    kept = scene.context.scheduler
+    object.__setattr__(scene.context, "scheduler", asked)
     try:
         away = client.post(WHAT_IF, json=job("nlp", 1), headers=NLP)
     finally:
-        object.__setattr__(scene.gate, "scheduler", kept)
+        object.__setattr__(scene.context, "scheduler", kept)
     assert (away.status_code, "upgrade the gateway" in away.json()["detail"]) == (503, True)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gangline_bus.codec import decode
 from gangline_gateway.history import PastRun
-from gangline_gateway.past import Past, Questions
+from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_schemas.api.runs import Run
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.quota import JobClosed
@@ -59,7 +59,7 @@ def end_and_forget(scene: GatewayHarness, client: httpx.Client) -> str:
 @pytest.mark.parametrize("path", ["/v1/training-jobs", "/training-runs"])
 def test_the_job_is_given_as_history_has_it(tmp_path: Path, path: str) -> None:
     known: Any = OneRun()
-    scene = GatewayHarness(tmp_path, Past(lambda: Questions(known, known, known, known)))
+    scene = GatewayHarness(tmp_path, HistoryAccess(lambda: Queries(known, known, known, known)))
     with served(scene) as client:
         scene.configure("nlp")
         job_id = end_and_forget(scene, client)

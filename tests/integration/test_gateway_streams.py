@@ -198,7 +198,7 @@ def test_admins_tail_any_topic(http_client: httpx.Client) -> None:
 
 def test_streams_are_bounded(tmp_path: Path) -> None:
     scene = GatewayHarness(tmp_path)
-    object.__setattr__(scene.gate, "streams", Streams(1))
+    object.__setattr__(scene.context, "streams", Streams(1))
     with served(scene) as client:
         scene.configure("nlp")
         path = f"/v1/training-jobs/{submit(client)}/events?follow=true"
@@ -206,4 +206,4 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
             lines = first.iter_lines()  # kept: httpx closes the stream with it
             next(lines)
             problem(client.get(path, headers=NLP), 503, "busy")
-        scene.wait(lambda: scene.gate.streams.open == 0)
+        scene.wait(lambda: scene.context.streams.open == 0)

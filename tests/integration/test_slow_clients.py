@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gangline_gateway.gate import UPLOADS_PER_USER
+from gangline_gateway.app_context import UPLOADS_PER_USER
 from gangline_gateway.user_limits import RequestLimits
 from gangline_service.connections import ConnectionLimits
 from gangline_service.health import Health

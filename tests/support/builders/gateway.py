@@ -21,12 +21,12 @@ from gangline_bus.decider import DeciderLoop, LoopSettings
 from gangline_bus.memory import Broker, MemoryBus
 from gangline_bus.topics import TopicNames, create_topics
 from gangline_gateway.app import create_app
-from gangline_gateway.doors import Doors, Names
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.follow import Followers
-from gangline_gateway.gate import Gate
-from gangline_gateway.past import Past, Questions
+from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.publish import Publisher
 from gangline_gateway.reports.facts import Facts, Period
+from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -112,16 +112,18 @@ class NoHistory:
         return []
 
 
-def no_history() -> Questions:
-    """Questions that nobody has an answer to."""
+def no_history() -> Queries:
+    """Queries that nobody has an answer to."""
     empty: Any = NoHistory()
-    return Questions(empty, empty, empty, empty)
+    return Queries(empty, empty, empty, empty)
 
 
 class GatewayHarness:
     """The running parts, and what tests do with them."""
 
-    def __init__(self, folder: Path, past: Past | None = None, *, deciding: bool = True) -> None:
+    def __init__(
+        self, folder: Path, history: HistoryAccess | None = None, *, deciding: bool = True
+    ) -> None:
         self.broker = Broker(lambda: int(time.time() * 1000))
         self.names = TopicNames("t.")
         self.bus: MemoryBus = self.broker.connect("test")
@@ -137,10 +139,10 @@ class GatewayHarness:
                 TokenEntry.of(TOKENS["svc"], name="svc", role=Role.SERVICE),
             ],
         )
-        self.gate = Gate(
+        self.context = AppContext(
             tail=self.tail,
             publisher=Publisher(self.broker.connect("gateway").writer(), self.names),
-            past=past or Past(no_history),
+            history=history or HistoryAccess(no_history),
             followers=Followers(self.tail),
             streams=Streams(50),
             store=LocalStore(folder / "store"),
@@ -156,10 +158,10 @@ class GatewayHarness:
         self._deciders = threading.Thread(target=self._decide, name="deciders", daemon=True)
         self._deciding = deciding
 
-    def app(self, port: int) -> Doors:
+    def app(self, port: int) -> RequestChecks:
         """The application as it is served on this port."""
         return create_app(
-            self.gate,
+            self.context,
             Names.of(port),
             TokenBook.load(self.tokens_file),
             self._telemetry.meter("test"),

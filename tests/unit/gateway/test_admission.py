@@ -11,8 +11,8 @@ import pytest
 from gangline_bus.codec import Received
 from gangline_bus.decision import Decision
 from gangline_gateway.admission import quota_notes
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.followed import Copies
-from gangline_gateway.gate import Gate
 from gangline_gateway.problems import ProblemError
 from gangline_quota.core.decide import Quota
 from gangline_schemas.base import Event
@@ -58,8 +58,8 @@ def notes(
     for event in events or (team(),):
         state = quota.evolve(state, Decision("s", event), NOW)
     tail = SimpleNamespace(quota=lambda: Copies([state]))
-    gate = SimpleNamespace(tail=tail, data_approvals=rule)
-    return quota_notes(cast("Gate", gate), job)
+    app = SimpleNamespace(tail=tail, data_approvals=rule)
+    return quota_notes(cast("AppContext", app), job)
 
 
 def decided(limits: TeamConfigured, job: JobSpec) -> str:
@@ -148,5 +148,5 @@ def test_a_job_that_must_wait_or_borrow_is_told_so() -> None:
 def test_a_gateway_that_cannot_read_quota_s_log_does_not_guess() -> None:
     tail = SimpleNamespace(quota=lambda: Copies([], "upgrade the gateway"))
     with pytest.raises(ProblemError, match="upgrade the gateway") as told:
-        quota_notes(cast("Gate", SimpleNamespace(tail=tail)), spec())
+        quota_notes(cast("AppContext", SimpleNamespace(tail=tail)), spec())
     assert told.value.status == 503

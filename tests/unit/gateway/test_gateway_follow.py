@@ -15,7 +15,7 @@ from gangline_gateway.live import Live
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
-from gangline_gateway.user_limits import asking
+from gangline_gateway.user_limits import current_user
 from gangline_schemas.catalog import Topic
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
 from support.builders.gateway import DEADLINE_S, GatewayHarness, job
@@ -46,7 +46,7 @@ def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -
 
     async def slow() -> list[str]:
         async def parts() -> object:
-            async for batch in scene.gate.followers.follow({place: 0}, lambda _: True, 0.05):
+            async for batch in scene.context.followers.follow({place: 0}, lambda _: True, 0.05):
                 yield f"{len(batch.records)}"
                 await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
 
@@ -74,7 +74,7 @@ def test_a_quiet_stream_gives_signs_of_life(scene: GatewayHarness) -> None:
 
     async def quiet() -> list[int]:
         found: list[int] = []
-        async for batch in scene.gate.followers.follow({place: 1}, lambda _: True, 0.01):
+        async for batch in scene.context.followers.follow({place: 1}, lambda _: True, 0.01):
             assert batch.current
             found.append(len(batch.records))
             if len(found) == 3:
@@ -89,7 +89,7 @@ def test_few_read_old_records_at_once(
 ) -> None:
     monkeypatch.setattr(follow, "CATCH_UPS_AT_ONCE", 1)
     place = say(scene, MAX_RECORDS + 1)
-    followers = scene.gate.followers
+    followers = scene.context.followers
 
     async def two() -> int:
         first = followers.follow({place: 0}, lambda _: True, 0.05)
@@ -116,7 +116,7 @@ def test_a_user_reads_few_streams_of_old_records_and_others_read_theirs(
     followers = follow.Followers(scene.tail)
 
     async def old(user: str) -> AsyncIterator[follow.Batch]:
-        asking.set(user)
+        current_user.set(user)
         found = followers.follow({place: 0}, lambda _: True, 0.05)
         await anext(found)
         return found
@@ -163,7 +163,7 @@ def test_a_follower_ends_with_the_rings_when_it_is_slow_by_itself(scene: Gateway
     place = say(scene, 1)
 
     async def late() -> None:
-        follower = scene.gate.followers.follow({place: 0}, lambda _: True, 0.05)
+        follower = scene.context.followers.follow({place: 0}, lambda _: True, 0.05)
         await anext(follower)
         await asyncio.to_thread(say, scene, MAX_RECORDS + 1)
         with pytest.raises(TooSlow):

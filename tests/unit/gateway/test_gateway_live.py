@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pytest
 
-from gangline_gateway import heard, present
+from gangline_gateway import gang_heartbeats, present
 from gangline_gateway.live import METRICS_OF_A_RUN, Live, place_of
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.live_view import LiveView
@@ -245,7 +245,7 @@ def test_a_new_attempt_may_begin_at_an_earlier_step() -> None:
 
 def test_not_finite_metrics_never_reach_an_answer() -> None:
     report = at_step(1).model_copy(update={"metrics": {"loss": float("nan"), "lr": 0.1}})
-    answer = present.job(details(fold([queued(), report])), NOW, heard.GangHeard())
+    answer = present.job(details(fold([queued(), report])), NOW, gang_heartbeats.GangHeartbeats())
     assert (answer.loss, answer.metrics) == (None, {"lr": 0.1})
 
 
@@ -332,11 +332,11 @@ def test_a_node_shows_its_status_and_what_its_heartbeat_says() -> None:
         node_id="n0", incarnation="i", sequence=1, sent_at=NOW, cpu_percent=12.0,
         gpus=(GpuStatus(index=0, utilization=80), GpuStatus(index=1, utilization=60)),
     )  # fmt: skip
-    live.heard("n0", NOW, beat.encode())
+    live.take_heartbeat("n0", NOW, beat.encode())
     answer = present.node(live, live.nodes["n0"], None)
     assert (answer.status, answer.gpus_used, answer.jobs) == ("ready", 2, ["a"])
     assert (answer.last_heartbeat, answer.cpu_percent) == (NOW, 12.0)
-    assert heard.gang(live, details(live).job, NOW) == (70, None)
+    assert gang_heartbeats.of_gang(live, details(live).job, NOW) == (70, None)
     assert present.node(live, live.nodes["n0"], frozenset({"vision"})).jobs == []
     fold([NodeFailed(node_id="n0", incarnation="i", reason="silent")], live)
     assert live.nodes["n0"].status == "failed"
@@ -385,20 +385,20 @@ def test_a_job_shows_what_its_ranks_do_and_who_got_on_the_longest_ago() -> None:
     silent = RankStatus(rank=0, pid=1)
     later = NOW + timedelta(seconds=2)
 
-    live.heard("n0", NOW, beat_of(2, trains, waits))
-    found = heard.gang(live, details(live).job, later).ranks
+    live.take_heartbeat("n0", NOW, beat_of(2, trains, waits))
+    found = gang_heartbeats.of_gang(live, details(live).job, later).ranks
     assert found is not None
     assert found.doing == {"training": 1, "waiting": 1}
     quietest = found.quietest
     assert quietest is not None
     assert (quietest.rank, quietest.node_id, quietest.quiet_s) == (1, "n0", 42)
 
-    live.heard("n0", NOW, beat_of(2, silent))
-    found = heard.gang(live, details(live).job, later).ranks
+    live.take_heartbeat("n0", NOW, beat_of(2, silent))
+    found = gang_heartbeats.of_gang(live, details(live).job, later).ranks
     assert found == Ranks(doing={"running": 1}, quietest=None)
 
-    live.heard("n0", NOW, beat_of(1, trains, waits))
-    assert heard.gang(live, details(live).job, later).ranks is None, "of an attempt that is over"
+    live.take_heartbeat("n0", NOW, beat_of(1, trains, waits))
+    assert gang_heartbeats.of_gang(live, details(live).job, later).ranks is None, "an old attempt"
 
 
 def test_a_node_shows_a_slow_rank_while_its_gang_runs() -> None:
@@ -479,7 +479,7 @@ def test_an_outdated_node_says_what_to_upgrade(release: str | None, agent: str) 
 
 def test_a_broken_heartbeat_is_no_heartbeat() -> None:
     live = fold([NodeAdmitted(node=node_info())])
-    live.heard("n0", NOW, b"\xff not json")
+    live.take_heartbeat("n0", NOW, b"\xff not json")
     assert present.node(live, live.nodes["n0"], None).cpu_percent is None
 
 
@@ -501,7 +501,7 @@ def test_a_job_that_trains_without_damaged_data_says_so() -> None:
     live = fold([*flags, queued(), moved(RUNNING), flags[0]])
     found = live.details("a")
     assert found is not None
-    shown = present.job(found, NOW, heard.GangHeard()).review
+    shown = present.job(found, NOW, gang_heartbeats.GangHeartbeats()).review
     assert [(flag.shard, flag.block, flag.rank) for flag in shown] == [
         ("shard-000002.tok", 3, 3),
         ("shard-000002.tok", 4, 4),

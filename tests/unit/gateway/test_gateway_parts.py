@@ -14,7 +14,7 @@ from gangline_bus.ports import Record, TopicPartition
 from gangline_bus.topics import TopicNames
 from gangline_gateway import cursor, job_ids, ring
 from gangline_gateway.config import Settings
-from gangline_gateway.doors import Names
+from gangline_gateway.request_checks import Names
 from gangline_gateway.ring import Ring
 from gangline_schemas.base import Identifier
 from gangline_service.settings import ServiceSettings

@@ -11,9 +11,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import routes
-from gangline_gateway.gate import Gate
+from gangline_gateway.app_context import AppContext
+from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.incidents import IncidentFilter
-from gangline_gateway.past import Past, Questions
 from gangline_schemas.api.incidents import Incident, Notice, Share, Stacks, Totals
 from gangline_service.tokens import Principal, Role
 
@@ -87,8 +87,8 @@ def get(
 ) -> httpx.Response:
     away: Any = None
     source: Any = asked
-    past = Past(lambda: Questions(away, away, away, source))
-    app = routes(Gate(away, away, past, away, away, away))
+    history = HistoryAccess(lambda: Queries(away, away, away, source))
+    app = routes(AppContext(away, away, history, away, away, away))
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         scope.setdefault("state", {})["principal"] = caller

@@ -13,8 +13,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gangline_gateway.app import routes
-from gangline_gateway.gate import Gate
-from gangline_gateway.past import Past, Questions
+from gangline_gateway.app_context import AppContext
+from gangline_gateway.history_access import HistoryAccess, Queries
 from gangline_gateway.reports.facts import Facts, Gang, Job, NodeChange, Period, Quota, RunMfu
 from gangline_gateway.reports.source import TooMuchError
 from gangline_service.tokens import Principal, Role
@@ -63,8 +63,8 @@ class Door:
     def __init__(self, source: Source, caller: Principal = ADMIN) -> None:
         away: Any = None
         reports: Any = source
-        past = Past(lambda: Questions(away, away, reports, away))
-        self._app = routes(Gate(away, away, past, away, away, away, clock=lambda: NOW))
+        history = HistoryAccess(lambda: Queries(away, away, reports, away))
+        self._app = routes(AppContext(away, away, history, away, away, away, clock=lambda: NOW))
         self._caller = caller
 
     def get(self, path: str, **options: Any) -> httpx.Response:

@@ -7,7 +7,7 @@ No event carries quota's rule for data approvals, so the gateway has its own set
 from __future__ import annotations
 
 from gangline_gateway import job_ids
-from gangline_gateway.gate import Gate
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.quota_state import quota_of
 from gangline_quota.core.admission import must_wait, never_runs
 from gangline_schemas.job import JobSpec
@@ -16,14 +16,14 @@ DRY_RUN_SUFFIX = "0" * job_ids.SUFFIX_CHARS
 """Ends the job id in the answer to a dry run."""
 
 
-def quota_notes(gate: Gate, spec: JobSpec) -> tuple[list[str], bool]:
+def quota_notes(app: AppContext, spec: JobSpec) -> tuple[list[str], bool]:
     """Quota's reasons against the job, and whether quota would reject it.
 
     Raises a 503 problem if quota is newer than this gateway.
     """
-    state = quota_of(gate.tail.quota())
+    state = quota_of(app.tail.quota())
     job_id = job_ids.job_id(spec.name, DRY_RUN_SUFFIX)
-    never = never_runs(state, job_id, spec, gate.data_approvals)
+    never = never_runs(state, job_id, spec, app.data_approvals)
     if never is not None:
         return [f"the job would be rejected: {never}"], True
     note = must_wait(state, spec)

@@ -10,8 +10,8 @@ from opentelemetry.trace import Tracer
 from starlette.responses import JSONResponse
 
 from gangline_gateway import openapi, problems
-from gangline_gateway.doors import Doors, Names
-from gangline_gateway.gate import Gate
+from gangline_gateway.app_context import AppContext
+from gangline_gateway.request_checks import Names, RequestChecks
 from gangline_gateway.routes.approvals import approvals
 from gangline_gateway.routes.bundles import bundles
 from gangline_gateway.routes.checkpoints import checkpoints
@@ -37,7 +37,7 @@ _TAGS = [
 ]
 
 
-def routes(gate: Gate) -> FastAPI:
+def routes(context: AppContext) -> FastAPI:
     """The routes without request checks: for documentation and for `create_app`."""
     app = FastAPI(
         title="Gangline",
@@ -49,7 +49,7 @@ def routes(gate: Gate) -> FastAPI:
         openapi_tags=_TAGS,
         redirect_slashes=False,
     )
-    app.state.gate = gate
+    app.state.context = context
     problems.install(app)
     for router in (
         jobs, checkpoints, bundles, logs, runs, incidents, cluster, approvals, reports, topics, who,
@@ -64,12 +64,12 @@ def routes(gate: Gate) -> FastAPI:
 
 
 def create_app(
-    gate: Gate,
+    context: AppContext,
     names: Names,
     tokens: TokenBook,
     meter: Meter,
     tracer: Tracer,
     limits: RequestLimits | None = None,
-) -> Doors:
+) -> RequestChecks:
     """The application as it is served: each request passes the checks first."""
-    return Doors(routes(gate), names, tokens, meter, tracer, RequestRates(limits))
+    return RequestChecks(routes(context), names, tokens, meter, tracer, RequestRates(limits))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway.problems import unavailable
 from gangline_gateway.tail import Behind, Tail
-from gangline_gateway.user_limits import UserSlots, asking
+from gangline_gateway.user_limits import UserSlots, current_user
 
 HEARTBEAT_S = 10.0
 CATCH_UPS_AT_ONCE = 8
@@ -111,7 +111,7 @@ class Followers:
     @contextmanager
     def _old_records(self) -> Iterator[_Place]:
         """A slot for reading from the bus, until the block ends or the slot is closed."""
-        user = asking.get()
+        user = current_user.get()
         if self._catching_up >= CATCH_UPS_AT_ONCE:
             raise unavailable("busy", "too many clients read old events; try again")
         self._users.take(user)

@@ -202,7 +202,7 @@ class Live:
         """Folds one event; types without a handler are ignored."""
         self._on(envelope.data, envelope.time)
 
-    def heard(self, node_id: str, at: datetime, heartbeat: bytes) -> None:
+    def take_heartbeat(self, node_id: str, at: datetime, heartbeat: bytes) -> None:
         """Stores a node's heartbeat as bytes; a query decodes it."""
         node = self.nodes.get(node_id)
         if node is not None:

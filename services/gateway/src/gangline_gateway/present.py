@@ -10,7 +10,7 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from gangline_gateway.heard import GangHeard, heartbeat
+from gangline_gateway.gang_heartbeats import GangHeartbeats, heartbeat
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob, LiveNode
@@ -32,15 +32,15 @@ def summary(found: JobDetails, now: datetime) -> JobSummary:
     return JobSummary.model_validate(_summary(found, now))
 
 
-def job(found: JobDetails, now: datetime, heard: GangHeard) -> Job:
+def job(found: JobDetails, now: datetime, beats: GangHeartbeats) -> Job:
     """A job with all its fields."""
     one, progress = found.job, found.progress
     return Job.model_validate(
         _summary(found, now)
         | {
             "metrics": finite(dict(progress.metrics)) if progress else {},
-            "gpu_utilization": heard.gpu_utilization,
-            "ranks": heard.ranks,
+            "gpu_utilization": beats.gpu_utilization,
+            "ranks": beats.ranks,
             "nodes": [Placed.model_validate(part, from_attributes=True) for part in one.nodes],
             "stopping": one.stopping,
             "errors": one.errors,

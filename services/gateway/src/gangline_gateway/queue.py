@@ -47,7 +47,7 @@ def _listed(shards: Sequence[Shard], now: datetime) -> Iterator[tuple[Job, float
 
 
 def _entry(place: int, job: Job, score: float, now: datetime) -> QueueEntry:
-    told = job.waiting
+    waiting = job.waiting
     return QueueEntry(
         position=place,
         job_id=job.job_id,
@@ -60,6 +60,8 @@ def _entry(place: int, job: Job, score: float, now: datetime) -> QueueEntry:
         waiting_since=job.waiting_since,
         waited_s=max(0.0, (now - job.waiting_since).total_seconds()),
         waiting=None
-        if told is None
-        else Waiting.model_validate({"code": told.code, "message": told.message, "since": told.at}),
+        if waiting is None
+        else Waiting.model_validate(
+            {"code": waiting.code, "message": waiting.message, "since": waiting.at}
+        ),
     )

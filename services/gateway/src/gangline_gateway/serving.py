@@ -7,12 +7,12 @@ from typing import cast
 
 from gangline_bus.topics import TopicNames
 from gangline_gateway.app import create_app
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.config import Settings
-from gangline_gateway.doors import Names
 from gangline_gateway.follow import Followers
-from gangline_gateway.gate import Gate
-from gangline_gateway.past import Past, connector
+from gangline_gateway.history_access import HistoryAccess, connector
 from gangline_gateway.publish import Publisher
+from gangline_gateway.request_checks import Names
 from gangline_gateway.scheduler_questions import SchedulerQuestions
 from gangline_gateway.sse import Streams
 from gangline_gateway.tail import Tail
@@ -41,10 +41,10 @@ def main(context: Context[Settings]) -> int:
     health.set("tail", ok=False, detail="reading a snapshot")
     tail.start(health.beat)
     writer = bus.writer()
-    gate = Gate(
+    app_context = AppContext(
         tail=tail,
         publisher=Publisher(writer, names),
-        past=Past(connector(settings, names)),
+        history=HistoryAccess(connector(settings, names)),
         followers=Followers(tail),
         streams=Streams(settings.streams_at_once, settings.streams_per_user),
         store=open_store(settings.store_url) if settings.store_url else None,
@@ -64,7 +64,9 @@ def main(context: Context[Settings]) -> int:
     # The folded state stays: a full collection over it would delay all answers by 0.5 s.
     gc.collect()
     gc.freeze()
-    app = create_app(gate, known, tokens, context.meter, context.tracer, settings.request_limits())
+    app = create_app(
+        app_context, known, tokens, context.meter, context.tracer, settings.request_limits()
+    )
     try:
         server.start(app, tls=settings.tls)
     except OSError as error:

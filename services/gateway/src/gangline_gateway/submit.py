@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
-from gangline_gateway import heard, job_ids, present
+from gangline_gateway import gang_heartbeats, job_ids, present
 from gangline_gateway.admission import DRY_RUN_SUFFIX, quota_notes
-from gangline_gateway.gate import Gate, may_change
+from gangline_gateway.app_context import AppContext, may_change
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails, LiveJob
@@ -33,20 +33,22 @@ class Submitted:
         """The job's state now."""
         return self.found.job.state if isinstance(self.found, JobDetails) else self.found.run.state
 
-    def answer(self, gate: Gate) -> Job:
+    def answer(self, app: AppContext) -> Job:
         """The job as a REST answer."""
         if isinstance(self.found, JobDetails):
-            return full(gate, self.found)
+            return full(app, self.found)
         return present.past_job(self.found)
 
 
-def full(gate: Gate, found: JobDetails) -> Job:
+def full(app: AppContext, found: JobDetails) -> Job:
     """A job with its GPU utilization and rank activity."""
-    now = gate.clock()
-    return present.job(found, now, gate.tail.ask(lambda live: heard.gang(live, found.job, now)))
+    now = app.clock()
+    return present.job(
+        found, now, app.tail.ask(lambda live: gang_heartbeats.of_gang(live, found.job, now))
+    )
 
 
-async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
+async def submit(app: AppContext, caller: Principal, spec: JobSpec, key: str | None) -> Submitted:
     """Publishes the job and waits for quota's decision.
 
     If the decision does not come in time, the job is returned as pending: it is safe on the bus.
@@ -54,30 +56,30 @@ async def submit(gate: Gate, caller: Principal, spec: JobSpec, key: str | None) 
     """
     may_change(caller, spec.team)
     suffix = job_ids.new_suffix() if key is None else job_ids.suffix_of_key(spec.team, key)
-    async with gate.submitting.hold(suffix):
-        known = gate.tail.ask(lambda live: live.by_suffix(suffix, spec.team))
+    async with app.submitting.hold(suffix):
+        known = app.tail.ask(lambda live: live.by_suffix(suffix, spec.team))
         if known is not None:
-            return Submitted(known.job_id, _same(gate, known, spec), created=False)
+            return Submitted(known.job_id, _same(app, known, spec), created=False)
         job_id = job_ids.job_id(spec.name, suffix)
         event = JobSubmitted(job_id=job_id, spec=spec, user=caller.name)
-        await gate.publisher.publish(job_id, event)
+        await app.publisher.publish(job_id, event)
         try:
-            found = await gate.tail.until(lambda live: _decided(live, job_id), gate.answer_wait_s)
+            found = await app.tail.until(lambda live: _decided(live, job_id), app.answer_wait_s)
         except ProblemError:
-            past = await run_in_threadpool(_ended_before, gate, spec, job_id)
+            past = await run_in_threadpool(_ended_before, app, spec, job_id)
             if past is None:
                 raise
             return Submitted(job_id, past, created=False)
     if found is None:
-        found = gate.tail.ask(lambda live: live.details(job_id)) or _unseen(gate, event)
+        found = app.tail.ask(lambda live: live.details(job_id)) or _unseen(app, event)
     _raise_if_rejected(found.job)
     return Submitted(job_id, found, created=True)
 
 
-def dry_run(gate: Gate, caller: Principal, spec: JobSpec) -> DryRun:
+def dry_run(app: AppContext, caller: Principal, spec: JobSpec) -> DryRun:
     """Quota's decision about a job, without submitting it. Raises 403 and 503 problems."""
     may_change(caller, spec.team)
-    notes, rejected = quota_notes(gate, spec)
+    notes, rejected = quota_notes(app, spec)
     return DryRun(
         job_id=job_ids.job_id(spec.name, DRY_RUN_SUFFIX),
         gpus=spec.resources.gpus,
@@ -97,24 +99,24 @@ def _decided(live: Live, job_id: str) -> JobDetails | None:
     return found
 
 
-def _ended_before(gate: Gate, spec: JobSpec, job_id: str) -> PastRun | None:
+def _ended_before(app: AppContext, spec: JobSpec, job_id: str) -> PastRun | None:
     """The same job, which ended so long ago that only history has it; None if it does not."""
     try:
-        row = gate.past.ask(lambda questions: questions.history.run(job_id, frozenset({spec.team})))
+        row = app.history.query(lambda queries: queries.history.run(job_id, frozenset({spec.team})))
         same = row is not None and JobSpec.decode(row.spec).digest() == spec.digest()
     except (ProblemError, ValidationError):  # a rejected job's row has no spec
         return None
     return row if same else None
 
 
-def _same(gate: Gate, known: LiveJob, spec: JobSpec) -> JobDetails:
+def _same(app: AppContext, known: LiveJob, spec: JobSpec) -> JobDetails:
     if known.digest != spec.digest():
         raise conflict(
             "key-reused",
             "this Idempotency-Key was used for a job with another body; use a new key",
         )
     _raise_if_rejected(known)
-    return gate.tail.ask(lambda live: live.details(known.job_id)) or JobDetails(known)
+    return app.tail.ask(lambda live: live.details(known.job_id)) or JobDetails(known)
 
 
 def _raise_if_rejected(job: LiveJob) -> None:
@@ -122,7 +124,7 @@ def _raise_if_rejected(job: LiveJob) -> None:
         raise ProblemError(422, "rejected", job.reason, errors=job.errors)
 
 
-def _unseen(gate: Gate, event: JobSubmitted) -> JobDetails:
+def _unseen(app: AppContext, event: JobSubmitted) -> JobDetails:
     """The job as submitted, while the tail has not read it yet."""
     return JobDetails(
         LiveJob(
@@ -131,7 +133,7 @@ def _unseen(gate: Gate, event: JobSubmitted) -> JobDetails:
             name=event.spec.name,
             user=event.user,
             state="pending",
-            submitted_at=gate.clock(),
+            submitted_at=app.clock(),
             spec=event.spec.without_diff(),
             priority=event.spec.priority,
             gpus=event.spec.resources.gpus,

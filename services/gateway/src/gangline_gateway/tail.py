@@ -317,7 +317,7 @@ class Tail:
             at = record_time(record.timestamp_ms)
         except UndecodableError:
             return
-        self._live.heard(node_id, at, record.value)
+        self._live.take_heartbeat(node_id, at, record.value)
 
 
 class _Copied(Generic[ValueT]):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from gangline_gateway.problems import too_many
 
-asking: ContextVar[str] = ContextVar("asking", default="")
+current_user: ContextVar[str] = ContextVar("current_user", default="")
 """The user of the current request, in its tasks and threads."""
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from gangline_gateway.gate import Admin, TheGate, answers, router
+from gangline_gateway.app_context import Admin, App, answers, router
 from gangline_gateway.live import Live
 from gangline_gateway.problems import unavailable
 from gangline_schemas.api.data import ApprovalBody, ApprovalList, DataUseStatus
@@ -24,12 +24,12 @@ approvals = router("Data")
     responses=answers(),
 )
 def list_approvals(
-    gate: TheGate,
+    app: App,
     caller: Admin,  # noqa: ARG001 - the names of other teams' data and projects are here
     snapshot: Annotated[str, Query(max_length=512, description="Only of this snapshot.")] = "",
 ) -> ApprovalList:
     """Needs an admin."""
-    known = gate.tail.ask(lambda live: dict(live.approvals))
+    known = app.tail.ask(lambda live: dict(live.approvals))
     return ApprovalList(
         approvals=[given for _, given in sorted(known.items()) if snapshot in {"", given.snapshot}]
     )
@@ -42,7 +42,7 @@ def list_approvals(
     response_model=DataUseStatus,
     responses=answers(),
 )
-async def approve_data(body: ApprovalBody, gate: TheGate, caller: Admin) -> DataUseStatus:
+async def approve_data(body: ApprovalBody, app: App, caller: Admin) -> DataUseStatus:
     """Needs an admin. A use that is already approved or withdrawn stays so.
 
     503 if quota did not answer in time; the request is on the bus then.
@@ -54,11 +54,11 @@ async def approve_data(body: ApprovalBody, gate: TheGate, caller: Admin) -> Data
             return None
         return DataUseStatus(**use._asdict(), approved=body.approve)
 
-    answer = gate.tail.ask(stands)
+    answer = app.tail.ask(stands)
     if answer is None:
         event = SnapshotApprovalRequested(**use._asdict(), approve=body.approve, user=caller.name)
-        await gate.publisher.publish(body.snapshot, event)
-        answer = await gate.tail.until(stands, gate.answer_wait_s)
+        await app.publisher.publish(body.snapshot, event)
+        answer = await app.tail.until(stands, app.answer_wait_s)
     if answer is None:
         raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
     return answer

@@ -11,19 +11,19 @@ from typing import IO, Annotated
 
 from fastapi import Query, Request, Response
 
-from gangline_gateway.doors import BUNDLES_PATH
-from gangline_gateway.gate import (
+from gangline_gateway.app_context import (
     ID_PATTERN,
     UPLOAD_WAIT_S,
     UPLOADS,
+    App,
+    AppContext,
     Caller,
-    Gate,
-    TheGate,
     answers,
     may_change,
     router,
 )
 from gangline_gateway.problems import ProblemError, invalid, unavailable
+from gangline_gateway.request_checks import BUNDLES_PATH
 from gangline_schemas.api.jobs import BundleStored
 from gangline_schemas.checkpoint import code_key
 from gangline_storage.errors import AlreadyExists, StoreError
@@ -54,7 +54,7 @@ _IN_MEMORY_BYTES = 4 << 20
 async def upload_bundle(
     request: Request,
     response: Response,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     team: Annotated[str, Query(pattern=ID_PATTERN, description="The team whose jobs use it.")],
 ) -> BundleStored:
@@ -63,26 +63,26 @@ async def upload_bundle(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _TYPES:
         raise ProblemError(415, "content-type", "send the tar.gz as application/gzip")
-    if gate.store is None:
+    if app.store is None:
         raise unavailable("store-away", "no store is configured: set store_url")
-    with gate.uploads_of.hold(caller.name):
-        async with _upload_slot(gate):
-            digest, size, created = await _store(request, gate.store, team)
+    with app.uploads_of.hold(caller.name):
+        async with _upload_slot(app):
+            digest, size, created = await _store(request, app.store, team)
     if not created:
         response.status_code = 200
     return BundleStored(digest=digest, size_bytes=size)
 
 
 @asynccontextmanager
-async def _upload_slot(gate: Gate) -> AsyncIterator[None]:
+async def _upload_slot(app: AppContext) -> AsyncIterator[None]:
     try:
-        await asyncio.wait_for(gate.uploads.acquire(), UPLOAD_WAIT_S)
+        await asyncio.wait_for(app.uploads.acquire(), UPLOAD_WAIT_S)
     except TimeoutError:
         raise unavailable("busy", f"{UPLOADS} uploads are running; try again") from None
     try:
         yield
     finally:
-        gate.uploads.release()
+        app.uploads.release()
 
 
 async def _store(request: Request, store: ObjectStore, team: str) -> tuple[str, int, bool]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Response
 
-from gangline_gateway.gate import Caller, JobId, TheGate, answers, job_to_change, router
+from gangline_gateway.app_context import App, Caller, JobId, answers, job_to_change, router
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import JobDetails
 from gangline_gateway.problems import conflict, not_found
@@ -29,16 +29,14 @@ Step = Annotated[int, Path(ge=0, le=2**53, description="The step of a committed 
     response_model=Checkpoint,
     responses=answers(404, 409),
 )
-async def pin(
-    job_id: JobId, step: Step, body: PinBody, gate: TheGate, caller: Caller
-) -> Checkpoint:
+async def pin(job_id: JobId, step: Step, body: PinBody, app: App, caller: Caller) -> Checkpoint:
     """Retention never deletes a pinned checkpoint; once unpinned, `checkpoint.keep` decides."""
     pinned = body.pinned
-    row = _standing(job_to_change(gate, caller, job_id), step, pinned_first=not pinned)
+    row = _standing(job_to_change(app, caller, job_id), step, pinned_first=not pinned)
     if row.pinned == pinned:
         return row
     event = CheckpointPinRequested(job_id=job_id, step=step, pinned=pinned, user=caller.name)
-    request_id = await gate.publisher.publish(job_id, event)
+    request_id = await app.publisher.publish(job_id, event)
 
     def decided(live: Live) -> Checkpoint | str | None:
         outcome, details = live.outcomes.get(request_id), live.details(job_id)
@@ -52,7 +50,7 @@ async def pin(
         ]
         return changed[0] if changed else None
 
-    answer: Checkpoint | str | None = await gate.tail.until(decided, gate.answer_wait_s)
+    answer: Checkpoint | str | None = await app.tail.until(decided, app.answer_wait_s)
     if isinstance(answer, str):
         raise conflict("refused", answer)
     return answer or row
@@ -73,7 +71,7 @@ async def promote(
     job_id: JobId,
     step: Step,
     response: Response,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     key: IdempotencyKey = None,
 ) -> Job:
@@ -81,7 +79,7 @@ async def promote(
 
     409 if the job's `checkpoint.promote` is off: no loss was recorded to compare with.
     """
-    found = job_to_change(gate, caller, job_id)
+    found = job_to_change(app, caller, job_id)
     _standing(found, step)
     spec = found.job.spec
     if spec is None or spec.checkpoint.promote == "off":
@@ -90,10 +88,10 @@ async def promote(
             "the job's checkpoint.promote is off, so no loss was recorded with its checkpoints; "
             "set `checkpoint: {promote: final}` in the next job",
         )
-    done = await submit(gate, caller, validation_of(spec, job_id, step), key)
+    done = await submit(app, caller, validation_of(spec, job_id, step), key)
     response.status_code = 201 if done.created else 200
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
-    return done.answer(gate)
+    return done.answer(app)
 
 
 def _standing(found: JobDetails, step: int, *, pinned_first: bool = False) -> Checkpoint:

@@ -8,16 +8,16 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from gangline_gateway import present
-from gangline_gateway.followed import NoStateError
-from gangline_gateway.gate import (
+from gangline_gateway.app_context import (
     ID_PATTERN,
     Admin,
+    App,
     Caller,
-    TheGate,
     answers,
     router,
     visible_teams,
 )
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.live import Live
 from gangline_gateway.live_model import Outcome
 from gangline_gateway.problems import conflict, not_found, unavailable
@@ -50,11 +50,11 @@ _API = "v1"
     response_model=TeamList,
     responses=answers(),
 )
-def list_teams(gate: TheGate, caller: Caller) -> TeamList:
+def list_teams(app: App, caller: Caller) -> TeamList:
     """The teams that the caller can see."""
-    visible, now = visible_teams(caller), gate.clock()
-    quota = quota_of(gate.tail.quota())
-    return TeamList(teams=gate.tail.ask(lambda live: teams(live, quota, now, visible)))
+    visible, now = visible_teams(caller), app.clock()
+    quota = quota_of(app.tail.quota())
+    return TeamList(teams=app.tail.ask(lambda live: teams(live, quota, now, visible)))
 
 
 @cluster.put(
@@ -67,7 +67,7 @@ def list_teams(gate: TheGate, caller: Caller) -> TeamList:
 async def put_team(
     team: Annotated[str, Path(pattern=ID_PATTERN)],
     body: TeamBody,
-    gate: TheGate,
+    app: App,
     caller: Admin,
 ) -> Team:
     """Needs an admin. 409 if it would break the tree of teams.
@@ -77,24 +77,24 @@ async def put_team(
     config = body.config(team)
 
     def configured(live: Live) -> Team | None:
-        quota = quota_of(gate.tail.quota())
+        quota = quota_of(app.tail.quota())
         if quota.teams.get(team) != config:
             return None
-        return teams(live, quota, gate.clock(), frozenset([team]))[0]
+        return teams(live, quota, app.clock(), frozenset([team]))[0]
 
-    answer = gate.tail.ask(configured)
+    answer = app.tail.ask(configured)
     if answer is not None:
         return answer
     event = TeamConfigureRequested(config=config, user=caller.name)
-    request_id = await gate.publisher.publish(team, event)
+    request_id = await app.publisher.publish(team, event)
 
     def decided(live: Live) -> Outcome | None:
         return Outcome() if configured(live) else live.outcomes.get(request_id)
 
-    outcome = await gate.tail.until(decided, gate.answer_wait_s)
+    outcome = await app.tail.until(decided, app.answer_wait_s)
     if outcome is not None and outcome.refused is not None:
         raise conflict("refused", outcome.refused)
-    answer = gate.tail.ask(configured)
+    answer = app.tail.ask(configured)
     if answer is not None:
         return answer
     raise unavailable("undecided", "quota has not answered yet; the request is on the bus")
@@ -108,7 +108,7 @@ async def put_team(
     responses=answers(),
 )
 def list_nodes(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: Annotated[
@@ -116,7 +116,7 @@ def list_nodes(
     ] = None,
 ) -> NodeList:
     """By id; jobs of other teams are counted but not named."""
-    visible, view = visible_teams(caller), gate.tail.view()
+    visible, view = visible_teams(caller), app.tail.view()
     names = sorted(name for name in view.nodes if cursor is None or name > cursor)
     page = names[:limit]
     return NodeList(
@@ -136,16 +136,16 @@ def list_nodes(
 async def drain_node(
     node_id: Annotated[str, Path(pattern=ID_PATTERN)],
     body: DrainBody,
-    gate: TheGate,
+    app: App,
     caller: Admin,
 ) -> Drained:
     """Needs an admin. With `move_jobs` gangs move after their next checkpoint; else they stay."""
-    if gate.tail.ask(lambda live: live.nodes.get(node_id)) is None:
+    if app.tail.ask(lambda live: live.nodes.get(node_id)) is None:
         raise not_found("node")
     event = NodeDrainRequested(
         node_id=node_id, drain=body.drain, move_jobs=body.move_jobs, user=caller.name
     )
-    await gate.request(node_id, event)
+    await app.request(node_id, event)
 
     def settled(live: Live) -> str | None:
         status = live.nodes[node_id].status
@@ -153,8 +153,8 @@ async def drain_node(
         wanted = body.move_jobs if body.drain else None
         return status if kept_off == wanted else None
 
-    status = await gate.tail.until(settled, gate.answer_wait_s)
-    now = status or gate.tail.ask(lambda live: live.nodes[node_id].status)
+    status = await app.tail.until(settled, app.answer_wait_s)
+    now = status or app.tail.ask(lambda live: live.nodes[node_id].status)
     return Drained(node_id=node_id, status=now)
 
 
@@ -166,15 +166,15 @@ async def drain_node(
     responses=answers(),
 )
 def get_queue(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: Annotated[int, Query(ge=0, le=2**53, description="The cursor of an earlier page.")] = 0,
 ) -> Queue:
     """Pending jobs that the caller can see, with their positions among all jobs."""
-    visible, now = visible_teams(caller), gate.clock()
+    visible, now = visible_teams(caller), app.clock()
     try:
-        found = shards(gate.tail.scheduling())
+        found = shards(app.tail.scheduling())
     except NoStateError as error:
         raise unavailable("no-answer", str(error)) from None
     return queue(found, now, visible, limit=limit, after=cursor)

@@ -7,17 +7,17 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from gangline_gateway.gate import (
+from gangline_gateway.app_context import (
     ID_PATTERN,
+    App,
     Caller,
     JobId,
-    TheGate,
     answers,
     router,
     visible_teams,
 )
+from gangline_gateway.history_access import Queries
 from gangline_gateway.incidents import MAX_PAGE, IncidentFilter
-from gangline_gateway.past import Questions
 from gangline_gateway.problems import not_found
 from gangline_gateway.routes.runs import moment
 from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
@@ -34,7 +34,7 @@ incidents = router("Runs")
     responses=answers(),
 )
 def list_incidents(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     job: Annotated[str, Query(pattern=ID_PATTERN)] = "",
@@ -57,16 +57,16 @@ def list_incidents(
         since=moment("since", since),
     )
 
-    def ask(questions: Questions) -> IncidentPage:
-        found, after = questions.incidents.page(wanted, limit=limit, cursor=cursor)
+    def ask(queries: Queries) -> IncidentPage:
+        found, after = queries.incidents.page(wanted, limit=limit, cursor=cursor)
         return IncidentPage(
             incidents=found,
-            totals=questions.incidents.totals(wanted),
-            notices=questions.incidents.notices(wanted) if cursor is None else [],
+            totals=queries.incidents.totals(wanted),
+            notices=queries.incidents.notices(wanted) if cursor is None else [],
             cursor=after,
         )
 
-    return gate.past.ask(ask)
+    return app.history.query(ask)
 
 
 @incidents.get(
@@ -77,7 +77,7 @@ def list_incidents(
     responses=answers(404),
 )
 def get_incident(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     job_id: JobId,
     attempt: Annotated[int, Path(ge=1, lt=2**32, description="The attempt that failed.")],
@@ -85,13 +85,13 @@ def get_incident(
     """Only gangs that hang have stacks: the agent reads them before it kills the ranks."""
     teams = visible_teams(caller)
 
-    def ask(questions: Questions) -> IncidentDetail | None:
-        found = questions.incidents.one(job_id, attempt, teams)
+    def ask(queries: Queries) -> IncidentDetail | None:
+        found = queries.incidents.one(job_id, attempt, teams)
         if found is None:
             return None
-        return IncidentDetail(incident=found, stacks=questions.incidents.stacks(job_id, attempt))
+        return IncidentDetail(incident=found, stacks=queries.incidents.stacks(job_id, attempt))
 
-    answer = gate.past.ask(ask)
+    answer = app.history.query(ask)
     if answer is None:
         raise not_found("incident")
     return answer

@@ -10,18 +10,18 @@ from starlette.concurrency import run_in_threadpool
 
 from gangline_gateway import present
 from gangline_gateway.admission import quota_notes
-from gangline_gateway.followed import NoStateError
-from gangline_gateway.gate import (
+from gangline_gateway.app_context import (
+    App,
+    AppContext,
     Caller,
-    Gate,
     JobId,
-    TheGate,
     answers,
     job_to_change,
     may_change,
     router,
     visible_teams,
 )
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.history import PastRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
@@ -73,7 +73,7 @@ IdempotencyKey = Annotated[
 async def submit_job(
     spec: Spec,
     response: Response,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     key: IdempotencyKey = None,
     dry: Annotated[bool, Query(alias="dry_run", description="Validate only.")] = False,  # noqa: FBT002
@@ -81,12 +81,12 @@ async def submit_job(
     """Queues the job once its team's quota admits it. 422 if it can never run."""
     if dry:
         response.status_code = 200
-        return await run_in_threadpool(dry_run, gate, caller, spec)
-    done = await submit(gate, caller, spec, key)
+        return await run_in_threadpool(dry_run, app, caller, spec)
+    done = await submit(app, caller, spec, key)
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
         response.status_code = 200
-    return done.answer(gate)
+    return done.answer(app)
 
 
 @jobs.get(
@@ -97,7 +97,7 @@ async def submit_job(
     responses=answers(),
 )
 def list_jobs(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
@@ -120,7 +120,7 @@ def list_jobs(
             and job.name.startswith(name or "")
         )
 
-    view, now = gate.tail.view(), gate.clock()
+    view, now = app.tail.view(), app.clock()
     page = list(islice(filter(matches, view.newest_first(after)), limit + 1))
     more = len(page) > limit
     last = place_of(page[limit - 1]) if more else None
@@ -138,12 +138,12 @@ def list_jobs(
     response_model=Job,
     responses=answers(404),
 )
-def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
+def get_job(job_id: JobId, app: App, caller: Caller) -> Job:
     """The job's state, newest step, newest checkpoint and the reason why it waits."""
-    found = gate.details(job_id, caller)
+    found = app.details(job_id, caller)
     if found is not None:
-        return full(gate, found)
-    return present.past_job(past_run(gate, caller, job_id))
+        return full(app, found)
+    return present.past_job(past_run(app, caller, job_id))
 
 
 @jobs.post(
@@ -154,12 +154,12 @@ def get_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     response_model=Job,
     responses=answers(404, 409),
 )
-async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
+async def cancel_job(job_id: JobId, app: App, caller: Caller) -> Job:
     """The gang saves a checkpoint and stops; then the job is cancelled. 409 if it has ended."""
-    found = _active(gate, caller, job_id)
+    found = _active(app, caller, job_id)
     if not found.job.cancelled:
-        await gate.request(job_id, JobCancelRequested(job_id=job_id, user=caller.name))
-    return full(gate, gate.details(job_id, caller) or found)
+        await app.request(job_id, JobCancelRequested(job_id=job_id, user=caller.name))
+    return full(app, app.details(job_id, caller) or found)
 
 
 @jobs.post(
@@ -170,17 +170,17 @@ async def cancel_job(job_id: JobId, gate: TheGate, caller: Caller) -> Job:
     response_model=Job,
     responses=answers(404, 409),
 )
-async def set_priority(job_id: JobId, body: PriorityBody, gate: TheGate, caller: Caller) -> Job:
+async def set_priority(job_id: JobId, body: PriorityBody, app: App, caller: Caller) -> Job:
     """Applies from the scheduler's next pass on. 409 if the job has ended."""
-    found = _active(gate, caller, job_id)
+    found = _active(app, caller, job_id)
     if found.job.priority != body.priority:
         event = JobPriorityRequested(job_id=job_id, priority=body.priority, user=caller.name)
-        await gate.request(job_id, event)
-        await gate.tail.until(
+        await app.request(job_id, event)
+        await app.tail.until(
             lambda live: True if live.jobs[job_id].priority == body.priority else None,
-            gate.answer_wait_s,
+            app.answer_wait_s,
         )
-    return full(gate, gate.details(job_id, caller) or found)
+    return full(app, app.details(job_id, caller) or found)
 
 
 @jobs.get(
@@ -192,7 +192,7 @@ async def set_priority(job_id: JobId, body: PriorityBody, gate: TheGate, caller:
 )
 def list_checkpoints(
     job_id: JobId,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=40)] = None,
@@ -202,8 +202,10 @@ def list_checkpoints(
     Also the advised checkpoint interval with its reason, once enough was measured.
     """
     after = _read_place(cursor)
-    found = gate.details(job_id, caller)
-    rows = present.checkpoints(found) if found is not None else _past(gate, caller, job_id)
+    found = app.details(job_id, caller)
+    rows = (
+        present.checkpoints(found) if found is not None else _old_checkpoints(app, caller, job_id)
+    )
     rows = [row for row in rows if after is None or (row.step, row.attempt) < after]
     last = rows[limit - 1] if len(rows) > limit else None
     return CheckpointList(
@@ -221,19 +223,19 @@ def list_checkpoints(
     response_model=Explanation,
     responses=answers(404),
 )
-def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
+def explain_job(job_id: JobId, app: App, caller: Caller) -> Explanation:
     """The main reason with its evidence; for a job that waits, also the estimated start.
 
     Without an estimate, `eta_note` says why, and the rest is the scheduler's last reason.
     """
-    now = gate.clock()
-    found = gate.details(job_id, caller)
+    now = app.clock()
+    found = app.details(job_id, caller)
     if found is not None:
-        team = _limits(gate, found.job.team)
-        told = gate.tail.ask(lambda live: present.explain(live, found, team, now))
+        team = _limits(app, found.job.team)
+        explanation = app.tail.ask(lambda live: present.explain(live, found, team, now))
         waits = found.job.queued and not found.job.nodes and not found.job.ended
-        return _asked(gate, caller, told) if waits else told
-    row = past_run(gate, caller, job_id).run
+        return _with_estimate(app, caller, explanation) if waits else explanation
+    row = past_run(app, caller, job_id).run
     return Explanation.model_validate(
         {
             "job_id": job_id,
@@ -253,61 +255,65 @@ def explain_job(job_id: JobId, gate: TheGate, caller: Caller) -> Explanation:
     response_model=WhatIf,
     responses=answers(),
 )
-def what_if(spec: Spec, gate: TheGate, caller: Caller) -> WhatIf:
+def what_if(spec: Spec, app: App, caller: Caller) -> WhatIf:
     """When and where this job would start, which jobs it would preempt and at what cost.
 
     Nothing is submitted. 503 if there is no answer now, or if too many questions run.
     """
     may_change(caller, spec.team)
-    notes, rejected = quota_notes(gate, spec)
+    notes, rejected = quota_notes(app, spec)
     if rejected:
         gpus = spec.resources.gpus
         return WhatIf(starts="never", gpus=gpus, message=notes[0], notes=tuple(notes))
     try:
-        answer = gate.scheduler.what_if(spec, gate.clock())
+        answer = app.scheduler.what_if(spec, app.clock())
     except NoAnswerError as error:
         raise unavailable("no-answer", str(error)) from None
     return present.what_if(answer, notes, visible_teams(caller))
 
 
-def _limits(gate: Gate, team: str) -> TeamConfig | None:
+def _limits(app: AppContext, team: str) -> TeamConfig | None:
     """The team's limits, or None if they are unknown; explain works without them."""
     try:
-        (quota,) = gate.tail.quota().states()
+        (quota,) = app.tail.quota().states()
     except NoStateError:
         return None
     return quota.teams.get(team)
 
 
-def _asked(gate: Gate, caller: Principal, told: Explanation) -> Explanation:
+def _with_estimate(app: AppContext, caller: Principal, explanation: Explanation) -> Explanation:
     try:
-        answer = gate.scheduler.explain(told.job_id, gate.clock())
+        answer = app.scheduler.explain(explanation.job_id, app.clock())
     except NoAnswerError as error:
-        return told.model_copy(update={"eta_note": f"no estimate: {error}"})
-    return told if answer is None else present.with_answer(told, answer, visible_teams(caller))
+        return explanation.model_copy(update={"eta_note": f"no estimate: {error}"})
+    return (
+        explanation
+        if answer is None
+        else present.with_answer(explanation, answer, visible_teams(caller))
+    )
 
 
-def team_of_job(gate: Gate, caller: Principal, job_id: str) -> str:
+def team_of_job(app: AppContext, caller: Principal, job_id: str) -> str:
     """The team of a job that the caller may see. Raises a 404 or 503 problem."""
-    found = gate.details(job_id, caller)
-    return past_run(gate, caller, job_id).run.team if found is None else found.job.team
+    found = app.details(job_id, caller)
+    return past_run(app, caller, job_id).run.team if found is None else found.job.team
 
 
-def past_run(gate: Gate, caller: Principal, job_id: str) -> PastRun:
+def past_run(app: AppContext, caller: Principal, job_id: str) -> PastRun:
     """A run that only history has. Raises a 404 or 503 problem."""
-    row = gate.past.ask(lambda questions: questions.history.run(job_id, visible_teams(caller)))
+    row = app.history.query(lambda queries: queries.history.run(job_id, visible_teams(caller)))
     if row is None:
         raise not_found()
     return row
 
 
-def _past(gate: Gate, caller: Principal, job_id: str) -> list[Checkpoint]:
-    past_run(gate, caller, job_id)
-    return gate.past.ask(lambda questions: questions.history.checkpoints(job_id))
+def _old_checkpoints(app: AppContext, caller: Principal, job_id: str) -> list[Checkpoint]:
+    past_run(app, caller, job_id)
+    return app.history.query(lambda queries: queries.history.checkpoints(job_id))
 
 
-def _active(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
-    found = job_to_change(gate, caller, job_id)
+def _active(app: AppContext, caller: Principal, job_id: str) -> JobDetails:
+    found = job_to_change(app, caller, job_id)
     if found.job.ended:
         raise conflict("ended", f"the job has already ended: {found.job.state}")
     return found

@@ -15,10 +15,10 @@ from starlette.responses import StreamingResponse
 from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import sse
+from gangline_gateway.app_context import App, AppContext, Caller, JobId, answers, router
 from gangline_gateway.events import CursorText, answer_of, page_cursor, read_page_cursor
-from gangline_gateway.gate import Caller, Gate, JobId, TheGate, answers, router
+from gangline_gateway.history_access import Queries
 from gangline_gateway.log_pages import LogFilter
-from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.routes.jobs import team_of_job
 from gangline_gateway.routes.streams import has_subject, live_part, resumed, start_of_history
@@ -49,7 +49,7 @@ _PAGE = 1000
 )
 async def get_logs(
     job_id: JobId,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     rank: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
@@ -61,23 +61,23 @@ async def get_logs(
     last_event_id: LastEventId = None,
 ) -> LogPage | StreamingResponse:
     """Lines of all ranks in order of time. A stream sends `log` for each line, then `end`."""
-    team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
+    team = await asyncio.to_thread(team_of_job, app, caller, job_id)
     wanted = LogFilter(job_id, team, rank, attempt)
     if follow:
-        places = gate.tail.places(Topic.LOGS)
-        at = resumed(gate, last_event_id, places)
-        return gate.streams.response(_log_stream(gate, wanted, tail, at), caller.name)
+        places = app.tail.places(Topic.LOGS)
+        at = resumed(app, last_event_id, places)
+        return app.streams.response(_log_stream(app, wanted, tail, at), caller.name)
     if tail == 0:
         return LogPage(lines=[], cursor=None)
     size, last = (tail, True) if tail is not None and cursor is None else (limit, False)
     return await asyncio.to_thread(
-        gate.past.ask,
-        lambda questions: questions.history.logs(wanted, limit=size, cursor=cursor, tail=last),
+        app.history.query,
+        lambda queries: queries.history.logs(wanted, limit=size, cursor=cursor, tail=last),
     )
 
 
 async def _log_stream(
-    gate: Gate,
+    app: AppContext,
     wanted: LogFilter,
     tail: int | None,
     at: dict[TopicPartition, int] | None,
@@ -85,8 +85,8 @@ async def _log_stream(
     """The last lines from history, unless resumed; then new lines."""
     sent: dict[tuple[int, int], int] = {}
     if at is None:
-        known, rows = await asyncio.to_thread(_old_lines, gate, wanted, tail)
-        at = start_of_history(gate, known, gate.tail.places(Topic.LOGS))
+        known, rows = await asyncio.to_thread(_old_lines, app, wanted, tail)
+        at = start_of_history(app, known, app.tail.places(Topic.LOGS))
         for row in rows:
             sent[row.attempt, row.rank] = max(row.line, sent.get((row.attempt, row.rank), -1))
             yield sse.event("log", row.model_dump(mode="json"))
@@ -108,26 +108,26 @@ async def _log_stream(
 
     key = wanted.job_id.encode()
     async with aclosing(
-        live_part(gate, at, lambda record: record.key == key, render, wanted.job_id)
+        live_part(app, at, lambda record: record.key == key, render, wanted.job_id)
     ) as parts:
         async for part in parts:
             yield part
 
 
 def _old_lines(
-    gate: Gate, wanted: LogFilter, tail: int | None
+    app: AppContext, wanted: LogFilter, tail: int | None
 ) -> tuple[dict[TopicPartition, int], list[LogLine]]:
     """The last `tail` lines (None: 200) from history, and the offsets after them.
 
     Nothing while ClickHouse is away.
     """
-    topic = gate.tail.names.name(Topic.LOGS)
+    topic = app.tail.names.name(Topic.LOGS)
     try:
-        known = gate.past.ask(lambda questions: questions.records.positions("logs", topic))
+        known = app.history.query(lambda queries: queries.records.positions("logs", topic))
         if tail == 0:
-            return gate.tail.ends(gate.tail.places(Topic.LOGS)), []
-        page = gate.past.ask(
-            lambda questions: questions.history.logs(wanted, limit=tail or 200, tail=True)
+            return app.tail.ends(app.tail.places(Topic.LOGS)), []
+        page = app.history.query(
+            lambda queries: queries.history.logs(wanted, limit=tail or 200, tail=True)
         )
     except ProblemError:
         return {}, []
@@ -143,7 +143,7 @@ def _old_lines(
 )
 async def get_events(
     job_id: JobId,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     cursor: CursorText = None,
@@ -151,31 +151,31 @@ async def get_events(
     last_event_id: LastEventId = None,
 ) -> EventPage | StreamingResponse:
     """In order of time. A stream names each event by its type; the last is `end`."""
-    team = await asyncio.to_thread(team_of_job, gate, caller, job_id)
+    team = await asyncio.to_thread(team_of_job, app, caller, job_id)
     if follow:
-        places = [place for topic in _TOPICS for place in gate.tail.places(topic)]
-        at = resumed(gate, last_event_id, places)
-        return gate.streams.response(_event_stream(gate, (job_id, team), places, at), caller.name)
+        places = [place for topic in _TOPICS for place in app.tail.places(topic)]
+        at = resumed(app, last_event_id, places)
+        return app.streams.response(_event_stream(app, (job_id, team), places, at), caller.name)
     after = read_page_cursor(cursor)
     found = await asyncio.to_thread(
-        gate.past.ask,
-        lambda questions: questions.records.events(job_id, team, after=after, limit=limit),
+        app.history.query,
+        lambda queries: queries.records.events(job_id, team, after=after, limit=limit),
     )
     last = page_cursor(found[-1]) if found else cursor
     return EventPage(events=found, cursor=last)
 
 
 async def _event_stream(
-    gate: Gate,
+    app: AppContext,
     job: tuple[str, str],
     places: list[TopicPartition],
     at: dict[TopicPartition, int] | None,
 ) -> AsyncGenerator[str, None]:
     job_id, team = job
     if at is None:
-        known, old = await asyncio.to_thread(_old_events, gate, job)
-        at = start_of_history(gate, known, places)
-        prefix = gate.tail.names.prefix
+        known, old = await asyncio.to_thread(_old_events, app, job)
+        at = start_of_history(app, known, places)
+        prefix = app.tail.names.prefix
         for event in old:
             place = TopicPartition(f"{prefix}{event.topic}", event.partition)
             if event.offset < at.get(place, 0):
@@ -183,28 +183,28 @@ async def _event_stream(
     subject = job_id.encode()
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        answer = answer_of(record, gate.tail.names, {"", team})
+        answer = answer_of(record, app.tail.names, {"", team})
         if answer is not None:
             yield answer.type, answer.model_dump(mode="json")
 
     def matches(record: Record) -> bool:
         return has_subject(record, subject)
 
-    async with aclosing(live_part(gate, at, matches, render, job_id)) as parts:
+    async with aclosing(live_part(app, at, matches, render, job_id)) as parts:
         async for part in parts:
             yield part
 
 
 def _old_events(
-    gate: Gate, job: tuple[str, str]
+    app: AppContext, job: tuple[str, str]
 ) -> tuple[dict[TopicPartition, int], list[BusEvent]]:
     """All events from history, and the offsets after them; nothing while ClickHouse is away."""
     found: list[BusEvent] = []
     try:
-        known = gate.past.ask(lambda questions: questions.records.event_positions())
+        known = app.history.query(lambda queries: queries.records.event_positions())
         after: tuple[int, str, int, int] | None = None
         while True:
-            page = gate.past.ask(partial(_page, job, after))
+            page = app.history.query(partial(_page, job, after))
             found += page
             if len(page) < _PAGE:
                 return known, found
@@ -214,9 +214,9 @@ def _old_events(
 
 
 def _page(
-    job: tuple[str, str], after: tuple[int, str, int, int] | None, questions: Questions
+    job: tuple[str, str], after: tuple[int, str, int, int] | None, queries: Queries
 ) -> list[BusEvent]:
-    return questions.records.events(*job, after=after, limit=_PAGE)
+    return queries.records.events(*job, after=after, limit=_PAGE)
 
 
 def _event_of(record: Record) -> object:

@@ -10,8 +10,8 @@ from fastapi import Header, Query
 from pydantic import BaseModel
 from starlette.responses import HTMLResponse, Response
 
-from gangline_gateway.gate import Caller, TheGate, answers, router, visible_teams
-from gangline_gateway.past import Questions
+from gangline_gateway.app_context import App, Caller, answers, router, visible_teams
+from gangline_gateway.history_access import Queries
 from gangline_gateway.problems import invalid
 from gangline_gateway.reports import page
 from gangline_gateway.reports.period import WEEK, WEEK_PATTERN, PeriodError, span, week_of
@@ -43,7 +43,7 @@ ReportT = TypeVar("ReportT", bound=BaseModel)
     responses={200: _PAGE, **answers()},
 )
 def report_utilization(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     since: Annotated[
@@ -54,11 +54,11 @@ def report_utilization(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The cluster's totals count all teams."""
 
-    def ask(questions: Questions) -> UtilizationReport:
-        period = span(since, until, gate.clock())
-        return utilization(questions.reports.facts(period), visible_teams(caller))
+    def ask(queries: Queries) -> UtilizationReport:
+        period = span(since, until, app.clock())
+        return utilization(queries.reports.facts(period), visible_teams(caller))
 
-    return _answer(_asked(gate.past.ask, ask, "from"), page.utilization_page, accept)
+    return _answer(_report(app.history.query, ask, "from"), page.utilization_page, accept)
 
 
 @reports.get(
@@ -69,7 +69,7 @@ def report_utilization(
     responses={200: _PAGE, **answers()},
 )
 def report_weekly(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     week: Annotated[
@@ -83,22 +83,22 @@ def report_weekly(
 ) -> Any:
     """JSON, or with `Accept: text/html` a page. The current week is compared up to now."""
 
-    def ask(questions: Questions) -> WeeklyReport:
-        period = week_of(week, gate.clock())
-        this = questions.reports.facts(period)
-        before = questions.reports.facts(period.earlier(WEEK))
+    def ask(queries: Queries) -> WeeklyReport:
+        period = week_of(week, app.clock())
+        this = queries.reports.facts(period)
+        before = queries.reports.facts(period.earlier(WEEK))
         return weekly(this, before, visible_teams(caller), week)
 
-    return _answer(_asked(gate.past.ask, ask, "week"), page.weekly_page, accept)
+    return _answer(_report(app.history.query, ask, "week"), page.weekly_page, accept)
 
 
-def _asked(
-    past: Callable[[Callable[[Questions], ReportT]], ReportT],
-    ask: Callable[[Questions], ReportT],
+def _report(
+    query: Callable[[Callable[[Queries], ReportT]], ReportT],
+    ask: Callable[[Queries], ReportT],
     field: str,
 ) -> ReportT:
     try:
-        return past(ask)
+        return query(ask)
     except PeriodError as error:
         raise invalid(error.field, str(error)) from None
     except TooMuchError as error:

@@ -15,20 +15,20 @@ from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.murmur import partition_of
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import sse
-from gangline_gateway.comparison import compare
-from gangline_gateway.gate import (
+from gangline_gateway.app_context import (
+    App,
+    AppContext,
     Caller,
-    Gate,
     RunId,
-    TheGate,
     answers,
     job_to_change,
     router,
     visible_teams,
 )
+from gangline_gateway.comparison import compare
 from gangline_gateway.history import RunFilter
+from gangline_gateway.history_access import Queries
 from gangline_gateway.live_model import JobDetails
-from gangline_gateway.past import Questions
 from gangline_gateway.problems import ProblemError, conflict, invalid, not_found
 from gangline_gateway.routes.jobs import IdempotencyKey, Spec, team_of_job
 from gangline_gateway.routes.logs import STREAM, LastEventId
@@ -74,10 +74,10 @@ Points = Annotated[int, Query(ge=2, le=5000, description="Approximate maximum pe
     },
 )
 async def create_run(
-    spec: Spec, response: Response, gate: TheGate, caller: Caller, key: IdempotencyKey = None
+    spec: Spec, response: Response, app: App, caller: Caller, key: IdempotencyKey = None
 ) -> RunCreated:
     """The same body as POST /v1/training-jobs; the run's id is its job's id."""
-    done = await submit(gate, caller, spec, key)
+    done = await submit(app, caller, spec, key)
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     if not done.created:
         response.status_code = 200
@@ -93,7 +93,7 @@ async def create_run(
 )
 async def get_metrics(
     run_id: RunId,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     name: MetricNames = None,
     points: Points = HISTORY_POINTS,
@@ -107,35 +107,35 @@ async def get_metrics(
     With `Accept: application/json`, only the curves. A step can come twice between history and
     live; the later one counts.
     """
-    team = await asyncio.to_thread(team_of_job, gate, caller, run_id)
+    team = await asyncio.to_thread(team_of_job, app, caller, run_id)
     names = tuple(name or ())
     if "application/json" in (accept or "") and sse.MEDIA_TYPE not in (accept or ""):
         found = await asyncio.to_thread(
-            gate.past.ask, lambda q: _curves(q, {run_id: team}, names, points)
+            app.history.query, lambda q: _curves(q, {run_id: team}, names, points)
         )
         return Curves(curves=found)
-    steps, progress = _place(gate, Topic.STEPS, run_id), _place(gate, Topic.PROGRESS, run_id)
-    at = resumed(gate, last_event_id, [steps, progress])
+    steps, progress = _place(app, Topic.STEPS, run_id), _place(app, Topic.PROGRESS, run_id)
+    at = resumed(app, last_event_id, [steps, progress])
     if at is not None and not at[progress]:  # no event came yet: only new ones matter
-        at |= gate.tail.ends([progress])
-    parts = _metric_stream(gate, (run_id, team), names, points, (steps, progress), at)
-    return gate.streams.response(parts, caller.name)
+        at |= app.tail.ends([progress])
+    parts = _metric_stream(app, (run_id, team), names, points, (steps, progress), at)
+    return app.streams.response(parts, caller.name)
 
 
-def _place(gate: Gate, topic: Topic, run_id: str) -> TopicPartition:
-    places = gate.tail.places(topic)
+def _place(app: AppContext, topic: Topic, run_id: str) -> TopicPartition:
+    places = app.tail.places(topic)
     return places[partition_of(run_id.encode(), len(places))]
 
 
 def _curves(
-    questions: Questions, runs: Mapping[str, str], names: Sequence[str], points: int
+    queries: Queries, runs: Mapping[str, str], names: Sequence[str], points: int
 ) -> list[Curve]:
-    wanted = list(names) or questions.history.metric_names(runs)[:MAX_CURVES]
-    return questions.history.curves(runs, wanted, points=points) if wanted else []
+    wanted = list(names) or queries.history.metric_names(runs)[:MAX_CURVES]
+    return queries.history.curves(runs, wanted, points=points) if wanted else []
 
 
 async def _metric_stream(
-    gate: Gate,
+    app: AppContext,
     run: tuple[str, str],
     names: tuple[str, ...],
     points: int,
@@ -146,15 +146,15 @@ async def _metric_stream(
     place, progress = places
     if at is None:
 
-        def ask(questions: Questions) -> tuple[dict[TopicPartition, int], list[Curve]]:
-            known = questions.records.positions("steps", place.topic)
-            return known, _curves(questions, {run_id: team}, names, points)
+        def ask(queries: Queries) -> tuple[dict[TopicPartition, int], list[Curve]]:
+            known = queries.records.positions("steps", place.topic)
+            return known, _curves(queries, {run_id: team}, names, points)
 
         try:
-            known, curves = await asyncio.to_thread(gate.past.ask, ask)
+            known, curves = await asyncio.to_thread(app.history.query, ask)
         except ProblemError:
             known, curves = {}, []
-        at = start_of_history(gate, known, [place]) | gate.tail.ends([progress])
+        at = start_of_history(app, known, [place]) | app.tail.ends([progress])
         yield sse.event("history", Curves(curves=curves).model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
@@ -182,7 +182,7 @@ async def _metric_stream(
 
     key = run_id.encode()
     async with aclosing(
-        live_part(gate, at, lambda record: record.key == key, render, run_id)
+        live_part(app, at, lambda record: record.key == key, render, run_id)
     ) as parts:
         async for part in parts:
             yield part
@@ -211,34 +211,39 @@ async def restore_run(
     run_id: RunId,
     epoch: Annotated[int, Path(ge=0, le=2**53, description="The step of a checkpoint.")],
     response: Response,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     key: IdempotencyKey = None,
 ) -> Restored:
     """An active run stops and resumes from that step; for an ended run a new run resumes."""
-    found = job_to_change(gate, caller, run_id)
+    found = job_to_change(app, caller, run_id)
     steps = {row.step for row in found.checkpoints if row.status == "committed"}
     if epoch not in steps:
         raise not_found("committed checkpoint of this run")
     if found.job.ended:
-        return await _continue_ended(gate, caller, found, epoch, response, key)
+        return await _continue_ended(app, caller, found, epoch, response, key)
     if found.job.cancelled:
         raise conflict("cancelling", "the run is being cancelled")
     event = JobRestoreRequested(job_id=run_id, step=epoch, user=caller.name)
-    await gate.request(run_id, event)
-    now = gate.details(run_id, caller) or found
+    await app.request(run_id, event)
+    now = app.details(run_id, caller) or found
     return _restored(run_id, epoch, run_id, now.job.state)
 
 
 async def _continue_ended(
-    gate: Gate, caller: Principal, found: JobDetails, step: int, response: Response, key: str | None
+    app: AppContext,
+    caller: Principal,
+    found: JobDetails,
+    step: int,
+    response: Response,
+    key: str | None,
 ) -> Restored:
     spec, old = found.job.spec, found.job.job_id
     if spec is None:
         raise conflict("no-spec", "the run's spec could not be read; submit a new job")
     policy = spec.checkpoint.model_copy(update={"resume": str(step)})
     again = spec.model_copy(update={"resume_from": old, "checkpoint": policy})
-    done = await submit(gate, caller, again, key)
+    done = await submit(app, caller, again, key)
     response.status_code = 201
     response.headers["Location"] = f"/v1/training-jobs/{done.job_id}"
     return _restored(done.job_id, step, old, done.state)
@@ -258,7 +263,7 @@ def _restored(run_id: str, step: int, from_run: str, state: str) -> Restored:
     responses=answers(),
 )
 def list_runs(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     *,
     state: Annotated[list[KnownState] | None, Query(max_length=10)] = None,
@@ -284,7 +289,7 @@ def list_runs(
         submitted_from=moment("submitted_from", submitted_from),
         submitted_before=moment("submitted_before", submitted_before),
     )
-    return gate.past.ask(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
+    return app.history.query(lambda q: q.history.runs(wanted, limit=limit, cursor=cursor))
 
 
 def moment(field: str, value: datetime | None) -> datetime | None:
@@ -306,7 +311,7 @@ def moment(field: str, value: datetime | None) -> datetime | None:
     responses=answers(404),
 )
 def compare_runs(
-    gate: TheGate,
+    app: App,
     caller: Caller,
     run: Annotated[list[str], Query(min_length=1, max_length=MAX_COMPARED)],
     name: MetricNames = None,
@@ -315,12 +320,14 @@ def compare_runs(
     """Differences of configuration, curves, final metrics, GPU-seconds, restarts."""
     run_ids = list(dict.fromkeys(run))
     teams = visible_teams(caller)
-    rows = gate.past.ask(lambda q: q.history.some_runs(run_ids, teams))
+    rows = app.history.query(lambda q: q.history.some_runs(run_ids, teams))
     if len(rows) != len(run_ids):
         raise not_found("run")
     owners = {row.run.run_id: row.run.team for row in rows}
-    finals = gate.past.ask(lambda q: q.history.final_metrics(owners))
-    return compare(rows, finals, gate.past.ask(lambda q: _curves(q, owners, name or (), points)))
+    finals = app.history.query(lambda q: q.history.final_metrics(owners))
+    return compare(
+        rows, finals, app.history.query(lambda q: _curves(q, owners, name or (), points))
+    )
 
 
 @runs.get(
@@ -332,11 +339,11 @@ def compare_runs(
 )
 def get_curves(
     run_id: RunId,
-    gate: TheGate,
+    app: App,
     caller: Caller,
     name: MetricNames = None,
     points: Points = 500,
 ) -> Curves:
     """Mean, lowest and highest value per point; each point covers equally many steps."""
-    runs = {run_id: team_of_job(gate, caller, run_id)}
-    return Curves(curves=gate.past.ask(lambda q: _curves(q, runs, name or (), points)))
+    runs = {run_id: team_of_job(app, caller, run_id)}
+    return Curves(curves=app.history.query(lambda q: _curves(q, runs, name or (), points)))

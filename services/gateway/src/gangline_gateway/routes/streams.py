@@ -9,7 +9,7 @@ from typing import Any
 
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import cursor, sse
-from gangline_gateway.gate import Gate
+from gangline_gateway.app_context import AppContext
 from gangline_gateway.problems import ProblemError, invalid
 
 BEAT_S = 0.5
@@ -22,13 +22,13 @@ Render = Callable[[Record], Iterable[tuple[str, Any]]]
 
 
 def resumed(
-    gate: Gate, last_event_id: str | None, places: list[TopicPartition]
+    app: AppContext, last_event_id: str | None, places: list[TopicPartition]
 ) -> dict[TopicPartition, int] | None:
     """The positions of a Last-Event-ID; None if there is none. Raises a 422 problem."""
     if not last_event_id:
         return None
     try:
-        found = cursor.read(last_event_id, places, gate.tail.names)
+        found = cursor.read(last_event_id, places, app.tail.names)
     except cursor.CursorError as error:
         raise invalid("Last-Event-ID", str(error)) from None
     # A partition that is not in the cursor had no event yet.
@@ -36,11 +36,11 @@ def resumed(
 
 
 def start_of_history(
-    gate: Gate, known: dict[TopicPartition, int], places: list[TopicPartition]
+    app: AppContext, known: dict[TopicPartition, int], places: list[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Where the live part begins: after the rows in ClickHouse, or at the rings' start."""
-    starts = gate.tail.starts(places)
-    ends = gate.tail.ends(places)
+    starts = app.tail.starts(places)
+    ends = app.tail.ends(places)
     return {place: min(known.get(place, starts[place]), ends[place]) for place in places}
 
 
@@ -50,7 +50,7 @@ def has_subject(record: Record, subject: bytes) -> bool:
 
 
 async def live_part(
-    gate: Gate,
+    app: AppContext,
     positions: dict[TopicPartition, int],
     matches: Callable[[Record], bool],
     render: Render,
@@ -63,44 +63,44 @@ async def live_part(
     loop = asyncio.get_running_loop()
     at, said, quiet_since = dict(positions), loop.time(), None
     try:
-        async with aclosing(gate.followers.follow(positions, matches, BEAT_S)) as batches:
+        async with aclosing(app.followers.follow(positions, matches, BEAT_S)) as batches:
             async for batch in batches:
                 for record in batch.records:
                     at[record.place] = record.offset + 1
                     rendered = list(render(record))
                     for index, (kind, data) in enumerate(rendered, 1):
                         last = index == len(rendered)
-                        yield sse.event(kind, data, _id(gate, at) if last else None)
+                        yield sse.event(kind, data, _id(app, at) if last else None)
                         said = loop.time()
                 now = loop.time()
-                if now - said >= gate.followers.heartbeat_s:
+                if now - said >= app.followers.heartbeat_s:
                     said = now
                     yield sse.COMMENT
                 if job_id is None or batch.records or not batch.current:
                     quiet_since = None
                     continue
-                ended = _ended(gate, job_id)
+                ended = _ended(app, job_id)
                 if ended is None:
                     continue
                 state, linger_s = ended
                 quiet_since = quiet_since or now
                 if now - quiet_since >= linger_s:
-                    yield sse.event("end", {"state": state}, _id(gate, batch.positions))
+                    yield sse.event("end", {"state": state}, _id(app, batch.positions))
                     return
     except ProblemError as error:
         yield sse.event("dropped", {"reason": error.detail})
 
 
-def _id(gate: Gate, positions: dict[TopicPartition, int]) -> str:
-    return cursor.write(positions, gate.tail.names)
+def _id(app: AppContext, positions: dict[TopicPartition, int]) -> str:
+    return cursor.write(positions, app.tail.names)
 
 
-def _ended(gate: Gate, job_id: str) -> tuple[str, float] | None:
+def _ended(app: AppContext, job_id: str) -> tuple[str, float] | None:
     """The final state ("unknown": only history has the job), and how long to linger."""
-    job = gate.tail.ask(lambda live: live.jobs.get(job_id))
+    job = app.tail.ask(lambda live: live.jobs.get(job_id))
     if job is None:
         return "unknown", 0.0
     if not job.ended or job.ended_at is None:
         return None
-    age_s = (gate.clock() - job.ended_at).total_seconds()
+    age_s = (app.clock() - job.ended_at).total_seconds()
     return job.state, LINGER_S if age_s < LONG_AGO_S else 0.0

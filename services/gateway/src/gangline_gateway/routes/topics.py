@@ -11,8 +11,8 @@ from fastapi import Query
 from starlette.responses import StreamingResponse
 
 from gangline_bus.ports import Record
+from gangline_gateway.app_context import Admin, App, AppContext, answers, router
 from gangline_gateway.events import answer_of
-from gangline_gateway.gate import Admin, Gate, TheGate, answers, router
 from gangline_gateway.routes.logs import STREAM, Follow, LastEventId
 from gangline_gateway.routes.streams import live_part, resumed
 from gangline_schemas.api.logs import BusEvent, EventPage
@@ -51,7 +51,7 @@ class TopicName(StrEnum):
     responses={200: STREAM, **answers()},
 )
 async def get_events(
-    gate: TheGate,
+    app: App,
     caller: Admin,
     topic: Annotated[
         list[TopicName] | None, Query(max_length=12, description="Default: all except heartbeats.")
@@ -64,33 +64,33 @@ async def get_events(
     """Needs an admin. The newest events; with `follow` a stream from the start or the end."""
     every = [name for name in TopicName if name is not TopicName.HEARTBEATS]
     wanted = [name.topic for name in dict.fromkeys(topic or every)]
-    places = [place for one in wanted for place in gate.tail.places(one)]
+    places = [place for one in wanted for place in app.tail.places(one)]
     if not follow:
-        return EventPage(events=_newest(gate, wanted, limit), cursor=None)
-    at = resumed(gate, last_event_id, places)
+        return EventPage(events=_newest(app, wanted, limit), cursor=None)
+    at = resumed(app, last_event_id, places)
     if at is None:
-        at = dict.fromkeys(places, 0) if start == "start" else gate.tail.ends(places)
+        at = dict.fromkeys(places, 0) if start == "start" else app.tail.ends(places)
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        answer = answer_of(record, gate.tail.names)
+        answer = answer_of(record, app.tail.names)
         if answer is not None:
             yield answer.type, answer.model_dump(mode="json")
 
     async def parts() -> AsyncGenerator[str, None]:
-        async with aclosing(live_part(gate, at, lambda _: True, render, None)) as live:
+        async with aclosing(live_part(app, at, lambda _: True, render, None)) as live:
             async for part in live:
                 yield part
 
-    return gate.streams.response(parts(), caller.name)
+    return app.streams.response(parts(), caller.name)
 
 
-def _newest(gate: Gate, wanted: list[Topic], limit: int) -> list[BusEvent]:
+def _newest(app: AppContext, wanted: list[Topic], limit: int) -> list[BusEvent]:
     found: list[BusEvent] = []
     for topic in wanted:
-        for place in gate.tail.places(topic):
-            position = gate.tail.newest(place, limit)
-            records, _ = gate.tail.read({place: position}, limit)
-            rendered = (answer_of(record, gate.tail.names) for record in records)
+        for place in app.tail.places(topic):
+            position = app.tail.newest(place, limit)
+            records, _ = app.tail.read({place: position}, limit)
+            rendered = (answer_of(record, app.tail.names) for record in records)
             found += [answer for answer in rendered if answer is not None]
     found.sort(key=lambda event: (event.time, event.topic, event.partition, event.offset))
     return found[-limit:]

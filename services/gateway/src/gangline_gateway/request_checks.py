@@ -29,7 +29,7 @@ from gangline_bus.tracing import context_of
 from gangline_gateway import problems
 from gangline_gateway.problems import ProblemError, too_many
 from gangline_gateway.sse import MEDIA_TYPE
-from gangline_gateway.user_limits import RequestRates, asking
+from gangline_gateway.user_limits import RequestRates, current_user
 from gangline_service.http_server import proven
 from gangline_service.request_body import BodyTooLarge, BodyTooSlow, bounded
 from gangline_service.tokens import Principal, TokenBook
@@ -86,7 +86,7 @@ class Names:
 
 
 @dataclass
-class Doors:
+class RequestChecks:
     """The middleware that checks, counts and logs requests."""
 
     app: ASGIApp
@@ -157,7 +157,7 @@ class Doors:
                 done()
             await send(message)
 
-        asking.set(user)
+        current_user.set(user)
         try:
             await self.app(scope, receive, watched)
         finally:

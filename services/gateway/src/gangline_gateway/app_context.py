@@ -13,8 +13,8 @@ from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
 
 from gangline_gateway.follow import Followers
+from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.live_model import JobDetails
-from gangline_gateway.past import Past
 from gangline_gateway.problems import conflict, forbidden, not_found
 from gangline_gateway.publish import Publisher
 from gangline_gateway.scheduler_questions import SchedulerQuestions
@@ -55,12 +55,12 @@ class KeyLocks:
 
 
 @dataclass(frozen=True)
-class Gate:
+class AppContext:
     """The parts of the gateway that routes use."""
 
     tail: Tail
     publisher: Publisher
-    past: Past
+    history: HistoryAccess
     followers: Followers
     streams: Streams
     scheduler: SchedulerQuestions
@@ -87,9 +87,9 @@ class Gate:
             raise conflict("refused", outcome.refused)
 
 
-def _gate(request: Request) -> Gate:
-    gate: Gate = request.app.state.gate
-    return gate
+def _app(request: Request) -> AppContext:
+    context: AppContext = request.app.state.context
+    return context
 
 
 def _caller(request: Request) -> Principal:
@@ -103,7 +103,7 @@ def _admin(caller: Annotated[Principal, Depends(_caller)]) -> Principal:
     return caller
 
 
-TheGate = Annotated[Gate, Depends(_gate)]
+App = Annotated[AppContext, Depends(_app)]
 Caller = Annotated[Principal, Depends(_caller)]
 Admin = Annotated[Principal, Depends(_admin)]
 JobId = Annotated[str, Path(pattern=ID_PATTERN, description="The job's id.")]
@@ -135,9 +135,9 @@ def may_change(caller: Principal, team: str, field_name: str = "team") -> None:
         raise forbidden("the token does not belong to this team", field_name)
 
 
-def job_to_change(gate: Gate, caller: Principal, job_id: str) -> JobDetails:
+def job_to_change(app: AppContext, caller: Principal, job_id: str) -> JobDetails:
     """A job that the caller may change. Raises a 404 or 403 problem."""
-    found = gate.details(job_id, caller)
+    found = app.details(job_id, caller)
     if found is None:
         raise not_found()
     may_change(caller, found.job.team)

@@ -24,7 +24,7 @@ from gangline_gateway.incidents import Incidents
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
 from gangline_gateway.sql_parts import CursorError
-from gangline_gateway.user_limits import UserSlots, asking
+from gangline_gateway.user_limits import UserSlots, current_user
 from gangline_schemas.api.logs import BusEvent
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Questions:
+class Queries:
     """The query classes of one thread, which share a client."""
 
     history: History
@@ -102,25 +102,25 @@ class Questions:
     incidents: Incidents
 
 
-class Past:
+class HistoryAccess:
     """Runs queries from any thread; each thread has its own client.
 
     Running and waiting queries are limited in total and per user: other routes need the threads.
     """
 
-    def __init__(self, connect: Callable[[], Questions] | None) -> None:
+    def __init__(self, connect: Callable[[], Queries] | None) -> None:
         self._connect = connect
         self._own = threading.local()
         self._slots = threading.BoundedSemaphore(QUERIES_AT_ONCE)
         self._places = threading.BoundedSemaphore(QUERIES_AT_ONCE + WAITING)
         self._users = UserSlots(QUERIES_PER_USER, "history queries")
 
-    def ask(self, question: Callable[[Questions], AnswerT]) -> AnswerT:
+    def query(self, query: Callable[[Queries], AnswerT]) -> AnswerT:
         """The answer; blocks. Raises a 503 problem while ClickHouse is away or busy, or 429."""
         if self._connect is None:
             raise unavailable("history-away", "no ClickHouse is configured: set clickhouse_url")
-        with self._users.hold(asking.get()), self._place():
-            return self._ask(self._connect, question)
+        with self._users.hold(current_user.get()), self._place():
+            return self._query(self._connect, query)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -137,28 +137,28 @@ class Past:
         finally:
             self._places.release()
 
-    def _ask(
-        self, connect: Callable[[], Questions], question: Callable[[Questions], AnswerT]
+    def _query(
+        self, connect: Callable[[], Queries], query: Callable[[Queries], AnswerT]
     ) -> AnswerT:
         try:
-            questions = getattr(self._own, "questions", None)
-            if questions is None:
-                questions = self._own.questions = connect()
-            return question(questions)
+            queries = getattr(self._own, "queries", None)
+            if queries is None:
+                queries = self._own.queries = connect()
+            return query(queries)
         except CursorError as error:
             raise invalid("cursor", str(error).removeprefix("cursor ")) from None
         except (ClickHouseError, HTTPError, OSError) as error:
-            self._own.questions = None
+            self._own.queries = None
             raise _away(error) from None
 
 
-def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] | None:
-    """Makes the clients of `Past`; None if no ClickHouse is configured."""
+def connector(settings: Settings, names: TopicNames) -> Callable[[], Queries] | None:
+    """Makes the clients of `HistoryAccess`; None if no ClickHouse is configured."""
     url, token = settings.clickhouse_url, settings.service_token
     if url is None:
         return None
 
-    def connect() -> Questions:
+    def connect() -> Queries:
         client = clickhouse_connect.get_client(
             dsn=url,
             username=settings.clickhouse_user,
@@ -168,9 +168,7 @@ def connector(settings: Settings, names: TopicNames) -> Callable[[], Questions] 
             send_receive_timeout=30,
             query_retries=0,
         )
-        return Questions(
-            History(client), Records(client, names), Reports(client), Incidents(client)
-        )
+        return Queries(History(client), Records(client, names), Reports(client), Incidents(client))
 
     return connect
 

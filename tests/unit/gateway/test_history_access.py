@@ -1,4 +1,4 @@
-"""Few questions about history wait, of each user too, so that they hold no threads of others."""
+"""History queries are limited in total and per user, so that they leave threads to others."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from contextvars import copy_context
 
 import pytest
 
-from gangline_gateway import past
-from gangline_gateway.past import Past
+from gangline_gateway import history_access
+from gangline_gateway.history_access import HistoryAccess
 from gangline_gateway.problems import ProblemError
-from gangline_gateway.user_limits import asking
+from gangline_gateway.user_limits import current_user
 from support.builders.gateway import DEADLINE_S, no_history
 
 
-def ask_as(user: str, history: Past, asked: threading.Event, let_go: threading.Event) -> bool:
+def ask_as(
+    user: str, history: HistoryAccess, asked: threading.Event, let_go: threading.Event
+) -> bool:
     def question(_: object) -> bool:
         asked.set()
         return let_go.wait(DEADLINE_S)
 
-    asking.set(user)
-    return history.ask(question)
+    current_user.set(user)
+    return history.query(question)
 
 
 @pytest.mark.parametrize(
@@ -30,10 +32,10 @@ def ask_as(user: str, history: Past, asked: threading.Event, let_go: threading.E
 def test_questions_beyond_the_bound_are_refused_at_once(
     monkeypatch: pytest.MonkeyPatch, others: str, status: int, code: str
 ) -> None:
-    monkeypatch.setattr(past, "WAITING", 0)
-    monkeypatch.setattr(past, "QUERIES_AT_ONCE", 1)
-    monkeypatch.setattr(past, "QUERIES_PER_USER", 1)
-    history, asked, let_go = Past(no_history), threading.Event(), threading.Event()
+    monkeypatch.setattr(history_access, "WAITING", 0)
+    monkeypatch.setattr(history_access, "QUERIES_AT_ONCE", 1)
+    monkeypatch.setattr(history_access, "QUERIES_PER_USER", 1)
+    history, asked, let_go = HistoryAccess(no_history), threading.Event(), threading.Event()
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(copy_context().run, ask_as, "ada", history, asked, let_go)
         assert asked.wait(DEADLINE_S)

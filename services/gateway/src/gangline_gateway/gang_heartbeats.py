@@ -14,7 +14,7 @@ from gangline_schemas.api.jobs import Rank, Ranks
 from gangline_schemas.events.heartbeats import GangStatus, WorkerHeartbeat
 
 
-class GangHeard(NamedTuple):
+class GangHeartbeats(NamedTuple):
     """Fields are None if no heartbeat reported them."""
 
     gpu_utilization: float | None = None
@@ -32,7 +32,7 @@ def heartbeat(node: LiveNode) -> WorkerHeartbeat | None:
     return found if found.incarnation == node.info.incarnation else None
 
 
-def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
+def of_gang(live: Live, one: LiveJob, now: datetime) -> GangHeartbeats:
     """The gang's GPU utilization and its ranks' activity. Cost: O(ranks)."""
     busy: list[float] = []
     doing: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def gang(live: Live, one: LiveJob, now: datetime) -> GangHeard:
     if doing:
         quietest = max(quiet, key=lambda rank: rank.quiet_s, default=None)
         ranks = Ranks(doing=dict(doing.most_common()), quietest=quietest)
-    return GangHeard(sum(busy) / len(busy) if busy else None, ranks)
+    return GangHeartbeats(sum(busy) / len(busy) if busy else None, ranks)
 
 
 def _quiet(status: GangStatus, node_id: str, since_s: float) -> list[Rank]:
