@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from gangline_bus.decision import Decision
 from gangline_scheduler.core.invariants import consistent
 from gangline_scheduler.core.model import Member
+from gangline_scheduler.core.policy.config import ORDERS
 from gangline_scheduler.core.state import State
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.base import Event
@@ -44,7 +45,6 @@ from scenarios.play import job_spec, node_info
 
 DECISIONS = int(os.environ.get("GANGLINE_SOAK_DECISIONS", "15000"))
 FIRST = int(os.environ.get("GANGLINE_SOAK_SEED", "0")) * 1_000_000
-ORDERS = ("fair", "drf", "fifo", "sjf")
 RESERVATIONS = ("off", "easy", "conservative")
 POLICIES = [(order, reservation) for order in ORDERS for reservation in RESERVATIONS]
 EXAMPLES = 10
