@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from gangline_bus.codec import encode
 from gangline_bus.ports import TopicPartition
 from gangline_gateway import follow
 from gangline_gateway.follow import TooSlow
+from gangline_gateway.followed import NoStateError
 from gangline_gateway.live import Live
 from gangline_gateway.problems import ProblemError
 from gangline_gateway.ring import MAX_RECORDS
 from gangline_gateway.sse import Streams
 from gangline_gateway.user_limits import current_user
+from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.configured import Limits, configured
 from gangline_schemas.catalog import Topic
+from gangline_schemas.envelope import Envelope, LogPosition
 from gangline_schemas.events.requests import JobCancelRequested, JobSubmitted
 from support.builders.gateway import DEADLINE_S, GatewayHarness, job
 
@@ -39,6 +47,24 @@ def say(scene: GatewayHarness, count: int) -> TopicPartition:
     places = scene.tail.places(Topic.REQUESTS)
     scene.wait(lambda: sum(scene.tail.ends(places).values()) == before + count)
     return next(place for place, end in scene.tail.ends(places).items() if end)
+
+
+@pytest.mark.parametrize("more", [{}, {"of_a_later_release": 1}])
+def test_a_part_of_an_event_is_no_state(scene: GatewayHarness, more: dict[str, int]) -> None:
+    event = configured(Policy(), Limits())
+    at = LogPosition(0, 1, 0)
+    envelope = Envelope("e", "/test", datetime.now(UTC), "policy", event, position=at)
+    record = encode(envelope, topic=scene.names.name(Topic.SCHEDULING), partition=0)
+    value = json.dumps({**json.loads(record.value or b""), **more}).encode()
+    scene.bus.writer().send(replace(record, value=value))
+    places = scene.tail.places(Topic.SCHEDULING)
+    scene.wait(lambda: sum(scene.tail.ends(places).values()) == 1)
+
+    if not more:
+        assert [state.policy for state in scene.tail.scheduling().states()] == [event]
+    else:
+        with pytest.raises(NoStateError, match="upgrade the gateway"):
+            scene.tail.scheduling().states()
 
 
 def test_a_client_that_falls_behind_is_dropped_and_told(scene: GatewayHarness) -> None:

@@ -16,6 +16,7 @@ from gangline_scheduler.core.snapshot import codec, fingerprint
 from gangline_scheduler.core.state import State
 from gangline_scheduler.service.config import SchedulerSettings
 from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
+from gangline_schemas.events.quota import JobAdmitted
 from gangline_schemas.isolation import Isolation
 from support.builders.deciding import every
 from support.builders.scheduler import Cluster, node
@@ -112,6 +113,31 @@ def test_an_order_of_a_later_version_leaves_the_queue_as_it_is() -> None:
     assert list(state.queue.ids()) == ["waits"]
     with pytest.raises(ValueError, match="'later' is not one of"):
         policy_of(later)
+
+
+def test_an_action_of_a_later_version_is_named() -> None:
+    later = configured(Policy(), Limits()).model_copy(update={"actions": ("expire", "hibernate")})
+    with pytest.raises(ValueError, match="hibernate"):
+        policy_of(later)
+
+
+def test_a_repeated_input_leads_to_nothing_under_new_settings_either() -> None:
+    """Under them it would stop the running gang at its first submission."""
+    patient, hasty = (
+        Policy(preemption=Preemption(min_runtime=timedelta(minutes=minutes))) for minutes in (60, 0)
+    )
+    cluster = Cluster(node(gpus=4), policy=patient)
+    cluster.run("low", 4, priority=90, preemptible=True)
+    cluster.submit("urgent", 4, priority=1)
+    cluster.decider = Scheduler(policy=hasty)
+    before = len(cluster.log)
+
+    spec = cluster.job("urgent").spec
+    cluster.give(JobAdmitted(job_id="urgent", spec=spec, user="ada", submitted_at=cluster.now))
+    assert [decision.event.type for decision, _ in cluster.log[before:]] == ["policy.configured"]
+
+    cluster.submit("other", 4, priority=1)
+    assert "gang.stopping" in [decision.event.type for decision, _ in cluster.log[before:]]
 
 
 @pytest.mark.parametrize(

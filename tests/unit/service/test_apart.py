@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from gangline_service.apart import TookTooLong, WorkFailed, apart
+from gangline_service.apart import TookTooLong, WorkFailed, apart, read_answer
 
 
 def children() -> set[str]:
     file = Path(f"/proc/self/task/{threading.get_native_id()}/children")
     return set(file.read_text().split())
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 def test_it_is_done_in_another_process_and_leaves_none_behind() -> None:
@@ -46,6 +51,31 @@ def test_a_connection_of_the_parent_ends_when_the_parent_ends_it(tmp_path: Path)
         assert theirs.recv(1) == b""
         assert isinstance(asked.exception(), TookTooLong)
     theirs.close()
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(os, "fork", no_more)
+    before = descriptors()
+    for _ in range(3):
+        with pytest.raises(WorkFailed, match="no process could be started"):
+            apart(bytes, 30)
+    assert descriptors() == before
+
+
+def test_an_answer_that_is_cut_off_is_no_answer() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, (10).to_bytes(8) + b"+half")
+    os.close(writing)
+    try:
+        with pytest.raises(WorkFailed, match="the process ended"):
+            read_answer(reading, time.monotonic() + 30)
+    finally:
+        os.close(reading)
 
 
 def test_work_that_takes_too_long_is_ended() -> None:

@@ -20,6 +20,7 @@ from typing import NoReturn
 _NICE = 10
 _CHUNK = 1 << 16
 _LENGTH = 8
+_LONGER_S = 1.0
 _DONE, _FAILED = b"+", b"-"
 
 
@@ -28,7 +29,7 @@ class TookTooLong(Exception):
 
 
 class WorkFailed(Exception):
-    """The work raised; the message is the name of its exception."""
+    """The work raised (the message is the name of its exception), or its process ended."""
 
 
 def apart(work: Callable[[], bytes], within_s: float) -> bytes:
@@ -38,12 +39,17 @@ def apart(work: Callable[[], bytes], within_s: float) -> bytes:
     """
     reading, writing = os.pipe()
     until_s = time.monotonic() + within_s
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        raise WorkFailed(f"no process could be started ({error.strerror})") from None
     if pid == 0:
         _work(work, writing, within_s)
     os.close(writing)
     try:
-        said = _read(reading, until_s)
+        said = read_answer(reading, until_s)
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):
@@ -51,12 +57,14 @@ def apart(work: Callable[[], bytes], within_s: float) -> bytes:
         os.waitpid(pid, 0)
     if said[:1] == _DONE:
         return said[1:]
-    raise WorkFailed(said[1:].decode(errors="replace") or "the process ended")
+    raise WorkFailed(said[1:].decode(errors="replace"))
 
 
 def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
     try:
-        signal.setitimer(signal.ITIMER_REAL, within_s)  # it ends by itself if its parent does
+        # It ends by itself if its parent does, and later than the parent's wait.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, within_s + _LONGER_S)
         os.closerange(3, writing)  # who is connected to the parent hears its end, not the child's
         os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
         gc.disable()  # a collection would touch, and by that copy, every page
@@ -72,8 +80,8 @@ def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
         os._exit(0)
 
 
-def _read(reading: int, until_s: float) -> bytes:
-    """The child's answer. Raises TookTooLong.
+def read_answer(reading: int, until_s: float) -> bytes:
+    """The child's answer. Raises TookTooLong and WorkFailed.
 
     It reads the length, not until the end of the pipe: other children may hold the pipe open.
     """
@@ -86,6 +94,7 @@ def _read(reading: int, until_s: float) -> bytes:
             raise TookTooLong("it took too long and was ended")
         part = os.read(reading, _CHUNK)
         said += part
-        whole = _LENGTH + int.from_bytes(said[:_LENGTH]) if len(said) >= _LENGTH else None
-        if not part or len(said) == whole:
+        if len(said) >= _LENGTH and len(said) == _LENGTH + int.from_bytes(said[:_LENGTH]):
             return bytes(said[_LENGTH:])
+        if not part:
+            raise WorkFailed("the process ended")

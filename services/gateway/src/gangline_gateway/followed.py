@@ -75,16 +75,17 @@ class Followed(Generic[StateT]):
         if self._broken:
             return False
         if envelope is None or position is None:
-            self._break(record, "has a record that this version does not know")
+            self._break(record, "has what this version does not know: upgrade the gateway")
         elif position.seq >= folded.next_seq:
             try:
                 fold_event(self._decider, folded, record, envelope, position)
-            except Exception as error:  # noqa: BLE001 - the rest of the gateway works without it
-                self._break(record, f"cannot be folded by this version ({type(error).__name__})")
+            except Exception as error:
+                log.exception("a followed log cannot be folded", topic=record.topic)
+                self._break(record, f"cannot be folded ({type(error).__name__}): see the log")
         return True
 
     def _break(self, record: Record, why: str) -> None:
-        self._broken = f"the log of the {self._decider.name} {why}: upgrade the gateway"
+        self._broken = f"the log of the {self._decider.name} {why}"
         where = {"topic": record.topic, "offset": record.offset}
         log.critical("a decider's state is not followed", **where, reason=self._broken)
 

@@ -20,10 +20,17 @@ def followed(store: SnapshotStore | None = None) -> Followed[State]:
 def quota_of(copies: Copies[State]) -> State:
     """The state for an answer. Raises a 503 problem if this version cannot fold the log."""
     try:
-        (state,) = copies.states()
+        return state_of(copies)
     except NoStateError as error:
         raise unavailable("no-answer", str(error)) from None
-    return state
+
+
+def state_of(copies: Copies[State]) -> State:
+    """The state of its one partition. Raises NoStateError."""
+    states = copies.states()
+    if len(states) != 1:
+        raise NoStateError(f"gangline.quota has {len(states)} partitions and must have one")
+    return states[0]
 
 
 def _copy(state: State) -> State:

@@ -17,6 +17,7 @@ puts them into the DLQ. An error of the bus ends the thread, and so the process 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from gangline_bus.codec import UndecodableError, decode, record_time
+from gangline_bus.codec import FromLaterError, UndecodableError, decode, record_time
 from gangline_bus.poison import POISONED, trace_of
 from gangline_bus.ports import Bus, BusUnavailable, Reader, Record, TopicPartition
 from gangline_bus.snapshot import SnapshotStore
@@ -80,6 +81,7 @@ class Tail:
         self._scheduling = _Copied(self._lock, scheduling.followed(snapshots))
         self._quota = _Copied(self._lock, quota_state.followed(snapshots))
         self._followed: tuple[_Copied[Any], ...] = (self._scheduling, self._quota)
+        self._folded = {names.name(each.of.log) for each in self._followed}
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
@@ -257,11 +259,11 @@ class Tail:
             self._reader.close()
 
     def _take(self, records: list[Record], positions: Mapping[TopicPartition, int]) -> None:
-        decoded = [(record, self._decoded(record)) for record in records]
+        decoded = [(record, *self._decoded(record)) for record in records]
         for start in range(0, len(decoded), _FOLDED_AT_ONCE):
             with self._lock:
                 part = decoded[start : start + _FOLDED_AT_ONCE]
-                for record, envelope in part:
+                for record, envelope, _ in part:
                     self._rings[record.place].add(record)
                     self._fold(record, envelope)
                 for each in self._followed:
@@ -279,17 +281,23 @@ class Tail:
         if self.ready.is_set():
             self._snapshot()
 
-    def _decoded(self, record: Record) -> Envelope | None:
-        """The event of a record; None for heartbeats, steps and invalid events."""
+    def _decoded(self, record: Record) -> tuple[Envelope | None, bool]:
+        """The event of a record, and whether this version knows the whole of it.
+
+        None for heartbeats, steps and invalid events.
+        """
         if record.topic in {self._heartbeats, self._steps}:
-            return None
+            return None, False
         try:
-            return decode(record)
+            if record.topic in self._folded:
+                with contextlib.suppress(FromLaterError):
+                    return decode(record, own=True), True
+            return decode(record), False
         except UndecodableError as error:
             log.debug(
                 "record skipped", topic=record.topic, offset=record.offset, error=error.reason
             )
-            return None
+            return None, False
 
     def _fold(self, record: Record, envelope: Envelope | None) -> None:
         if record.topic == self._heartbeats:
@@ -327,11 +335,11 @@ class _Copied(Generic[ValueT]):
         self.of = of
         self.copies = OnDemand(lock, of.copies)
 
-    def take(self, part: Sequence[tuple[Record, Envelope | None]]) -> None:
-        """Folds these records of any topics, with the lock held."""
+    def take(self, part: Sequence[tuple[Record, Envelope | None, bool]]) -> None:
+        """Folds these records of any topics, with the lock held. A part of an event is no event."""
         came = False
-        for record, envelope in part:
-            came |= self.of.apply(record, envelope)
+        for record, envelope, whole in part:
+            came |= self.of.apply(record, envelope if whole else None)
         if came:
             self.copies.changed()
 

@@ -26,6 +26,7 @@ from gangline_gateway.history import PastRun
 from gangline_gateway.live import place_of
 from gangline_gateway.live_model import JobDetails, LiveJob
 from gangline_gateway.problems import conflict, invalid, not_found, unavailable
+from gangline_gateway.quota_state import state_of
 from gangline_gateway.scheduler_questions import NoAnswerError
 from gangline_gateway.submit import dry_run, full, submit
 from gangline_schemas.api.checkpoints import Checkpoint, CheckpointList
@@ -275,10 +276,9 @@ def what_if(spec: Spec, app: App, caller: Caller) -> WhatIf:
 def _limits(app: AppContext, team: str) -> TeamConfig | None:
     """The team's limits, or None if they are unknown; explain works without them."""
     try:
-        (quota,) = app.tail.quota().states()
+        return state_of(app.tail.quota()).teams.get(team)
     except NoStateError:
         return None
-    return quota.teams.get(team)
 
 
 def _with_estimate(app: AppContext, caller: Principal, explanation: Explanation) -> Explanation:

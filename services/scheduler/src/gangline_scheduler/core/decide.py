@@ -112,13 +112,14 @@ class Scheduler(BaseDecider[State, None]):
         plan = Plan(state, now)
         if isinstance(item, Tick | Received) and state.policy != self._configured:
             plan.add("policy", self._configured)
+        before = len(plan.decisions)
         if isinstance(item, Tick):
             nodes.check_agents(plan, self._oldest_agents)
             actions.run(plan, self._policy, self._limits)
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
             _take(plan, item.envelope.data, self._limits, self._oldest_agents)
-            self._schedule(plan, item.envelope.data)
+            self._schedule(plan, item.envelope.data, before)
             rollout.note(plan, item.envelope)
         return plan.decisions
 
@@ -126,12 +127,14 @@ class Scheduler(BaseDecider[State, None]):
         """Invariants that do not hold; see invariants.py."""
         return invariants.violations(state)
 
-    def _schedule(self, plan: Plan, cause: Event) -> None:
-        if isinstance(cause, DrainAdmitted) and plan.decisions:
+    def _schedule(self, plan: Plan, cause: Event, before: int) -> None:
+        """`before`: the decisions that this input did not lead to."""
+        new = len(plan.decisions) > before
+        if isinstance(cause, DrainAdmitted) and new:
             relocate.leave(plan, self._policy)
-        elif isinstance(cause, CheckpointCommitted) and plan.decisions:
+        elif isinstance(cause, CheckpointCommitted) and new:
             relocate.saved(plan, self._policy, cause)
-        decided = [decision.event for decision in plan.decisions]
+        decided = [decision.event for decision in plan.decisions[before:]]
         if isinstance(cause, JobAdmitted):
             if decided and cause.job_id in plan.state.pending:
                 self._joined(plan, cause.job_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from gangline_scheduler.core.policy.config import Policy, Preemption, order_named
+from gangline_scheduler.core.policy.config import Policy, Preemption, actions_named, order_named
 from gangline_scheduler.core.state import State
 from gangline_schemas.base import Model
 from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
@@ -48,16 +48,17 @@ def configured(policy: Policy, limits: Limits) -> PolicyConfigured:
 
 
 def policy_of(event: PolicyConfigured) -> Policy:
-    """The policy that it names. Raises ValueError for an order of a later version."""
+    """The policy that it names. Raises ValueError for an order or action of a later version."""
     said = _values(event, event.__class__.model_fields.keys() - _LIMITS - _OTHERS)
     preemption = Preemption(**_values(event.preemption, PreemptionSettings.model_fields.keys()))
+    said["actions"] = actions_named(said["actions"])
     return Policy(order=order_named(event.order), preemption=preemption, **said)
 
 
 def policy_in(state: State) -> Policy:
     """The policy that a log's state names, or the default before it names any.
 
-    Raises ValueError for an order of a later version.
+    Raises ValueError for an order or action of a later version.
     """
     return Policy() if state.policy is None else policy_of(state.policy)
 
