@@ -22,7 +22,7 @@ from gangline_bus.codec import decode, encode
 from gangline_bus.ports import OutRecord, TopicPartition
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.progress import RunProgress
+from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.steps import WorkerStep
 from support.harnesses.tracker_process import TrackerProcess
 
@@ -53,16 +53,16 @@ class Load:
         """Each run ends a step now."""
         self._step += 1
         for number in range(runs):
-            record = self._record(number)
-            self._view.writer.send(record)
-            if number % SAMPLED == 0 and record.key is not None:
-                self._reported[record.key] = self._step
+            team, run_id = f"team-{number % 50}", f"run-{number}"
+            self._view.writer.send(self._record(team, run_id))
+            if number % SAMPLED == 0:
+                self._reported[progress_key(team, run_id).encode()] = self._step
 
-    def _record(self, number: int) -> OutRecord:
-        run_id, now_ms = f"run-{number}", int(time.time() * 1000)
+    def _record(self, team: str, run_id: str) -> OutRecord:
+        now_ms = int(time.time() * 1000)
         event = WorkerStep(
             run_id=run_id,
-            team=f"team-{number % 50}",
+            team=team,
             attempt=1,
             rank=0,
             step=(self._step,),

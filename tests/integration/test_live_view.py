@@ -83,7 +83,7 @@ def test_steps_become_progress_at_most_once_a_second(watched: Watched) -> None:
     assert (last.team, last.metrics["loss"], last.tokens_per_s) == ("nlp", 3.61, 1000.0)
     assert last.data_wait_share == pytest.approx(0.1)
     assert last.step_s is not None
-    assert {record.key for record in watched.records} == {b"run-a", b"run-b"}
+    assert {record.key for record in watched.records} == {b"nlp/run-a", b"nlp/run-b"}
     assert watched.view.end() == 0
 
 
@@ -147,7 +147,7 @@ def test_garbage_in_what_was_published_does_not_keep_it_from_starting(watched: W
     wait_until("a step", lambda: watched.newest() == (1, 1))
     watched.view.end()
     name = watched.view.names.name(Topic.PROGRESS)
-    garbage = OutRecord(name, b"run-z", b"no event")
+    garbage = OutRecord(name, b"nlp/run-z", b"no event")
     with pytest.raises(UndecodableError):
         decode(Record(name, 0, 0, garbage.key, garbage.value, (), 0))
     watched.view.writer.send(garbage)

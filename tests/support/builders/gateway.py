@@ -41,6 +41,7 @@ from gangline_schemas.catalog import topic_of
 from gangline_schemas.data_use import ApprovalRule
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.admin import TeamConfigureRequested
+from gangline_schemas.events.progress import progress_key
 from gangline_schemas.events.steps import WorkerStep
 from gangline_schemas.events.workers import GpuInfo, NodeInfo, NodeJoined
 from gangline_schemas.team_limits import TeamConfig
@@ -199,7 +200,8 @@ class GatewayHarness:
             self._runs_ms += EVERY_MS
             self.runs.note(event, self._runs_ms)
             for progress in self.runs.due(self._runs_ms):
-                self.say(progress, progress.run_id)
+                key = progress_key(progress.team, progress.run_id)
+                self.say(progress, progress.run_id, key)
 
     def configure(self, team: str, limit: int = 8) -> None:
         """Configure a team and wait until the gateway sees it."""

@@ -10,6 +10,7 @@ from gangline_schemas.limits import METRIC_MAX, METRICS_PER_STEP
 from gangline_tracker.views.runs import (
     EVERY_MS,
     FORGET_MS,
+    LEFT_MAX,
     STALL_LEAST_MS,
     STALL_UNKNOWN_MS,
     Runs,
@@ -205,6 +206,86 @@ def test_a_run_is_forgotten_after_an_hour_of_silence() -> None:
         assert len(runs) == 1
     runs.due(T0 + FORGET_MS)
     assert len(runs) == 0
+
+
+def test_a_run_that_was_forgotten_does_not_fall_back() -> None:
+    runs = Runs(T0)
+    runs.note(step(500, attempt=3), T0)
+    one(runs, T0)
+    for second in range(0, FORGET_MS // 1000 + 2, 2):
+        runs.due(T0 + second * 1000)
+    assert len(runs) == 0
+    later_ms = T0 + FORGET_MS + 2000
+    for late in (step(40, attempt=2), step(900, attempt=2), step(500, attempt=3)):
+        runs.note(late, later_ms)
+        assert (len(runs), runs.due(later_ms)) == (0, [])
+    runs.note(step(499, 3, attempt=3), later_ms)
+    found = one(runs, later_ms)
+    assert (found.attempt, found.step) == (3, 501)
+
+
+def test_a_run_that_gave_way_to_others_does_not_fall_back() -> None:
+    runs = Runs(T0, limit=1)
+    for name in ("a", "b"):
+        runs.note(step(9, run=name), T0)
+        one(runs, T0)
+    runs.note(step(8, run="a"), T0)
+    assert runs.due(T0 + EVERY_MS) == []
+    runs.note(step(1, run="a", attempt=2), T0)
+    found = one(runs, T0 + EVERY_MS)
+    assert (found.run_id, found.attempt, found.step) == ("a", 2, 1)
+
+
+def test_of_forgotten_runs_only_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LEFT_MAX == 100_000
+    monkeypatch.setattr("gangline_tracker.views.runs.LEFT_MAX", 2)
+    runs = Runs(T0, limit=1)
+    for name in ("a", "b", "c", "d"):
+        runs.note(step(9, run=name), T0)
+        one(runs, T0)
+    runs.note(step(8, run="b"), T0)
+    assert runs.due(T0) == []
+    runs.note(step(8, run="a"), T0)
+    assert one(runs, T0).step == 8, "the first forgotten one is no longer known"
+
+
+def test_a_report_is_done_once_its_progress_is_given_out_whatever_the_clock_says() -> None:
+    runs = Runs(T0)
+    runs.note(step(1), T0)
+    assert (runs.noted(), runs.done()) == (1, 0)
+    one(runs, T0)
+    assert runs.done() == 1
+    runs.note(step(1), T0)  # nothing new
+    assert (runs.noted(), runs.done()) == (2, 2)
+    runs.note(step(2), T0 + 100)
+    runs.note(step(3), T0 + 200)
+    runs.note(step(1, run="run-2"), T0 + 200)
+    assert one(runs, T0 + 300).run_id == "run-2"
+    assert (runs.noted(), runs.done()) == (5, 2)
+    assert one(runs, T0 - 3_600_000).step == 3
+    assert runs.done() == 5
+
+
+def test_a_stall_is_said_though_the_clock_was_set_back() -> None:
+    runs = Runs(T0)
+    runs.note(step(1, 10), T0)
+    one(runs, T0)
+    back_ms = T0 - 3_600_000
+    said = [(second, event) for second in range(60) for event in runs.due(back_ms + second * 1000)]
+    ((second, event),) = said
+    assert second * 1000 == STALL_LEAST_MS
+    assert event.stalled_since is not None
+    assert event.stalled_since.timestamp() * 1000 == back_ms
+
+
+def test_a_stall_is_said_though_the_clock_was_set_back_before_a_restart() -> None:
+    earlier = Runs(T0)
+    earlier.note(step(1, 10), T0)
+    event, back_ms = one(earlier, T0), T0 - 3_600_000
+    runs = Runs(back_ms)
+    runs.restore(event, T0)
+    said = [found for second in range(60) for found in runs.due(back_ms + second * 1000)]
+    assert [found.stalled_since is not None for found in said] == [True]
 
 
 def test_too_many_runs_forget_the_longest_silent() -> None:

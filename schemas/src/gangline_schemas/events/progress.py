@@ -10,6 +10,11 @@ from gangline_schemas.base import Event, Identifier, Timestamp
 from gangline_schemas.limits import Amount, Attempt, Metrics, Rank, Seconds, Step, UnixMs
 
 
+def progress_key(team: str, run_id: str) -> str:
+    """The key of a run's records: a writer of steps may name the run of another team."""
+    return f"{team}/{run_id}"
+
+
 class RunProgress(Event):
     """The newest step of a run, as its lowest reporting rank reports it.
 

@@ -42,6 +42,8 @@ from gangline_quota.core.state import State as QuotaState
 from gangline_scheduler.core.state import State as SchedulerState
 from gangline_schemas.catalog import Topic, catalog
 from gangline_schemas.envelope import Envelope
+from gangline_schemas.events.progress import RunProgress
+from gangline_schemas.events.steps import WorkerStep
 
 log = structlog.get_logger(__name__)
 ValueT = TypeVar("ValueT")
@@ -85,7 +87,7 @@ class Tail:
         self._rings: dict[TopicPartition, Ring] = {}
         self._pulses: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self._heartbeats = names.name(Topic.HEARTBEATS)
-        self._steps, self._progress = names.name(Topic.STEPS), names.name(Topic.PROGRESS)
+        self._steps = names.name(Topic.STEPS)
         self._watch = ProgressWatch()
         self._logs = {names.name(at) for at, entry in catalog().items() if entry.kind == "log"}
         self._marks = Marks({})
@@ -288,6 +290,9 @@ class Tail:
         """
         if record.topic in {self._heartbeats, self._steps}:
             return None, False
+        return self._event(record)
+
+    def _event(self, record: Record) -> tuple[Envelope | None, bool]:
         try:
             if record.topic in self._folded:
                 with contextlib.suppress(FromLaterError):
@@ -303,10 +308,7 @@ class Tail:
         if record.topic == self._heartbeats:
             self._take_heartbeat(record)
             return
-        if record.topic == self._progress:
-            self._watch.answered()
-        elif record.topic == self._steps and self.ready.is_set():
-            self._watch.stepped(time.monotonic())
+        self._watch_progress(record, envelope)
         if not self._marks.passes(record):
             return
         self._since += record.topic in self._logs
@@ -318,6 +320,18 @@ class Tail:
             POISONED.add(1, {"service": "gateway", "topic": record.topic})
             where = {"topic": record.topic, "offset": record.offset}
             log.critical("poison record skipped", **where, trace=trace_of(error))
+
+    def _watch_progress(self, record: Record, envelope: Envelope | None) -> None:
+        now_s = time.monotonic()
+        if envelope is not None and isinstance(envelope.data, RunProgress):
+            self._watch.answered(envelope.data, now_s)
+        if record.topic != self._steps or not self.ready.is_set():
+            return
+        if not self._watch.wants_step(now_s):
+            return
+        step, _ = self._event(record)
+        if step is not None and isinstance(step.data, WorkerStep):
+            self._watch.stepped(step.data, now_s)
 
     def _take_heartbeat(self, record: Record) -> None:
         node_id = (record.key or b"").decode(errors="replace")[:_NODE_ID_CHARS]

@@ -34,7 +34,7 @@ CLIENT = "gangline-live"
 _TALKATIVE = ("faust", "mode", "aiokafka")
 _TICK_S = 0.2
 _FLUSH_S = 5.0
-_ASK_MS = 5000
+_ASK_S = 5.0
 """Far below the shortest silence that is a stall."""
 _WAITING = 100_000
 """Records whose offsets may wait to be committed."""
@@ -65,7 +65,7 @@ class _View:
         settings = context.settings
         self._context = context
         self._security = how
-        self._asked_ms = 0
+        self._asked_s = float("-inf")
         self._names = TopicNames(settings.topic_prefix)
         self._bus = KafkaBus(settings.bootstrap_servers, client=CLIENT, settings=settings.kafka)
         self._runs = Runs(_now_ms(), limit=settings.live_runs, values=settings.live_metrics)
@@ -95,7 +95,7 @@ class _View:
             ),
             self._handle,
             self._aside,
-            _now_ms,
+            self._runs.noted,
         )
         context.health.set("stream", ok=False, detail="joining the group")
         await stream.start()
@@ -114,9 +114,9 @@ class _View:
 
     async def _listen(self) -> None:
         """Ask the bus now and then: while it is away, silence says nothing of the runs."""
-        if _now_ms() - self._asked_ms < _ASK_MS:
+        if time.monotonic() - self._asked_s < _ASK_S:
             return
-        self._asked_ms = _now_ms()
+        self._asked_s = time.monotonic()
         if not await asyncio.to_thread(self._bus_answers):
             self._runs.deaf(_now_ms())
 
@@ -133,13 +133,14 @@ class _View:
         now_ms = _now_ms()
         asked_ms = now_ms + EVERY_MS if everything else now_ms
         self._published.add(publisher.publish(self._runs.due(asked_ms), now_ms))
+        done = self._runs.done()  # more are noted while this waits
         self._alive.set(len(self._runs))
         safe = await asyncio.to_thread(publisher.flush, _FLUSH_S)
         self._context.health.set("bus", ok=safe, detail="" if safe else "takes no events")
         if safe:
-            stream.done_before(asked_ms - EVERY_MS)
-        elif stream.waiting() > _WAITING:
-            raise BusUnavailable("gangline.progress takes no events, and steps keep coming")
+            stream.done_to(done)
+        if stream.waiting() > _WAITING:
+            raise BusUnavailable("gangline.progress takes too few events, and steps keep coming")
 
     def _handle(self, record: Record) -> None:
         try:

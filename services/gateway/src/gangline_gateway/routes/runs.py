@@ -45,7 +45,7 @@ from gangline_schemas.api.runs import (
     StepMetrics,
 )
 from gangline_schemas.catalog import Topic
-from gangline_schemas.events.progress import RunProgress
+from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.requests import JobRestoreRequested
 from gangline_schemas.events.steps import WorkerStep
 from gangline_service.tokens import Principal
@@ -114,7 +114,8 @@ async def get_metrics(
             app.history.query, lambda q: _curves(q, {run_id: team}, names, points)
         )
         return Curves(curves=found)
-    steps, progress = _place(app, Topic.STEPS, run_id), _place(app, Topic.PROGRESS, run_id)
+    steps = _place(app, Topic.STEPS, run_id)
+    progress = _place(app, Topic.PROGRESS, progress_key(team, run_id))
     at = resumed(app, last_event_id, [steps, progress])
     if at is not None and not at[progress]:  # no event came yet: only new ones matter
         at |= app.tail.ends([progress])
@@ -122,9 +123,9 @@ async def get_metrics(
     return app.streams.response(parts, caller.name)
 
 
-def _place(app: AppContext, topic: Topic, run_id: str) -> TopicPartition:
+def _place(app: AppContext, topic: Topic, key: str) -> TopicPartition:
     places = app.tail.places(topic)
-    return places[partition_of(run_id.encode(), len(places))]
+    return places[partition_of(key.encode(), len(places))]
 
 
 def _curves(
@@ -180,9 +181,9 @@ async def _metric_stream(
                 )
                 yield "step", found.model_dump(mode="json")
 
-    key = run_id.encode()
+    keys = {place.topic: run_id.encode(), progress.topic: progress_key(team, run_id).encode()}
     async with aclosing(
-        live_part(app, at, lambda record: record.key == key, render, run_id)
+        live_part(app, at, lambda record: record.key == keys[record.topic], render, run_id)
     ) as parts:
         async for part in parts:
             yield part

@@ -12,7 +12,7 @@ from gangline_bus.ports import Bus, BusError, Record
 from gangline_bus.topics import TopicNames
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
-from gangline_schemas.events.progress import RunProgress
+from gangline_schemas.events.progress import RunProgress, progress_key
 
 SOURCE = "/gangline/live-view"
 _BATCH = 5000
@@ -32,7 +32,8 @@ class Publisher:
         time, count = datetime.fromtimestamp(now_ms / 1000, tz=UTC), 0
         for event in events:
             envelope = Envelope(str(uuid.uuid4()), SOURCE, time, event.run_id, event)
-            self._writer.send(encode(envelope, topic=self._topic), self._delivered)
+            key = progress_key(event.team, event.run_id)
+            self._writer.send(encode(envelope, topic=self._topic, key=key), self._delivered)
             count += 1
         return count
 
@@ -55,9 +56,9 @@ class Publisher:
 def published(
     bus: Bus, names: TopicNames, stopping: threading.Event, beat: Callable[[], None]
 ) -> list[tuple[RunProgress, int]]:
-    """The newest event of each run with its time, Unix milliseconds; the oldest first.
+    """The newest event of each run of each team with its time, Unix milliseconds; the oldest first.
 
-    The topic is compacted, so this reads little more than a record of each run. Raises BusError.
+    The topic is compacted, so this reads little more than a record of each. Raises BusError.
     """
     places = names.places(bus, Topic.PROGRESS)
     ends = bus.end_offsets(places)

@@ -1,7 +1,7 @@
 """The only file that touches faust: the records of gangline.steps, one at a time.
 
 - At least once, concurrency 1 (with more, faust can lose events: its issue 606), no tables.
-- A record's offset is committed once `done_before` says that its progress is published.
+- A record's offset is committed once `done_to` says that its progress is published.
 - aiokafka, below faust, raises at a header whose name is not UTF-8 and at a batch that it cannot
   unpack, and would raise there forever. `aside` then reads that stretch of the topic instead.
 """
@@ -54,11 +54,11 @@ class Source:
 class StepStream:
     """Consumes one topic and hands each record over in the loop that started it.
 
-    `clock` gives the Unix milliseconds that `done_before` compares with.
+    `marks` gives the number that `done_to` compares with, after each record; it never falls.
     """
 
     def __init__(
-        self, source: Source, handle: Handle, aside: Aside, clock: Callable[[], int]
+        self, source: Source, handle: Handle, aside: Aside, marks: Callable[[], int]
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="gangline-live-")
         self._taken: deque[tuple[int, Any]] = deque()
@@ -90,8 +90,8 @@ class StepStream:
 
         async def follow(stream: Any) -> None:
             async for event in stream.noack().events():
-                self._taken.append((clock(), event))
                 handle(_record(event.message))
+                self._taken.append((marks(), event))
 
         self._app.agent(topic, name="live-steps", concurrency=1)(follow)
 
@@ -100,9 +100,9 @@ class StepStream:
         self._app.finalize()
         await self._app.start()
 
-    def done_before(self, at_ms: int) -> None:
-        """Let the offsets of records that were handed over before then be committed."""
-        while self._taken and self._taken[0][0] < at_ms:
+    def done_to(self, mark: int) -> None:
+        """Let the offsets of records with marks up to this one be committed."""
+        while self._taken and self._taken[0][0] <= mark:
             self._taken.popleft()[1].ack()
 
     def waiting(self) -> int:
