@@ -44,7 +44,8 @@ class AgentEnd:
                     self._changed.notify_all()
 
     def ask(self, message: FromAgent) -> None:
-        """Send to every rank."""
+        """Send to every rank, once one is connected."""
+        until(lambda: bool(self._ranks))
         for rank in self._ranks:
             rank.sendall(message.encode() + b"\n")
 
