@@ -133,7 +133,7 @@ def test_more_than_a_few_questions_at_a_time_are_told_to_come_again(scene: Gatew
     busy = SchedulerQuestions(scene.tail, work_s=30, wait_s=0.0)
     spec, now = JobSpec.model_validate(job("nlp", 1)), scene.context.clock()
     held = [busy._slots.acquire(blocking=False) for _ in range(AT_ONCE)]
-    with pytest.raises(NoAnswerError, match="ask again"):
+    with pytest.raises(NoAnswerError, match="try again"):
         busy.what_if(spec, now)
     assert held == [True] * AT_ONCE
     for _ in held:
