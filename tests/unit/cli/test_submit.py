@@ -152,6 +152,14 @@ def test_wait_ends_with_the_jobs_code_and_one_document(
     assert "rank 1 on node-1 failed first" in shown.err
 
 
+def test_wait_gives_the_last_step_of_a_job_that_succeeded(
+    gangline: Runner, stub: Stub, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gangline.sdk.jobs.FIRST_POLL_S", 0.0)
+    stub.on("GET", f"{JOBS}/{JOB}", job("succeeded", step=29), job("succeeded", step=30))
+    assert gangline("submit", str(file), "--wait", "--json").json["step"] == 30
+
+
 def test_wait_that_times_out_is_not_finished(gangline: Runner, stub: Stub, file: Path) -> None:
     stub.on("GET", f"{JOBS}/{JOB}", job("running"))
     shown = gangline("submit", str(file), "--wait", "--timeout", "0")

@@ -27,12 +27,11 @@ from gangline.commands.outcome import end_with, restarts_of
 from gangline.commands.submit import as_unfinished
 from gangline.errors import CliError, ExitCode
 from gangline.output import Output
+from gangline.sdk.jobs import LINGER_S, lacks_steps
 from gangline.session import Session
 from gangline_schemas.api.jobs import Failure, Job
 
 REFRESH_S = 1.0
-LINGER_S = 2.0
-"""The last step may be known a little later than the job's end."""
 _BAR = 30
 _SPARK = 48
 
@@ -106,7 +105,7 @@ def _until_end(
         show(job)
         if job.ended:
             ended_at = ended_at or time.monotonic()
-            if not _lacks_steps(job) or time.monotonic() - ended_at >= LINGER_S:
+            if not lacks_steps(job) or time.monotonic() - ended_at >= LINGER_S:
                 return job
         if timeout_s is not None and time.monotonic() - began >= timeout_s:
             raise CliError(
@@ -115,13 +114,6 @@ def _until_end(
             )
         time.sleep(REFRESH_S)
         job = session.client.get(job.job_id)
-
-
-def _lacks_steps(job: Job) -> bool:
-    """It succeeded, and its last steps are not known yet."""
-    if job.state != "succeeded" or job.step is None or job.total_steps is None:
-        return False
-    return job.step < job.total_steps
 
 
 class _Teller:

@@ -18,6 +18,8 @@ from gangline_schemas.api.questions import Explanation, WhatIf
 from gangline_schemas.job import JobSpec
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.2, 2.0
+LINGER_S = 2.0
+"""The last step may be known this much later than the end of its job."""
 
 Submission = JobFile | JobSpec | Mapping[str, Any] | Path | str
 
@@ -122,7 +124,10 @@ class Jobs(Calls):
         *,
         on_change: Callable[[Job], None] = lambda _: None,
     ) -> Job:
-        """Wait for a job's end. Raises CliError with code NOT_FINISHED after `timeout_s`."""
+        """Wait for a job's end, and at most `LINGER_S` longer for its last step.
+
+        Raises CliError with code NOT_FINISHED after `timeout_s`.
+        """
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         delay_s, seen = FIRST_POLL_S, ""
         while True:
@@ -131,7 +136,7 @@ class Jobs(Calls):
                 seen, delay_s = job.state, FIRST_POLL_S
                 on_change(job)
             if job.ended:
-                return job
+                return self._with_last_step(job)
             if ends is not None and time.monotonic() >= ends:
                 raise CliError(
                     f"{job_id} is {job.state} after {timeout_s:g} s; it continues",
@@ -140,6 +145,20 @@ class Jobs(Calls):
                 )
             time.sleep(delay_s if ends is None else min(delay_s, max(0.0, ends - time.monotonic())))
             delay_s = min(LONGEST_POLL_S, delay_s * 1.5)
+
+    def _with_last_step(self, job: Job) -> Job:
+        ends = time.monotonic() + LINGER_S
+        while lacks_steps(job) and time.monotonic() < ends:
+            time.sleep(FIRST_POLL_S)
+            job = self.get(job.job_id)
+        return job
+
+
+def lacks_steps(job: Job) -> bool:
+    """Whether it succeeded and its last steps are not known yet: progress follows within 2 s."""
+    if job.state != "succeeded" or job.step is None or job.total_steps is None:
+        return False
+    return job.step < job.total_steps
 
 
 def read_submission(job: Submission, overrides: Mapping[str, Any] | None = None) -> JobFile:
