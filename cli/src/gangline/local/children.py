@@ -213,7 +213,7 @@ class Children:
         if is_ready != child.ready:
             self.note("ready" if is_ready else "unready", child.spec.name, pid, "")
         child.ready = is_ready
-        # Without a check, running is no proof that it came up.
+        # Without a check, a running process does not prove that it came up.
         child.was_ever_ready = child.was_ever_ready or (is_ready and child.spec.ready is not None)
         if is_ready:
             child.state = ProcessState.RUNNING
@@ -222,7 +222,7 @@ class Children:
         self._changed.notify_all()
 
     def note(self, kind: EventKind, name: str, pid: int | None, message: str) -> None:
-        """Keep an event for the callback, and wake those who wait for a change."""
+        """Keep an event for the callback, and wake the threads that wait for a change."""
         self._events.append(ProcessEvent(kind, name, pid, message))
         with self._changed:
             self._changed.notify_all()

@@ -3,8 +3,8 @@
 Decision logs add the extension attributes `ganglineshard`, `ganglineepoch`, `ganglineseq` and
 `ganglinerelease`, and the last record of a transaction `ganglineinputs` (input_places.py).
 
-Each type belongs to one topic of the catalog. In any other topic it is not a valid event, so the
-right to write a stream is no right to write events of a decision log.
+Each type belongs to one topic of the catalog. In any other topic it is not a valid event, so a
+client that may write to a stream cannot write events of a decision log.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Cycle
 5. Write a snapshot if one is due; start the effects that the state now requests.
 
 The state in memory runs ahead of the log between 2 and 4, so after any error it is worthless: the
-error is raised, the process ends, and a new one folds the log again. There is no repair in place.
+error is raised, the process ends, and a new one folds the log again. Nothing is repaired in place.
 Offsets of inputs that led to nothing wait for the next transaction, at most `offsets_after_s`:
 deciding them again from the same state gives nothing again. Kafka forgets offsets that are not
 committed again, so those of quiet inputs are committed every `offsets_refresh_s`.

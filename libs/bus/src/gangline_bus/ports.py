@@ -8,7 +8,7 @@ Promises, tested by one contract suite over both
 - Opening a transactional writer fences every earlier one of the same id: it commits nothing more.
 - `send` of a plain writer is at-least-once and never reorders one key.
 
-There is no repair in place. After any `BusError` from a transactional writer its process ends, and
+Nothing is repaired in place. After any `BusError` from a transactional writer its process ends, and
 a new one rebuilds its state from the log. A librdkafka producer that lost its broker in a
 transaction can hang for ever, and a late abort can hit the next transaction.
 """

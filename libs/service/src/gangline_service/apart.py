@@ -65,7 +65,7 @@ def _work(work: Callable[[], bytes], writing: int, within_s: float) -> NoReturn:
         # It ends by itself if its parent does, and later than the parent's wait.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, within_s + _LONGER_S)
-        os.closerange(3, writing)  # who is connected to the parent hears its end, not the child's
+        os.closerange(3, writing)  # else the parent's connections stay open until the child ends
         os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
         gc.disable()  # a collection would touch, and by that copy, every page
         os.nice(_NICE)

@@ -7,7 +7,7 @@
    the process beats, reports its progress and serves the membership; a shard that is taken away
    ends the fold.
 4. A shard that is taken away, any error, or a cycle that hangs ends the process: the supervisor
-   starts a new one, which folds the log again. There is no repair in place.
+   starts a new one, which folds the log again. Nothing is repaired in place.
 """
 
 from __future__ import annotations

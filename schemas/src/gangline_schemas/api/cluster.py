@@ -44,7 +44,7 @@ class TeamList(Answer):
 
 
 class TeamBody(TeamLimits):
-    """A team's limits, all of them: what is left out is as at its default."""
+    """All limits of a team: a limit that is left out has its default."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -53,7 +53,7 @@ class TeamBody(TeamLimits):
     )
 
     def config(self, team: str) -> TeamConfig:
-        """As the bus has it. Raises ValidationError if `team` is no identifier."""
+        """As the bus has it. Raises ValidationError if `team` is not an identifier."""
         return TeamConfig(team=team, **self.model_dump())
 
 
