@@ -72,7 +72,7 @@ class AgentSettings(ServiceSettings):
     """FIRST-LAST; default: 64 free ports below the ephemeral range."""
     heartbeat_interval_s: Annotated[float, Field(gt=0, le=60)] = 1.0
     """At most a sixth of the timeout, else silent nodes are found late (concepts/faults.md).
-    Set the fault manager's alike: by it, older heartbeats say nothing of hangs."""
+    Give the fault manager the same value: it finds hangs by heartbeats of the last 3 intervals."""
     heartbeat_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """After this silence the fault manager counts the node as failed: set both alike."""
     lease_s: Annotated[float, Field(gt=0)] | None = None

@@ -230,9 +230,9 @@ class Executor:
 
     def _enter(self, gang: GangKey, workspace: GangWorkspace) -> None:
         """Make the gang's sandbox, if there are any. Raises OSError."""
-        places = workspace.paths
-        own = (places.code.parent, places.temporary, places.checkpoints, places.socket)
-        named = (*own, places.data_cache)
+        paths = workspace.paths
+        own = (paths.code.parent, paths.temporary, paths.checkpoints, paths.socket)
+        named = (*own, paths.data_cache)
         show = [path for path in named if path is not None]
         memory_bytes = len(workspace.assignment.gpus) * self._rank_bytes(workspace)
         inbox, launcher = self._inbox, self.launcher

@@ -131,7 +131,7 @@ class Proxy:
     def __init__(
         self, namespace: StoreNamespace, ask: Callable[[int, str, End, End], None]
     ) -> None:
-        """`ask` leads to a `tell` with that number: whether the gang's client connects like that.
+        """`ask` leads to `answer` with that number: whether the gang's client connects like that.
 
         It is given the gang's key, their end and ours, and must not wait for the answer.
         """

@@ -173,8 +173,8 @@ def _interface_of(address: str) -> str | None:
         found = {str(place[4][0]) for place in socket.getaddrinfo(address, None)}
     except OSError:
         return None
-    for name, paths in psutil.net_if_addrs().items():
-        if found & {place.address.partition("%")[0] for place in paths}:
+    for name, own in psutil.net_if_addrs().items():
+        if found & {item.address.partition("%")[0] for item in own}:
             return name
     return None
 
