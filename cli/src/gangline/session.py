@@ -76,17 +76,17 @@ def asks_platform(body: Callable[..., None]) -> Callable[..., None]:
         **options: object,
     ) -> None:
         outer = context.obj if isinstance(context.obj, Target) else Target()
-        door = Target(
+        target = Target(
             url or outer.url,
             token or outer.token,
             data_dir or outer.data_dir,
             json=json or outer.json,
         )
         if context.invoked_subcommand is not None:
-            context.obj = door
+            context.obj = target
             return
-        out = Output(json=door.json)
-        with connect(door.url, door.token, door.data_dir, notice=out.note) as client:
+        out = Output(json=target.json)
+        with connect(target.url, target.token, target.data_dir, notice=out.note) as client:
             body(Session(client, out), *arguments, **options)
 
     shared = {"url": Url, "token": Token, "data_dir": DataDir, "json": Json}

@@ -1,6 +1,6 @@
 """`gangline simulate`: a trace on a cluster under several policies, without a platform.
 
-With gangline.replay the only place that imports a service: the simulator drives its own decisions.
+With gangline.replay the only place that imports the simulator, which drives the scheduler's core.
 """
 
 from __future__ import annotations

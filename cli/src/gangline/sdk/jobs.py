@@ -155,7 +155,7 @@ class Jobs(Calls):
 
 
 def lacks_steps(job: Job) -> bool:
-    """Whether it succeeded and its last steps are not known yet: progress follows within 2 s."""
+    """Whether it succeeded and its last steps are not known yet: see `LINGER_S`."""
     if job.state != "succeeded" or job.step is None or job.total_steps is None:
         return False
     return job.step < job.total_steps
