@@ -1,4 +1,4 @@
-"""The door of a rendezvous: connections from another machine wait until somebody knows them."""
+"""The proxy of a rendezvous: connections from another machine wait until an agent confirms them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gangline_worker.agent.rendezvous.store_server import listen
 GANG = "job/1"
 
 
-class Indoors:
+class HiddenStore:
     """A store that answers each message with the same one. Only this process gets there."""
 
     def __init__(self) -> None:
@@ -46,13 +46,13 @@ class Indoors:
 
 
 @dataclass
-class Door:
-    """An open door, and what was asked about who came."""
+class OpenProxy:
+    """A proxy that is open, and its questions about connections."""
 
-    gate: Proxy
+    proxy: Proxy
     at: tuple[str, int]
     questions: queue.Queue[tuple[int, str, End, End]]
-    inside: int
+    store_port: int
 
     @contextlib.contextmanager
     def visit(self) -> Iterator[tuple[socket.socket, int]]:
@@ -65,22 +65,22 @@ class Door:
 
 
 @pytest.fixture
-def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenProxy]:
     monkeypatch.setattr(store_proxy, "is_here", lambda _: False)
-    indoors = Indoors()
+    store = HiddenStore()
     questions: queue.Queue[tuple[int, str, End, End]] = queue.Queue()
-    gate = Proxy(indoors, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
+    proxy = Proxy(store, lambda *asked: questions.put(asked))  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
-    gate.open(
+    proxy.open(
         GANG,
         listening,
         AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=100),
-        indoors.port,
+        store.port,
     )
-    yield Door(gate, at, questions, indoors.port)
-    gate.close(GANG)
-    indoors.listening.close()
+    yield OpenProxy(proxy, at, questions, store.port)
+    proxy.close(GANG)
+    store.listening.close()
 
 
 def hung_up(link: socket.socket) -> bool:
@@ -90,87 +90,89 @@ def hung_up(link: socket.socket) -> bool:
         return True
 
 
-def test_a_guest_is_passed_on_with_what_it_said_meanwhile(door: Door) -> None:
-    with door.visit() as (link, number):
+def test_a_confirmed_client_is_passed_on_with_what_it_said_meanwhile(opened: OpenProxy) -> None:
+    with opened.visit() as (link, number):
         link.settimeout(0.2)
         with pytest.raises(TimeoutError):
             link.recv(100)
         link.settimeout(30)
-        door.gate.answer(number, confirmed=True)
+        opened.proxy.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
-def test_a_stranger_is_hung_up_on(door: Door) -> None:
-    with door.visit() as (link, number):
-        door.gate.answer(number, confirmed=False)
+def test_a_stranger_is_hung_up_on(opened: OpenProxy) -> None:
+    with opened.visit() as (link, number):
+        opened.proxy.answer(number, confirmed=False)
         assert hung_up(link)
-        door.gate.answer(number, confirmed=True)  # an answer that comes twice opens nothing
-    with door.visit() as (link, number):
-        door.gate.answer(number, confirmed=True)
+        opened.proxy.answer(number, confirmed=True)  # an answer that comes twice opens nothing
+    with opened.visit() as (link, number):
+        opened.proxy.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
-def test_who_waits_when_the_door_closes_is_hung_up_on(door: Door) -> None:
-    with door.visit() as (link, number):
-        door.gate.close(GANG)
+def test_who_waits_when_the_proxy_closes_is_hung_up_on(opened: OpenProxy) -> None:
+    with opened.visit() as (link, number):
+        opened.proxy.close(GANG)
         assert hung_up(link)
-        door.gate.answer(number, confirmed=True)
+        opened.proxy.answer(number, confirmed=True)
 
 
-def test_the_gate_outlives_gangs_whose_ranks_elsewhere_are_still_there(door: Door) -> None:
+def test_the_proxy_outlives_gangs_whose_ranks_elsewhere_are_still_there(opened: OpenProxy) -> None:
     with contextlib.ExitStack() as clients:
         links = []
         for _ in range(3):
-            link, number = clients.enter_context(door.visit())
-            door.gate.answer(number, confirmed=True)
+            link, number = clients.enter_context(opened.visit())
+            opened.proxy.answer(number, confirmed=True)
             assert link.recv(100) == b"hello"
             links.append(link)
-        door.gate.close(GANG)
+        opened.proxy.close(GANG)
         assert all(map(hung_up, links))
     another = listen("127.0.0.1", 0)
-    door.at = another.getsockname()
-    door.gate.open(GANG, another, AllowedClients(0, frozenset({"127.0.0.1"}), 100), door.inside)
-    with door.visit() as (link, number):
-        door.gate.answer(number, confirmed=True)
+    opened.at = another.getsockname()
+    opened.proxy.open(
+        GANG, another, AllowedClients(0, frozenset({"127.0.0.1"}), 100), opened.store_port
+    )
+    with opened.visit() as (link, number):
+        opened.proxy.answer(number, confirmed=True)
         assert link.recv(100) == b"hello"
 
 
 def test_a_question_that_nobody_answers_keeps_nobody_for_ever(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    opened: OpenProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_proxy, "_WAIT_S", 0.0)
-    with door.visit() as (link, _):
-        door.gate.close("another gang")  # the gate looks around
+    with opened.visit() as (link, _):
+        opened.proxy.close("another gang")  # the proxy looks around
         assert hung_up(link)
 
 
 def test_from_any_other_address_nobody_is_even_asked_about(
-    door: Door, monkeypatch: pytest.MonkeyPatch
+    opened: OpenProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    indoors = Indoors()
+    store = HiddenStore()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
     clients = AllowedClients(uid=0, peers=frozenset({"192.0.2.7"}), clients=100)
-    door.gate.open("other/1", listening, clients, indoors.port)
+    opened.proxy.open("other/1", listening, clients, store.port)
     with socket.create_connection(at, timeout=30) as link:
         assert hung_up(link)
-    door.gate.close("other/1")
-    indoors.listening.close()
-    assert door.questions.empty()
+    opened.proxy.close("other/1")
+    store.listening.close()
+    assert opened.questions.empty()
 
 
-def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
-    indoors = Indoors()
+def test_a_gang_has_so_many_connections_and_no_more(opened: OpenProxy) -> None:
+    store = HiddenStore()
     listening = listen("127.0.0.1", 0)
     at = listening.getsockname()
     clients = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
-    door.gate.open("small/1", listening, clients, indoors.port)
+    opened.proxy.open("small/1", listening, clients, store.port)
 
     def comes(*, waits: bool = True) -> socket.socket:
         link = socket.create_connection(at, timeout=30)
         link.sendall(b"hello")
         if waits:
-            door.gate.answer(door.questions.get(timeout=30)[0], confirmed=True)
+            opened.proxy.answer(opened.questions.get(timeout=30)[0], confirmed=True)
             assert link.recv(100) == b"hello"
         return link
 
@@ -180,27 +182,27 @@ def test_a_gang_has_so_many_connections_and_no_more(door: Door) -> None:
         first.sendall(b"again")
         assert first.recv(100) == b"again"
         second.shutdown(socket.SHUT_WR)
-        assert second.recv(100) == b"", "the gate has closed it"
+        assert second.recv(100) == b"", "the proxy has closed it"
         with comes():
             pass
-    door.gate.close("small/1")
-    indoors.listening.close()
+    opened.proxy.close("small/1")
+    store.listening.close()
 
 
-def test_a_gang_has_so_many_connections_that_wait_and_no_more(door: Door) -> None:
+def test_a_gang_has_so_many_connections_that_wait_and_no_more(opened: OpenProxy) -> None:
     listening = listen("127.0.0.1", 0)
     clients = AllowedClients(uid=0, peers=frozenset({"127.0.0.1"}), clients=2)
-    door.gate.open("small/1", listening, clients, door.inside)
+    opened.proxy.open("small/1", listening, clients, opened.store_port)
     with contextlib.ExitStack() as links:
         for _ in range(2):
             links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
-            door.questions.get(timeout=30)
+            opened.questions.get(timeout=30)
         late = links.enter_context(socket.create_connection(listening.getsockname(), timeout=30))
         assert hung_up(late)
-        with door.visit() as (link, number):  # another gang's
-            door.gate.answer(number, confirmed=True)
+        with opened.visit() as (link, number):  # another gang's
+            opened.proxy.answer(number, confirmed=True)
             assert link.recv(100) == b"hello"
-    door.gate.close("small/1")
+    opened.proxy.close("small/1")
 
 
 def test_a_gang_of_1024_ranks_may_have_16384_connections() -> None:
