@@ -27,9 +27,10 @@ from gangline_worker.agent.decide.model import (
     SendControl,
     StoreOpened,
 )
-from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
+from gangline_worker.agent.workspace.environment import rank_environment
 from gangline_worker.agent_line import Reporter
 from support.builders.checkpoints import JOB, allocated, restored, resumes
+from support.builders.gang_paths import gang_paths
 from support.fakes.agent_end import AgentEnd, until
 
 AT = Moment(1.0, datetime(2026, 11, 1, tzinfo=UTC))
@@ -116,9 +117,7 @@ def test_a_rank_finds_how_often_to_save_whole(
     tmp_path: Path, incremental: Incremental | None, found: str | None
 ) -> None:
     allocation = allocated(incremental=incremental)
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     environment = rank_environment(
         allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
     )

@@ -16,8 +16,9 @@ from gangline_worker.agent.host.addresses import (
     default_address,
 )
 from gangline_worker.agent.runtime.rank_env_file import BadRankEnvFile, read_rank_env
-from gangline_worker.agent.workspace.environment import GangPaths, rank_environment
+from gangline_worker.agent.workspace.environment import rank_environment
 from support.builders.checkpoints import allocated
+from support.builders.gang_paths import gang_paths
 
 
 def gang(*places: tuple[str, int | None]) -> GangAllocated:
@@ -100,9 +101,7 @@ def test_an_operators_variables_reach_the_ranks_below_the_jobs_own(tmp_path: Pat
     operators = read_rank_env(file)
     spec = allocated().spec.model_copy(update={"env": {"NCCL_DEBUG": "INFO"}})
     given = allocated().model_copy(update={"spec": spec})
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     found = rank_environment(
         given, given.nodes[0], 0, paths, gpus="", token="t", secrets={}, operators=operators
     )

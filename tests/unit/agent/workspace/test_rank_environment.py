@@ -11,15 +11,12 @@ import pytest
 from gangline_schemas.events.workers import SampleRange
 from gangline_schemas.failure_policy import OnNan, TrainingPolicy
 from gangline_schemas.job import JobSpec
-from gangline_worker.agent.workspace.environment import (
-    GangPaths,
-    network_variables,
-    rank_environment,
-)
+from gangline_worker.agent.workspace.environment import network_variables, rank_environment
 from gangline_worker.data.left_out import LEFT_OUT_ENV, left_out_of_job
 from gangline_worker.reporting import TRAINING_ENV
 from gangline_worker.training.layout import gang_sizes
 from support.builders.checkpoints import allocated, ref
+from support.builders.gang_paths import gang_paths
 
 
 @pytest.mark.parametrize(("advised_s", "expected_s"), [(None, 600.0), (414.0, 414.0)])
@@ -27,9 +24,7 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
     tmp_path: Path, advised_s: float | None, expected_s: float
 ) -> None:
     allocation = allocated().model_copy(update={"checkpoint_interval_s": advised_s})
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     found = rank_environment(
         allocation, allocation.nodes[0], 0, paths, gpus="", token="t", secrets={}
     )
@@ -37,9 +32,7 @@ def test_the_interval_is_the_specs_unless_another_was_advised(
 
 
 def test_caches_outlive_the_attempt_unless_the_job_wants_others(tmp_path: Path) -> None:
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     for own in ({}, {"XDG_CACHE_HOME": "/scratch"}):
         allocation = allocated()
         spec = allocation.spec.model_copy(update={"env": own})
@@ -50,9 +43,7 @@ def test_caches_outlive_the_attempt_unless_the_job_wants_others(tmp_path: Path) 
 
 
 def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: Path) -> None:
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     policy = TrainingPolicy(on_nan=OnNan(skip=0))
     for training in (None, policy):
         allocation = allocated()
@@ -68,9 +59,7 @@ def test_what_follows_a_loss_that_is_not_finite_is_what_the_job_says(tmp_path: P
 def test_the_ranks_know_which_samples_their_job_goes_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     for samples in ((), (SampleRange(first=16, count=8), SampleRange(first=40, count=1))):
         given = allocated().model_copy(update={"left_out": samples})
         found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
@@ -100,9 +89,7 @@ def test_the_trainer_knows_which_sizes_its_gang_may_have(
     spec = JobSpec.model_validate(
         {"name": "a", "team": "t", "run": "x", "resources": resources, "parallel": parallel}
     )
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     given = allocation.model_copy(update={"spec": spec})
     found = rank_environment(given, given.nodes[0], 0, paths, gpus="", token="t", secrets={})
     monkeypatch.delenv("GANGLINE_RESOURCES", raising=False)
@@ -114,9 +101,7 @@ def test_the_trainer_knows_which_sizes_its_gang_may_have(
 
 def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -> None:
     allocation = allocated()
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     for named in (None, "corpus@xxh3-0f343b0931126a20f133d67c2b018a3b"):
         spec = allocation.spec.model_copy(update={"data_snapshot": named})
         given = allocation.model_copy(update={"spec": spec})
@@ -127,9 +112,7 @@ def test_the_ranks_know_which_data_their_job_was_admitted_with(tmp_path: Path) -
 def test_ranks_know_whether_checkpoints_are_to_be_promoted_and_whether_they_validate_one(
     tmp_path: Path,
 ) -> None:
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     told = {"GANGLINE_PROMOTE": "final", "GANGLINE_VALIDATE": "1"}
     for given, names in (
         (allocated(), set()),
@@ -143,9 +126,7 @@ def test_ranks_know_whether_checkpoints_are_to_be_promoted_and_whether_they_vali
 
 
 def test_gpus_are_named_in_the_order_in_which_nvml_counts_them(tmp_path: Path) -> None:
-    paths = GangPaths(
-        *[tmp_path / name for name in ("code", "home", "tmp", "checkpoints", "socket")]
-    )
+    paths = gang_paths(tmp_path)
     given = allocated()
     found = rank_environment(given, given.nodes[0], 0, paths, gpus="2,5", token="t", secrets={})
     assert found["CUDA_VISIBLE_DEVICES"] == "2,5"
