@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gangline.sdk import Gangline, connect
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import LogWatch
+from support.harnesses.up_process import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 END_S = 180.0
@@ -72,10 +72,8 @@ def test_an_unmodified_torchrun_script(client: Gangline) -> None:
 )
 def test_training(client: Gangline, file: str) -> None:
     job = run(client, file)
-    deadline = time.monotonic() + END_S
-    while job.step != 30 and time.monotonic() < deadline:  # a list may learn it after the end
-        job = client.get(job.job_id)
-    assert job.step == job.total_steps == 30
+    wait_until("its last step", lambda: client.get(job.job_id).step == 30)
+    assert job.total_steps == 30
     losses = {step.step: step.metrics["loss"] for step in client.metrics(
         job.job_id, ["loss"], follow=True)}  # fmt: skip
     assert sorted(losses) == [*range(1, 31)]

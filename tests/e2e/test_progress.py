@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 
 from gangline.commands.jobs import aged_steps
 from gangline.sdk import connect
 from gangline_schemas.api.jobs import Job
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import LogWatch
+from support.harnesses.up_process import wait_until
 
-DEADLINE_S = 90.0
 VIEW = "live-view-0"
 FURTHER = 50
 """Steps: more than are on their way at a time."""
-
-
-def until(what: str, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.1)
 
 
 def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it(
@@ -44,7 +35,7 @@ def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it
             steps = [s.data.step[-1] for s in watch.of("worker.step") if s.data.run_id == job_id]
             return max(steps, default=0)
 
-        until("the first steps", lambda: (listed().step or 0) >= 5)
+        wait_until("the first steps", lambda: (listed().step or 0) >= 5)
         job = listed()
         assert job.progress_at is not None
         assert job.tokens_per_s is not None
@@ -58,16 +49,16 @@ def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it
             def stands() -> bool:
                 """Whether many steps were reported and lists showed none of them."""
                 step, seen = listed().step, reported()
-                until("further steps", lambda: reported() >= seen + FURTHER)
+                wait_until("further steps", lambda: reported() >= seen + FURTHER)
                 return listed().step == step
 
-            until("lists that stand still", stands)
+            wait_until("lists that stand still", stands)
             before, seen = listed(), reported()
             assert (before.step or 0) < seen
             assert before.progress_at is not None
             later = before.progress_at.replace(year=before.progress_at.year + 1)
             assert aged_steps(before, later).endswith(" ago)")
-            until("more steps", lambda: reported() >= seen + FURTHER)
+            wait_until("more steps", lambda: reported() >= seen + FURTHER)
             assert (listed().step, listed().loss) == (before.step, before.loss)
             assert listed().progress_at == before.progress_at
 
@@ -78,9 +69,9 @@ def test_lists_keep_the_last_step_while_the_live_view_is_away_and_go_on_after_it
                 steps.append(listed().step or 0)
                 return steps[-1] >= seen + FURTHER
 
-            until("the steps of meanwhile", caught_up)
+            wait_until("the steps of meanwhile", caught_up)
             assert steps == sorted(steps), "it fell back"
         finally:
             os.kill(platform.pid(VIEW), signal.SIGKILL)
             client.cancel(job_id)
-        until("its end", lambda: listed().ended)
+        wait_until("its end", lambda: listed().ended)
