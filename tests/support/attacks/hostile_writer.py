@@ -30,7 +30,7 @@ def attributes(kind: str, subject: str = "bad") -> Headers:
 
 
 class HostileWriter:
-    """Somebody who may write to a topic. All records have one key."""
+    """A client that may write to a topic. All records have one key."""
 
     def __init__(self, bootstrap: str, topic: str, headers: Headers) -> None:
         self._bootstrap = bootstrap
@@ -40,7 +40,6 @@ class HostileWriter:
     def send(
         self,
         value: bytes | None,
-        headers: Headers | None = None,
         *,
         times: int = 1,
         at_ms: int = 0,
@@ -63,7 +62,7 @@ class HostileWriter:
             producer.produce(
                 self._topic,
                 value=value,
-                headers=self._headers if headers is None else headers,
+                headers=self._headers,
                 key=KEY,
                 timestamp=at_ms,
                 on_delivery=lambda error, _: failed.append(error) if error else None,
