@@ -62,7 +62,7 @@ def take_step(state: State, by: int) -> None:
         tensor.add_(by)
 
 
-def save_between_steps(saver: AsyncSaver, directory: Path, step: int, state: State) -> None:
+def assert_saved_between_steps(saver: AsyncSaver, directory: Path, step: int, state: State) -> None:
     """The save holds what was there when it began, also while the GPU is busy with steps."""
     take_step(state, step)
     expected = {name: tensor.clone() for name, tensor in state.items()}
@@ -87,7 +87,7 @@ def test_a_save_beside_further_steps_holds_what_was_there(
     saver.prepare(state)
     for step in range(1, 4):
         torch.cuda._sleep(BUSY_CYCLES)
-        save_between_steps(saver, tmp_path, step, state)
+        assert_saved_between_steps(saver, tmp_path, step, state)
 
 
 @needs_gpus(1)
@@ -98,7 +98,7 @@ def test_a_step_on_a_stream_of_its_own_is_waited_for(tmp_path: Path, full_every:
     with torch.cuda.stream(torch.cuda.Stream()):
         for step in (1, 2):
             torch.cuda._sleep(BUSY_CYCLES)
-            save_between_steps(saver, tmp_path, step, state)
+            assert_saved_between_steps(saver, tmp_path, step, state)
 
 
 @needs_gpus(1)
@@ -148,7 +148,7 @@ def test_parts_on_several_gpus_are_all_waited_for(tmp_path: Path) -> None:
         for gpu in (0, 1):
             with torch.cuda.device(gpu):
                 torch.cuda._sleep(BUSY_CYCLES)
-        save_between_steps(saver, tmp_path, step, parts)
+        assert_saved_between_steps(saver, tmp_path, step, parts)
 
 
 @needs_gpus(2)

@@ -21,7 +21,8 @@ TOLERANCE = 2e-3
 """Of bfloat16: a GPU may add up in another order the next time."""
 
 
-def killed_and_resumed(folder: Path, ranks: int, *settings: str) -> None:
+def assert_resumes_after_a_kill(folder: Path, ranks: int, *settings: str) -> None:
+    """The losses after the kill are those of a run that was not killed."""
     given = rank_variables(*range(ranks))
     every = (f"steps={STEPS}", "checkpoint_every_steps=2", *settings)
     whole = train(folder / "whole", ranks, *every, extra_env=given)
@@ -41,7 +42,7 @@ def killed_and_resumed(folder: Path, ranks: int, *settings: str) -> None:
 
 @needs_gpus(1)
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    killed_and_resumed(tmp_path, 1)
+    assert_resumes_after_a_kill(tmp_path, 1)
 
 
 @needs_gpus(2)
@@ -57,7 +58,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     ids=["ddp", "fsdp", "tensor", "pipeline", "experts"],
 )
 def test_a_killed_gang_goes_on_where_it_was(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    killed_and_resumed(tmp_path, 2, *settings)
+    assert_resumes_after_a_kill(tmp_path, 2, *settings)
 
 
 @needs_gpus(1)

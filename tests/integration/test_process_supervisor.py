@@ -280,6 +280,9 @@ def test_a_log_stays_bounded_while_its_process_writes(tmp_path: Path) -> None:
             lambda: newest.exists() and (tmp_path / "logs" / "a.log").stat().st_size < 100_000,
             "the log was rotated",
         )
+        kept = {path.name for path in newest.parent.iterdir()}
+        assert kept <= {"a.log", "a.log.1", "a.log.2"}
+        assert row(supervisor, "a").restarts == 0, "its process was left alone"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -300,6 +303,7 @@ def test_no_child_outlives_a_killed_supervisor(
 ) -> None:
     process = owner()
     pids = children_of(process)
+    assert not any(is_gone(pid) for pid in pids)
     process.kill()
     eventually(lambda: all(is_gone(pid) for pid in pids), "the children died with it")
 

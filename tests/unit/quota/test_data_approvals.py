@@ -102,7 +102,8 @@ def test_what_is_missing_is_named(fields: dict[str, str], says: str) -> None:
     ],
 )
 def test_who_need_not_ask_is_admitted(rule: ApprovalRule, fields: dict[str, str]) -> None:
-    only(quota(rule).give(submitted(**fields)), JobAdmitted)
+    admitted = only(quota(rule).give(submitted(**fields)), JobAdmitted)
+    assert admitted.spec.data_snapshot == fields.get("data_snapshot")
 
 
 def test_only_what_is_named_by_its_content_can_be_approved() -> None:
