@@ -84,6 +84,8 @@ format: $(STAMP) ## let the formatter write
 
 soak: $(STAMP) ## thousands of simulated clusters, millions of scheduling decisions
 	@PYTHONPATH=tests $(BIN)/python -m gangsim --seeds 10000
+	@GANGLINE_SIMULATED_SEEDS=1000 $(PYTEST) -q -n auto --timeout 0 \
+	  tests/simulation/test_snapshots.py tests/simulation/test_incremental.py
 	@GANGLINE_EXTREMES=500 GANGLINE_EXTREMES_SEED=$$(date +%s) $(PYTEST) -q -n auto tests/extremes --timeout 0
 	@$(PYTEST) -q -n auto --dist loadfile -m nightly --timeout 0 tests
 	@GANGLINE_VICTIM_STATES=5000 $(PYTEST) -q -n auto tests/unit/scheduler/test_victims.py --timeout 0

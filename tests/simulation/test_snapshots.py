@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 from gangsim.draw import draw
 from gangsim.parts import Parts
 from gangsim.world import simulate
 
-SEEDS = range(2000, 2015)
+SEEDS = range(2000, 2000 + int(os.environ.get("GANGLINE_SIMULATED_SEEDS", "15")))
 EVERY = 5
 
 
