@@ -8,12 +8,11 @@ factor. Checkpoints of one layout load into any other, bit for bit.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
 import torch
-from _pytest.mark import ParameterSet
 
 from gangline_worker.checkpoint.commit import committed
 from gangline_worker.checkpoint.loader import Checkpoint
@@ -57,10 +56,12 @@ NIGHTLY = {
 }  # fmt: skip
 
 
-def drawn(names: Iterable[str]) -> list[ParameterSet]:
-    """Each layout by its name; `make soak` runs those of NIGHTLY."""
+def names_of(
+    layouts: Iterable[str], nightly: Collection[str] = NIGHTLY
+) -> list[pytest.ParameterSet]:
+    """Each layout by its name; `make soak` alone runs those that are `nightly`."""
     return [
-        pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else ()) for name in names
+        pytest.param(name, marks=pytest.mark.nightly if name in nightly else ()) for name in layouts
     ]
 
 
@@ -109,14 +110,14 @@ def alone_with_experts(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(directory, 1, *SETTINGS, *EXPERTS, extra_env=PROMOTE)
 
 
-@pytest.mark.parametrize("name", drawn(LAYOUTS))
+@pytest.mark.parametrize("name", names_of(LAYOUTS))
 def test_the_losses_are_those_of_one_process(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
     run = train(tmp_path / name, ranks, *SETTINGS, *settings, extra_env=PROMOTE)
     assert_alike(run, alone)
 
 
-@pytest.mark.parametrize("name", drawn(EXPERT_LAYOUTS))
+@pytest.mark.parametrize("name", names_of(EXPERT_LAYOUTS))
 def test_experts_give_the_losses_of_one_process(
     alone_with_experts: Run, tmp_path: Path, name: str
 ) -> None:
@@ -195,7 +196,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*drawn(["ddp", "fsdp-tensor"]), pytest.param("pipeline", marks=pytest.mark.nightly)]
+    "name", names_of(["ddp", "fsdp", "fsdp-tensor", "pipeline"], {"fsdp-tensor", "pipeline"})
 )
 def test_bfloat16_computes_and_keeps_float32_weights(alone: Run, tmp_path: Path, name: str) -> None:
     ranks, settings = LAYOUTS[name]
