@@ -19,8 +19,8 @@ from harness import Context, Result, scratch
 
 from gangline.local.kafka import EmbeddedKafka
 from gangline_bus.codec import decode, encode
-from gangline_bus.ports import OutRecord, TopicPartition
-from gangline_schemas.catalog import Topic, catalog
+from gangline_bus.ports import OutRecord
+from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
 from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.steps import WorkerStep
@@ -42,8 +42,7 @@ class Load:
     def __init__(self, view: TrackerProcess) -> None:
         self._view = view
         self._reader = view.bus.reader("bench")
-        count, name = catalog()[Topic.PROGRESS].partitions, view.names.name(Topic.PROGRESS)
-        self._reader.assign({TopicPartition(name, index): 0 for index in range(count)})
+        self._reader.assign(dict.fromkeys(view.names.places(view.bus, Topic.PROGRESS), 0))
         self._step = 0
         self.latencies_s: list[float] = []
         self.newest: dict[bytes, int] = {}

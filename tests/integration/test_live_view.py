@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gangline_bus.codec import UndecodableError, decode
-from gangline_bus.ports import OutRecord, Reader, Record, TopicPartition
-from gangline_schemas.catalog import Topic, catalog
+from gangline_bus.ports import OutRecord, Reader, Record
+from gangline_schemas.catalog import Topic
 from gangline_schemas.events.progress import RunProgress
 from gangline_schemas.events.steps import WorkerStep
 from support.attacks.hostile_writer import KEY, HostileWriter, attributes
@@ -25,9 +25,8 @@ class Watched:
         self.view = view
         self.seen: list[RunProgress] = []
         self.records: list[Record] = []
-        count, name = catalog()[Topic.PROGRESS].partitions, view.names.name(Topic.PROGRESS)
         self._reader: Reader = view.bus.reader("watch")
-        self._reader.assign({TopicPartition(name, index): 0 for index in range(count)})
+        self._reader.assign(dict.fromkeys(view.names.places(view.bus, Topic.PROGRESS), 0))
 
     def report(
         self, number: int, *, run: str = "run-a", attempt: int = 1, **metrics: float
