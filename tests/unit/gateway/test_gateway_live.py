@@ -230,6 +230,15 @@ def test_steps_that_another_team_reports_are_not_the_jobs() -> None:
     assert (progress.attempt, progress.step) == (1, 1)
 
 
+@pytest.mark.parametrize("order", list(permutations(["queued", "own", "foreign"])))
+def test_another_teams_report_hides_no_progress(order: Sequence[str]) -> None:
+    """Also if progress is read before the job is, as at a start."""
+    events = {"queued": queued(), "own": at_step(1), "foreign": at_step(50, team="vision")}
+    progress = details(fold([events[name] for name in order])).progress
+    assert progress is not None
+    assert progress.step == 1
+
+
 @pytest.mark.parametrize("given", [10**400, -1, 0, 2**60, float("inf"), "many", None])
 def test_a_job_is_listed_whatever_its_hyperparameter_steps_is(given: object) -> None:
     spec = SPEC.model_copy(update={"hyperparameters": {"steps": given}})

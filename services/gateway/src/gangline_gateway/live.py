@@ -56,7 +56,7 @@ from gangline_schemas.events.faults import (
     NodeSuspected,
     WorkerStraggling,
 )
-from gangline_schemas.events.progress import RunProgress
+from gangline_schemas.events.progress import RunProgress, progress_key
 from gangline_schemas.events.quota import (
     CancelAdmitted,
     DrainAdmitted,
@@ -213,10 +213,9 @@ class Live:
         job = self.jobs.get(job_id)
         if job is None:
             return None
-        progress = self._progress.get(job_id)
         return JobDetails(
             job,
-            progress if progress is not None and progress.team == job.team else None,
+            self._progress.get(progress_key(job.team, job_id)),
             self._failures.get(job_id),
             self._checkpoints.get(job_id, ()),
             self._advice.get(job_id),
@@ -285,10 +284,10 @@ class Live:
         del self._order[bisect_left(self._order, place_of(job))]
 
     def _forget(self, job_id: str) -> None:
-        self._leave_order(self.jobs.pop(job_id))
-        for others in (
-            self._progress, self._failures, self._checkpoints, self._advice, self._flags
-        ):  # fmt: skip
+        job = self.jobs.pop(job_id)
+        self._leave_order(job)
+        self._progress.pop(progress_key(job.team, job_id), None)
+        for others in (self._failures, self._checkpoints, self._advice, self._flags):
             others.pop(job_id, None)
         if self._by_suffix.get(suffix_of(job_id)) == job_id:
             del self._by_suffix[suffix_of(job_id)]
@@ -591,18 +590,17 @@ class Live:
 
     @_on.register
     def _(self, event: RunProgress, at: datetime) -> None:
-        known, job = self._progress.get(event.run_id), self.jobs.get(event.run_id)
-        if known is not None and known.team != event.team:
-            if job is None or job.team != event.team:
-                return
-            known = None
+        job = self.jobs.get(event.run_id)
+        if job is not None and job.team != event.team:
+            return  # a report of another team, which nobody reads
+        key = progress_key(event.team, event.run_id)
+        known = self._progress.get(key)
         if known is None or (event.attempt, event.step) >= (known.attempt, known.step):
-            self._progress.put(event.run_id, _progress(event, at))
+            self._progress.put(key, _progress(event, at))
 
 
 def _progress(event: RunProgress, at: datetime) -> Progress:
     return Progress(
-        team=event.team,
         attempt=event.attempt,
         step=event.step,
         metrics=dict(islice(event.metrics.items(), METRICS_OF_A_RUN)),

@@ -20,8 +20,6 @@ from gangline_schemas.job import JobSpec
 class Progress:
     """A run's progress at a time, as `run.progress` reported it."""
 
-    team: str
-    """The team in the event; a foreign event may name another team than the job's."""
     attempt: int
     step: int
     metrics: Mapping[str, float]
@@ -150,6 +148,7 @@ class LiveFacts:
     ended: dict[str, None] = field(default_factory=dict)
     """Jobs that ended; the first is removed first."""
     progress: dict[str, Progress] = field(default_factory=dict)
+    """By team and run, as the topic's keys."""
     failures: dict[str, Failure] = field(default_factory=dict)
     checkpoints: dict[str, tuple[Checkpoint, ...]] = field(default_factory=dict)
     advice: dict[str, Advice] = field(default_factory=dict)
