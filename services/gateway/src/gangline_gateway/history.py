@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from math import isfinite
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
 from gangline_gateway.log_pages import LogFilter, log_page
-from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+from gangline_gateway.sql_parts import Where, cursor_of, fetch, ms, number, read_cursor
 from gangline_schemas.api.checkpoints import Checkpoint
 from gangline_schemas.api.logs import LogPage
 from gangline_schemas.api.runs import Curve, Final, Point, Run, RunPage
@@ -57,7 +58,7 @@ class History:
     """Queries about runs. Each method sends one or two."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._rows = partial(fetch, client)
 
     def runs(
         self, wanted: RunFilter | None = None, *, limit: int = 50, cursor: str | None = None
@@ -220,12 +221,6 @@ class History:
             {"job": job_id},
         )
         return [Checkpoint(**row) for row in rows]
-
-    def _rows(self, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = self._client.query(sql, parameters=parameters)
-        return [
-            {name: aware(value) for name, value in row.items()} for row in answer.named_results()
-        ]
 
 
 def _past_run(row: dict[str, Any]) -> PastRun:

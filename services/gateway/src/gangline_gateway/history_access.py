@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import clickhouse_connect
@@ -23,7 +22,7 @@ from gangline_gateway.history import History
 from gangline_gateway.incidents import Incidents
 from gangline_gateway.problems import ProblemError, invalid, unavailable
 from gangline_gateway.reports.source import Reports
-from gangline_gateway.sql_parts import CursorError
+from gangline_gateway.sql_parts import CursorError, fetch
 from gangline_gateway.user_limits import UserSlots, current_user
 from gangline_schemas.api.logs import BusEvent
 
@@ -79,17 +78,15 @@ class Records:
                 "{topic:String}, {partition:UInt32}, {offset:UInt64}) "
             )
             parameters |= dict(zip(("ms", "topic", "partition", "offset"), after, strict=True))
-        answer = self._client.query(
+        rows = fetch(
+            self._client,
             "SELECT topic, partition, offset, id, type, source, subject, time, data "  # noqa: S608
             f"FROM gangline.events WHERE subject = {{subject:String}} "
             f"AND team IN ('', {{team:String}}) {later}"
             "ORDER BY time, topic, partition, offset LIMIT {size:UInt32}",
-            parameters=parameters,
+            parameters,
         )
-        return [
-            BusEvent(**{**row, "time": _aware(row["time"]), "data": json.loads(row["data"])})
-            for row in answer.named_results()
-        ]
+        return [BusEvent(**{**row, "data": json.loads(row["data"])}) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,3 @@ def _away(error: Exception) -> ProblemError:
         "history-away",
         "ClickHouse does not answer, so history is unavailable; live routes still work",
     )
-
-
-def _aware(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
 
-from gangline_gateway.sql_parts import Where, aware, cursor_of, ms, number, read_cursor
+from gangline_gateway.sql_parts import Where, cursor_of, fetch, ms, number, read_cursor
 from gangline_schemas.api.incidents import Incident, Notice, Share, Stacks, Totals
 from gangline_schemas.events.workers import WorkerStacks
 
@@ -70,7 +71,7 @@ class Incidents:
     """Queries about failures."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._rows = partial(fetch, client)
 
     def page(
         self, wanted: IncidentFilter, *, limit: int = 50, cursor: str | None = None
@@ -181,12 +182,6 @@ class Incidents:
             where.parameters,
         )
         return [Share(**row) for row in rows]
-
-    def _rows(self, sql: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = self._client.query(sql, parameters=parameters)
-        return [
-            {name: aware(value) for name, value in row.items()} for row in answer.named_results()
-        ]
 
 
 def _notice(row: dict[str, Any]) -> Notice:

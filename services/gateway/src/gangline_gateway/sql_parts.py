@@ -1,10 +1,12 @@
-"""Parts of ClickHouse queries: conditions, times and cursors of pages."""
+"""ClickHouse queries: conditions, rows with their times, and cursors of pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from clickhouse_connect.driver.client import Client
 
 
 class CursorError(ValueError):
@@ -26,7 +28,7 @@ class Where:
     def add(self, condition: str, **parameters: Any) -> None:
         """Adds a condition with the values of its parameters."""
         self._conditions.append(condition)
-        self.parameters |= {name: written(value) for name, value in parameters.items()}
+        self.parameters |= parameters
 
     def among(self, column: str, values: Sequence[str]) -> None:
         """The column has one of these values; none given: any value."""
@@ -48,18 +50,10 @@ class Where:
             self.add("team IN {teams:Array(String)}", teams=sorted(teams))
 
 
-def written(value: Any) -> Any:
-    """A time as ClickHouse reads it in a parameter; other values as they are."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    return value
-
-
-def aware(value: Any) -> Any:
-    """A time from ClickHouse in UTC; other values as they are."""
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
+def fetch(client: Client, sql: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of an answer, by column, with times in UTC."""
+    answer = client.query(sql, parameters={name: _written(v) for name, v in parameters.items()})
+    return [{name: _aware(v) for name, v in row.items()} for row in answer.named_results()]
 
 
 def ms(value: datetime) -> int:
@@ -85,3 +79,17 @@ def number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise CursorError("cursor must be the cursor of an earlier page")
     return int(text)
+
+
+def _written(value: Any) -> Any:
+    """A time as ClickHouse reads it in a parameter; other values as they are."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    return value
+
+
+def _aware(value: Any) -> Any:
+    """A time from ClickHouse in UTC; other values as they are."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value

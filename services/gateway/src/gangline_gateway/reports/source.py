@@ -14,7 +14,7 @@ The rows are bounded by the jobs of the period; more than MAX_JOBS or MAX_GANGS 
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from clickhouse_connect.driver.client import Client
@@ -29,6 +29,7 @@ from gangline_gateway.reports.facts import (
     Quota,
     RunMfu,
 )
+from gangline_gateway.sql_parts import fetch
 
 MAX_JOBS = 100_000
 MAX_GANGS = 300_000
@@ -176,12 +177,11 @@ class Reports:
 
     def _rows(self, sql: str, period: Period, what: str, limit: int) -> list[dict[str, Any]]:
         parameters = {
-            "since": _written(period.since),
-            "until": _written(period.until),
+            "since": period.since,
+            "until": period.until,
             "every": max(1, round(period.length_s) // SAMPLES),
         }
-        answer = self._client.query(sql, parameters=parameters)
-        rows = [{name: _aware(v) for name, v in row.items()} for row in answer.named_results()]
+        rows = fetch(self._client, sql, parameters)
         if len(rows) > limit:
             raise TooMuchError(f"there are more than {limit:,} {what}: ask for a shorter period")
         return rows
@@ -217,13 +217,3 @@ def _quota(row: dict[str, Any]) -> Quota:
 
 def _share(row: dict[str, Any]) -> float | None:
     return row["total"] / row["found"] / _PERCENT if row["found"] else None
-
-
-def _written(value: datetime) -> str:
-    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-
-
-def _aware(value: Any) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
