@@ -66,14 +66,12 @@ class Followed(Generic[StateT]):
     def apply(self, record: Record, envelope: Envelope | None) -> bool:
         """Folds one record of any topic; `envelope` is None for an event that is unknown here.
 
-        Returns whether the record is of this log, so that copies are old.
+        Returns whether copies are old.
         """
         folded = self._shards.get(record.place)
-        if folded is None:
-            return False
+        if folded is None or self._broken or record.offset < folded.offset:
+            return False  # the tail also reads records before the snapshot, for its rings
         position = None if envelope is None else envelope.position
-        if self._broken:
-            return False
         if envelope is None or position is None:
             self._break(record, "has what this version does not know: upgrade the gateway")
         elif position.seq >= folded.next_seq:
