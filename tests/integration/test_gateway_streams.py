@@ -205,5 +205,8 @@ def test_streams_are_bounded(tmp_path: Path) -> None:
         with client.stream("GET", path, headers=NLP) as first:
             lines = first.iter_lines()  # kept: httpx closes the stream with it
             next(lines)
+            assert scene.context.streams.open == 1
             problem(client.get(path, headers=NLP), 503, "busy")
         scene.wait(lambda: scene.context.streams.open == 0)
+        with client.stream("GET", path, headers=NLP) as second:
+            assert second.status_code == 200

@@ -111,6 +111,8 @@ def test_a_restart_loses_no_last_step_and_does_not_fall_back(
     wait_until("what came meanwhile", lambda: watched.newest() == (2, 15))
     watched.report(16, attempt=2)
     wait_until("the next step", lambda: watched.newest() == (2, 16))
+    assert watched.view.end() == 0
+    assert watched.newest() == (2, 16), "nothing older was published last"
 
 
 HOSTILE = {
