@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -95,3 +96,27 @@ def test_each_member_has_contracts() -> None:
     assert set(SETTINGS["importlinter"]["root_packages"]) == members
     sources = set(contract("torch is imported")["source_modules"])
     assert sources | {"gangline_worker"} == members
+
+
+def test_a_member_depends_on_each_member_that_it_imports() -> None:
+    """Installed by itself, it has all that it needs."""
+    folders = {
+        path.parent: tomllib.loads(path.read_text())["project"]
+        for pattern in SETTINGS["uv"]["workspace"]["members"]
+        for path in ROOT.glob(f"{pattern}/pyproject.toml")
+    }
+    missing = {
+        (project["name"], needed)
+        for folder, project in folders.items()
+        for source in (folder / "src").rglob("*.py")
+        for needed in imported_members(source)
+        if needed not in {project["name"], *project["dependencies"]}
+    }
+    assert len(folders) == len(SETTINGS["importlinter"]["root_packages"])
+    assert missing == set()
+
+
+def imported_members(source: Path) -> set[str]:
+    """The names of the distributions whose packages it imports."""
+    packages = re.findall(r"^\s*(?:from|import) (gangline\w*)", source.read_text(), re.MULTILINE)
+    return {package.replace("_", "-") for package in packages}
