@@ -592,7 +592,7 @@ class Live:
     def _(self, event: RunProgress, at: datetime) -> None:
         job = self.jobs.get(event.run_id)
         if job is not None and job.team != event.team:
-            return  # a report of another team, which nobody reads
+            return  # the run is not that team's
         key = progress_key(event.team, event.run_id)
         known = self._progress.get(key)
         if known is None or (event.attempt, event.step) >= (known.attempt, known.step):

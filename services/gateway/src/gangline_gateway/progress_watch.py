@@ -14,7 +14,7 @@ from gangline_schemas.events.steps import WorkerStep
 
 QUIET_S = 2.0
 SILENT_S = 15.0
-"""Progress follows a step within 1.5 s; a live view that restarts takes about 12 s."""
+"""Progress follows a step within 1.5 s; after a kill of the live view it takes about 10 s."""
 RUNS_MAX = 100_000
 """Runs whose published progress is known, as in the live view; the longest silent go first."""
 
