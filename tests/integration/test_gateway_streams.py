@@ -110,11 +110,12 @@ def test_the_stream_has_the_run_s_progress_from_now_on(
     for number in (2, 3):
         headers = {**NLP, "Last-Event-ID": last_id} if last_id else NLP
         with http_client.stream("GET", path, headers=headers) as answer:
-            lines = answer.iter_lines()
-            next(lines)  # the stream has begun
+            stream = events(answer.iter_lines())
+            if not last_id:
+                assert next(stream)[1] == "history", "its position is taken before"
             scene.say(step(run_id, number), run_id, run_id)
             scene.say(step("somebody-else", 9), "somebody-else", run_id)
-            for cursor, kind, data in events(lines):
+            for cursor, kind, data in stream:
                 last_id = cursor or last_id
                 if kind == "progress":
                     seen.append((data["run_id"], data["step"], data["metrics"]["loss"]))
