@@ -87,8 +87,11 @@ def test_a_rank_reads_on_from_the_store_when_its_nodes_copy_is_damaged(scene: No
     scene.allocate(node, attempt=2, gpus=(0,), resume=ref, command=command, env={"STORED": stored})
 
     exits = scene.exits(2)
+    assert exits[2, 0].reason is ExitReason.FINISHED, scene.lines(0, 2)
+    scene.wait(
+        lambda: scene.lines(0, 2).count("restored True") == 6, "it did not restore six times"
+    )
     said = scene.lines(0, 2)
-    assert exits[2, 0].reason is ExitReason.FINISHED, said
     assert [line for line in said if line.startswith("restored")] == ["restored True"] * 6
     assert any(line.startswith("refused corrupt checkpoint") for line in said), said
     notes = [line for line in said if line.startswith("gangline: ")]

@@ -112,6 +112,10 @@ def test_half_is_written_and_a_killed_rank_comes_back_bit_for_bit(scene: NodeHar
     scene.allocate(node, attempt=2, gpus=(0,), resume=ref, **spec)
     service.commit(service.written(2, refers=False))
     _, again = service.commit(service.written(2, refers=True))
-    said = [line for line in scene.lines(0, 2) if line.startswith("restored")]
-    assert said == [f"restored {ref.step} True"]
+
+    def restored() -> list[str]:
+        return [line for line in scene.lines(0, 2) if line.startswith("restored")]
+
+    scene.wait(lambda: bool(restored()), "it said nothing")
+    assert restored() == [f"restored {ref.step} True"]
     assert again.refers[0] > ref.step

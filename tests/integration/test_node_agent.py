@@ -384,7 +384,7 @@ def test_a_program_can_make_sockets_where_its_temporary_files_lie(scene: NodeHar
     node = scene.start_agent(warm=warm)
     gang = scene.allocate(node, job_id="j" * 60, gpus=(0,), command=["python", str(script)])
     assert scene.exits(1)[1, 0].reason is ExitReason.FINISHED, scene.lines(0)
-    assert scene.lines(0) == [f"{warm == 'fork'} True"]
+    scene.wait(lambda: scene.lines(0) == [f"{warm == 'fork'} True"], "its sockets are elsewhere")
     scene.release(gang, ReleaseReason.SUCCEEDED)
     scene.wait(
         lambda: all("left" not in names for _, _, names in os.walk(scene.folder)),
@@ -665,7 +665,8 @@ def test_a_checkpoint_reaches_the_store_and_the_next_attempt_goes_on_from_it(sce
 
     exits = scene.exits(4)
     assert exits[2, 0].reason is ExitReason.FINISHED, exits[2, 0].message
-    assert any("starts from [1.5, 1.5, 1.5, 1.5]" in line for line in scene.lines(0, 2))
+    begins = "starts from [1.5, 1.5, 1.5, 1.5]"
+    scene.wait(lambda: any(begins in line for line in scene.lines(0, 2)), "it starts elsewhere")
     assert {part.step for part in scene.of(CheckpointShardWritten)} == {7, 14}
 
 

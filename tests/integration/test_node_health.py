@@ -163,4 +163,4 @@ def test_a_job_saves_when_the_health_of_its_node_gets_worse(
         assert request.node_id == node.node_id
         assert "uncorrectable ECC error" in request.reason
         assert scene.exits(1)[1, 0].exit_code == 0
-        assert scene.lines(0) == ["training", "saving"]
+        scene.wait(lambda: scene.lines(0) == ["training", "saving"], "it did not save")

@@ -252,7 +252,10 @@ class NodeHarness:
         return {(item.attempt, item.rank): item for item in self.of(WorkerExited)}
 
     def lines(self, rank: int, attempt: int = 1, job_id: str | None = None) -> list[str]:
-        """All lines of a rank in order; a batch that came twice counts once."""
+        """All lines of a rank that came by now, in order; a batch that came twice counts once.
+
+        Logs and exits are on different topics: an exit may be read before the last lines.
+        """
         batches = {
             item.first_line: item.lines
             for item in self.of(WorkerLog)
