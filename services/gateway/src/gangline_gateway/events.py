@@ -14,6 +14,7 @@ from gangline_bus.ports import Record
 from gangline_bus.topics import TopicNames
 from gangline_gateway.problems import invalid
 from gangline_schemas.api.logs import BusEvent
+from gangline_schemas.base import Event
 from gangline_schemas.envelope import team_of
 
 CursorText = Annotated[
@@ -47,6 +48,14 @@ def answer_of(
         time=envelope.time,
         data=envelope.data.data(),
     )
+
+
+def event_of(record: Record) -> Event | None:
+    """The event of a record; None if it is not a valid one."""
+    try:
+        return decode(record).data
+    except UndecodableError:
+        return None
 
 
 def page_cursor(event: BusEvent) -> str:

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 from fastapi import Header, Query
 from starlette.responses import StreamingResponse
 
-from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import sse
 from gangline_gateway.app_context import App, AppContext, Caller, JobId, answers, router
-from gangline_gateway.events import CursorText, answer_of, page_cursor, read_page_cursor
+from gangline_gateway.events import CursorText, answer_of, event_of, page_cursor, read_page_cursor
 from gangline_gateway.history_access import Queries
 from gangline_gateway.log_pages import LogFilter
 from gangline_gateway.problems import ProblemError
@@ -92,7 +91,7 @@ async def _log_stream(
             yield sse.event("log", row.model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        event = _event_of(record)
+        event = event_of(record)
         if not isinstance(event, WorkerLog) or not wanted.takes(event):
             return
         before = sent.get((event.attempt, event.rank), -1)
@@ -217,10 +216,3 @@ def _page(
     job: tuple[str, str], after: tuple[int, str, int, int] | None, queries: Queries
 ) -> list[BusEvent]:
     return queries.records.events(*job, after=after, limit=_PAGE)
-
-
-def _event_of(record: Record) -> object:
-    try:
-        return decode(record).data
-    except UndecodableError:
-        return None

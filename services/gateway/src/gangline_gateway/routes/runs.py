@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query, Response
 from starlette.responses import StreamingResponse
 
-from gangline_bus.codec import UndecodableError, decode
 from gangline_bus.murmur import partition_of
 from gangline_bus.ports import Record, TopicPartition
 from gangline_gateway import sse
@@ -26,6 +25,7 @@ from gangline_gateway.app_context import (
     visible_teams,
 )
 from gangline_gateway.comparison import compare
+from gangline_gateway.events import event_of
 from gangline_gateway.history import RunFilter
 from gangline_gateway.history_access import Queries
 from gangline_gateway.live_model import JobDetails
@@ -159,8 +159,8 @@ async def _metric_stream(
         yield sse.event("history", Curves(curves=curves).model_dump(mode="json"))
 
     def render(record: Record) -> Iterable[tuple[str, Any]]:
-        event = _reported(record)
-        if event is None or (event.run_id, event.team) != run:
+        event = event_of(record)
+        if not isinstance(event, WorkerStep | RunProgress) or (event.run_id, event.team) != run:
             return
         if isinstance(event, RunProgress):
             yield "progress", event.data()
@@ -187,14 +187,6 @@ async def _metric_stream(
     ) as parts:
         async for part in parts:
             yield part
-
-
-def _reported(record: Record) -> WorkerStep | RunProgress | None:
-    try:
-        event = decode(record).data
-    except UndecodableError:
-        return None
-    return event if isinstance(event, WorkerStep | RunProgress) else None
 
 
 @runs.post(
