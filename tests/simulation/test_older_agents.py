@@ -19,6 +19,7 @@ from gangline_bus import codec
 from gangline_bus.codec import UndecodableError, encode, receive
 from gangline_bus.ports import TopicPartition
 from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_schemas.base import Event
 from gangline_schemas.catalog import Topic
 from gangline_schemas.envelope import Envelope
@@ -192,7 +193,7 @@ def test_what_concerns_agents_waits_for_them(monkeypatch: pytest.MonkeyPatch) ->
 def test_agents_that_are_too_old_take_no_gangs_until_they_reload(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strict = partial(Scheduler, oldest_agents=THIS)
+    strict = partial(Scheduler, Limits(oldest_agents=THIS))
     if when == "they join":
         monkeypatch.setitem(MAKE, "scheduler", (strict, NextScheduler))
     world = OlderAgents()

@@ -92,7 +92,7 @@ class Cluster(Drive[State]):
         oldest_agents: str | None = None,
     ) -> None:
         default = Policy(reserve_after=timedelta(minutes=guard_minutes))
-        super().__init__(Scheduler(Limits(), policy or default, oldest_agents=oldest_agents))
+        super().__init__(Scheduler(Limits(oldest_agents=oldest_agents), policy or default))
         for name in ("nlp", "cv"):
             self.give(TeamConfigured(config=team(name, limit=limit)))
         for info in nodes:

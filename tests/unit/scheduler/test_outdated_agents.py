@@ -8,6 +8,7 @@ import pytest
 
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.invariants import consistent
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.snapshot import fingerprint
 from gangline_schemas.base import Event
 from gangline_schemas.events.faults import NodeFailed, NodeRecovered
@@ -31,7 +32,7 @@ RECOVERED = NodeRecovered(node_id="n1", incarnation="i1", was="failed")
 
 def upgraded(cluster: Cluster, oldest: str | None = OLDEST) -> list[Event]:
     """The scheduler is one of a release that accepts these agents; its first tick."""
-    cluster.decider = Scheduler(oldest_agents=oldest)
+    cluster.decider = Scheduler(Limits(oldest_agents=oldest))
     return cluster.tick()
 
 
@@ -100,6 +101,16 @@ def test_an_upgrade_of_the_scheduler_cordons_once_and_stops_no_gang() -> None:
     cluster.exit("a")
     assert started_jobs(cluster.submit("b", gpus=4)) == []
     assert started_jobs(cluster.submit("c", gpus=2)) == ["c"]
+
+
+def test_the_first_decision_after_an_upgrade_starts_no_gang_on_an_outdated_node() -> None:
+    """Inputs that waited during the takeover are decided before its first tick."""
+    cluster = Cluster(OLD)
+    cluster.decider = Scheduler(Limits(oldest_agents=OLDEST))
+    decided = cluster.submit("a")
+    assert only(decided, NodeCordoned).reason == "outdated"
+    assert started_jobs(decided) == []
+    checked(cluster)
 
 
 def test_the_next_upgrade_says_which_release_is_needed_by_then() -> None:

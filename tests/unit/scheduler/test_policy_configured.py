@@ -34,7 +34,8 @@ OTHER = Policy(
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
 def test_the_log_names_a_whole_policy(order: str) -> None:
-    policy, limits = replace(OTHER, order=ORDERS[order]), Limits(save_wait=timedelta(seconds=7))
+    policy = replace(OTHER, order=ORDERS[order])
+    limits = Limits(save_wait=timedelta(seconds=7), oldest_agents="0.3.0")
     event = PolicyConfigured.decode(configured(policy, limits).encode())
     assert policy_of(event) == policy
     assert limits_of(event) == limits

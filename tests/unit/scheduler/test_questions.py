@@ -31,8 +31,7 @@ def explained(cluster: Cluster, job_id: str) -> JobExplained:
 
 
 def asked(cluster: Cluster, wanted: JobSpec) -> WhatIfAnswer:
-    scheduler = Scheduler(Limits(), POLICY)
-    return questions.what_if(scheduler, cluster.state, wanted, cluster.now, POLICY)
+    return questions.what_if(cluster.state, wanted, cluster.now, POLICY)
 
 
 def test_a_job_starts_when_what_runs_is_expected_to_end() -> None:
@@ -218,6 +217,12 @@ def test_what_if_names_whom_it_would_preempt_and_at_what_cost() -> None:
     assert told.freed is not None
     assert (told.freed.reason, told.freed.victims) == (held.reason, 1)
     assert told.outlook.eta == gang.stop.deadline
+
+
+def test_what_if_starts_nothing_on_an_outdated_node() -> None:
+    cluster = Cluster(node("n1", 4, release="0.2.0"), oldest_agents="0.3.0")
+    answer = asked(cluster, spec("nlp", 1))
+    assert (answer.starts, answer.nodes) == ("never", ())
 
 
 def test_what_if_of_an_unknown_run_to_resume_from_says_so() -> None:

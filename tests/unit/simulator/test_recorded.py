@@ -13,6 +13,7 @@ import pytest
 from gangline_bus.decision import Decision
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.policy.config import Policy, Preemption
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.state import State
 from gangline_schemas.events.faults import FailureCause, NodeFailed, NodeRecovered
 from gangline_schemas.events.quota import (
@@ -93,7 +94,7 @@ def furthest(one: Starts, other: Starts) -> float:
 
 
 def again(log: Sequence[Logged], policy: Policy) -> list[Logged]:
-    decider = Scheduler(policy=policy, oldest_agents=ACCEPTED)
+    decider = Scheduler(Limits(oldest_agents=ACCEPTED), policy)
     return Rerun(read_recording(log), decider, every_s=TICK_S).run()
 
 
@@ -290,10 +291,10 @@ def test_an_outdated_node_takes_no_gangs_in_the_rerun_either(upgraded: str) -> N
     cluster = Cluster(node("n1", 2))
     cluster.run("a")
     if upgraded == "the scheduler":
-        cluster.decider = Scheduler(oldest_agents="0.3.0")
+        cluster.decider = Scheduler(Limits(oldest_agents="0.3.0"))
         cluster.tick(10)
     else:
-        cluster.decider = Scheduler(oldest_agents="0.3.0")
+        cluster.decider = Scheduler(Limits(oldest_agents="0.3.0"))
         cluster.give(NodeFailed(node_id="n1", incarnation="i1", reason="silent"))
         cluster.fail("a", cause=FailureCause.NODE)
         cluster.give(NodeRecovered(node_id="n1", incarnation="i1", was="failed"))

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from gangline_schemas.base import Event, Model
 from gangline_schemas.isolation import Isolation
-from gangline_schemas.limits import Few, Name, Seconds
+from gangline_schemas.limits import Few, Name, Release, Seconds
 
 ACTIONS = ("expire", "drain", "allocate", "resize", "make_room", "backfill", "grow", "explain")
 """The actions of the scheduler's tick, in the default order."""
@@ -65,3 +65,7 @@ class PolicyConfigured(Event):
     )
     stop_margin_s: Seconds
     save_wait_s: Seconds
+    oldest_agents: Release | None = Field(
+        default=None,
+        description="The oldest release of a node agent that is accepted; None: any.",
+    )

@@ -17,8 +17,6 @@ from gangline_gateway.followed import NoStateError
 from gangline_gateway.scheduling import Shard, shards
 from gangline_gateway.tail import Tail
 from gangline_scheduler.core import questions
-from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.core.policy.configured import limits_of
 from gangline_schemas.api.questions import JobExplained, WhatIfAnswer
 from gangline_schemas.job import JobSpec
 from gangline_service.apart import TookTooLong, WorkFailed, apart
@@ -62,7 +60,8 @@ class SchedulerQuestions:
         asked = self._shards()
 
         def work() -> bytes:
-            return min((_what_if(shard, spec, now) for shard in asked), key=_start).encode()
+            answers = (questions.what_if(each.state, spec, now, each.policy) for each in asked)
+            return min(answers, key=_start).encode()
 
         return WhatIfAnswer.decode(self._apart(work))
 
@@ -86,13 +85,6 @@ class SchedulerQuestions:
             ) from None
         finally:
             self._slots.release()
-
-
-def _what_if(shard: Shard, spec: JobSpec, now: datetime) -> WhatIfAnswer:
-    said = shard.state.policy
-    limits = None if said is None else limits_of(said)
-    scheduler = Scheduler(limits, shard.policy)
-    return questions.what_if(scheduler, shard.state, spec, now, shard.policy)
 
 
 def _start(answer: WhatIfAnswer) -> tuple[bool, float]:

@@ -63,7 +63,7 @@ from gangline_simulator.history import (
 Fate = Literal["succeeds", "fails", "cancelled"]
 REPLAY = "replay"
 ACCEPTED = "1"
-"""The release of agents that the log accepts: the `oldest_agents` of a rerun's scheduler."""
+"""The release of agents that the log accepts: the `oldest_agents` of a rerun's limits."""
 SAVE_S, SAVE_LARGE_S, LARGE_GPUS = 30.0, 60.0, 8
 """How long a gang is taken to stop (the second: above 8 GPUs) of which no stop was recorded."""
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gangline_scheduler.core.decide import Scheduler
+from gangline_scheduler.core.policy.configured import Limits
 from gangline_simulator.compare import (
     SHOWN,
     Difference,
@@ -99,7 +100,7 @@ def versus(
             if tell is not None:
                 tell(name, done)
 
-        rerun = Rerun(recording, Scheduler(policy=policy, oldest_agents=ACCEPTED))
+        rerun = Rerun(recording, Scheduler(Limits(oldest_agents=ACCEPTED), policy))
         histories[name] = read_history(rerun.run(share), recording.end)
     return Versus(
         since=since or recording.start,

@@ -1,13 +1,13 @@
 """The scheduler's decisions: the state of every job and the allocation of every GPU.
 
-If the log's last `policy.configured` names other settings than these, they are decided first. Then,
-for each input
+If the log's last `policy.configured` names other settings than these, they are decided first, and
+gangs are kept off nodes whose agents are outdated by them (nodes.py). Then, for each input
 1. Its effect on its job or node (jobs.py, checkpoints.py, nodes.py).
 2. A full scheduling pass, if that freed or added capacity, raised a limit or removed a job from the
    queue. If it only added a job to the queue, a trial of that job (cycle.py); others are stopped
    for it if it is urgent or owed (preemption_plan.py).
-On a tick: gangs are kept off nodes with outdated agents (nodes.py), then the actions of the policy
-in its order (actions.py), then features that all parts know (rollout.py).
+On a tick: the actions of the policy in its order (actions.py), then features that all parts know
+(rollout.py).
 
 Decisions see the earlier ones of the same input, on a branch of the state (plan.py).
 """
@@ -91,11 +91,8 @@ class Scheduler(BaseDecider[State, None]):
         limits: Limits | None = None,
         policy: Policy | None = None,
         features: tuple[Feature, ...] = FEATURES,
-        oldest_agents: str | None = None,
     ) -> None:
-        """`oldest_agents`: the oldest release of node agents that is accepted; None: any."""
         self._features = features
-        self._oldest_agents = oldest_agents
         self._limits = limits or Limits()
         self._policy = policy or Policy()
         self._configured = configured(self._policy, self._limits)
@@ -112,13 +109,13 @@ class Scheduler(BaseDecider[State, None]):
         plan = Plan(state, now)
         if isinstance(item, Tick | Received) and state.policy != self._configured:
             plan.add("policy", self._configured)
+            nodes.check_agents(plan, self._limits.oldest_agents)
         before = len(plan.decisions)
         if isinstance(item, Tick):
-            nodes.check_agents(plan, self._oldest_agents)
             actions.run(plan, self._policy, self._limits)
             rollout.enable(plan, self._features)
         elif isinstance(item, Received):
-            _take(plan, item.envelope.data, self._limits, self._oldest_agents)
+            _take(plan, item.envelope.data, self._limits)
             self._schedule(plan, item.envelope.data, before)
             rollout.note(plan, item.envelope)
         return plan.decisions
@@ -165,7 +162,7 @@ def _note_team(plan: Plan, config: TeamConfig) -> None:
 
 
 def _take(  # noqa: C901, PLR0912 - one case for each input type
-    plan: Plan, event: Event, limits: Limits, oldest_agents: str | None
+    plan: Plan, event: Event, limits: Limits
 ) -> None:
     """The decisions about its job, node or team that one event from outside leads to."""
     match event:
@@ -197,7 +194,7 @@ def _take(  # noqa: C901, PLR0912 - one case for each input type
         case IntervalAdvised():
             checkpoints.advised(plan, event)
         case NodeJoined():
-            nodes.joined(plan, event.node, oldest_agents)
+            nodes.joined(plan, event.node, limits.oldest_agents)
         case NodeLeaving():
             nodes.leaving(plan, event)
         case NodeFailed():
@@ -205,7 +202,7 @@ def _take(  # noqa: C901, PLR0912 - one case for each input type
         case NodeLeft():
             nodes.left(plan, event)
         case NodeRecovered():
-            nodes.recovered(plan, event, oldest_agents)
+            nodes.recovered(plan, event, limits.oldest_agents)
         case NodeDistrusted():
             nodes.distrusted(plan, event)
         case DrainAdmitted():

@@ -123,7 +123,8 @@ def drain(plan: Plan, node_id: str, *, on: bool, move_jobs: bool = True) -> None
 def check_agents(plan: Plan, oldest: str | None) -> None:
     """Keep gangs off nodes whose agents are outdated since an upgrade; those there continue.
 
-    If a rollback accepts them again, so do these nodes. Cost: O(nodes), no event without a change.
+    If a rollback accepts them again, so do these nodes. A node that joins, reloads or recovers
+    later is judged then. Cost: O(nodes).
     """
     changed = [
         node

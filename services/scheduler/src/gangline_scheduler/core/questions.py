@@ -26,6 +26,7 @@ from gangline_scheduler.core.holds import free_for
 from gangline_scheduler.core.listing import starting_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
+from gangline_scheduler.core.policy.configured import limits_in
 from gangline_scheduler.core.policy.order import FairShare, own_rank
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.reasons import Explainer, Reason
@@ -99,10 +100,9 @@ def explain(state: State, job_id: str, now: datetime, policy: Policy) -> JobExpl
     )
 
 
-def what_if(
-    scheduler: Scheduler, state: State, spec: JobSpec, now: datetime, policy: Policy
-) -> WhatIfAnswer:
-    """The decisions of the scheduler, if a job like this came now."""
+def what_if(state: State, spec: JobSpec, now: datetime, policy: Policy) -> WhatIfAnswer:
+    """The decisions of a scheduler with this policy, if a job like this came now."""
+    scheduler = Scheduler(limits_in(state), policy)
     trial, job_id = moment(state, spec.resume_from), _unused(state)
     admitted = JobAdmitted(job_id=job_id, spec=spec, user=WHAT_IF, submitted_at=now)
     envelope = Envelope(

@@ -18,6 +18,7 @@ from gangline_scheduler.core.policy.config import (
 from gangline_scheduler.core.policy.configured import Limits
 from gangline_scheduler.core.policy.reservation import Mode
 from gangline_schemas.events.policy import ACTIONS
+from gangline_schemas.features import oldest_accepted
 from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import SECONDS_MAX, Few, Name
 from gangline_service.settings import DecidingSettings
@@ -137,8 +138,9 @@ class SchedulerSettings(DecidingSettings):
         )
 
     def limits(self) -> Limits:
-        """As the decider takes them."""
+        """As the decider takes them, with the oldest agents that this release accepts."""
         return Limits(
             stop_margin=timedelta(seconds=self.stop_margin_s),
             save_wait=timedelta(seconds=self.save_wait_s),
+            oldest_agents=oldest_accepted(),
         )

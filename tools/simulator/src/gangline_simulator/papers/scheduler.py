@@ -31,7 +31,7 @@ class ReferenceScheduler(Scheduler):
         """The decisions of one input; the pass, on a tick."""
         plan = Plan(state, now)
         if isinstance(item, Received):
-            decide._take(plan, item.envelope.data, self._limits, None)  # noqa: SLF001 - the same decider
+            decide._take(plan, item.envelope.data, self._limits)  # noqa: SLF001 - the same decider
         elif isinstance(item, Tick):
             self.run_pass(plan)
         return plan.decisions

@@ -18,18 +18,20 @@ from gangline_schemas.events.policy import PolicyConfigured, PreemptionSettings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times that the scheduler keeps.
+    """The limits that the scheduler keeps, besides its policy.
 
     `stop_margin`: how long after its deadline a stopping gang is still waited for, as its agents
     need a moment to tell. `save_wait`: how long a gang that failed waits at most for a checkpoint
     that its nodes have to reach the store; never for longer than redoing the work would take.
+    `oldest_agents`: the oldest release of node agents that is accepted; None: any.
     """
 
     stop_margin: timedelta = timedelta(seconds=15)
     save_wait: timedelta = timedelta(minutes=10)
+    oldest_agents: str | None = None
 
 
-_LIMITS = frozenset({"stop_margin_s", "save_wait_s"})
+_LIMITS = frozenset({"stop_margin_s", "save_wait_s", "oldest_agents"})
 _OTHERS = {"order", "preemption"}
 
 
@@ -64,8 +66,13 @@ def policy_in(state: State) -> Policy:
 
 
 def limits_of(event: PolicyConfigured) -> Limits:
-    """The times that it names."""
+    """The limits that it names."""
     return Limits(**_values(event, _LIMITS))
+
+
+def limits_in(state: State) -> Limits:
+    """The limits that a log's state names, or the default before it names any."""
+    return Limits() if state.policy is None else limits_of(state.policy)
 
 
 def _plain(value: object, names: Any) -> dict[str, object]:
