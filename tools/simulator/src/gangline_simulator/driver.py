@@ -46,8 +46,6 @@ from gangline_simulator.trace import TraceJob
 START = datetime(2017, 10, 1, tzinfo=UTC)
 StateT = TypeVar("StateT")
 Kind = Literal["finished", "stopped"]
-_STUCK_TICKS = 1000
-"""Ticks in one moment after which a scheduler that keeps starting and stopping is given up."""
 
 
 class StuckError(Exception):

@@ -81,14 +81,6 @@ def resize(plan: Plan, policy: Policy) -> None:
         )  # fmt: skip
 
 
-def shrink_for(plan: Plan, policy: Policy, job: Job) -> bool:
-    """Let elastic gangs make room for this job; whether they do."""
-    found = shrinking_for(plan, policy, job)
-    if found is not None:
-        shrink(plan, policy, job, found)
-    return found is not None
-
-
 def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
     """Which elastic gangs would make room for this job."""
     state = plan.state
@@ -98,8 +90,8 @@ def shrinking_for(plan: Plan, policy: Policy, job: Job) -> Shrinking | None:
     return shrinking(job, next_demand(job, state), snapshot, state, plan.now, policy)
 
 
-def shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
-    """Stop the gangs that give GPUs to this job, and hold these for it."""
+def _shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
+    """Stop the gangs that give GPUs to this job, and reserve these for it."""
     taken = taken_from_guarantees(plan.state, job, found.sizes, parts(plan.state))
     if taken:
         raise InvariantViolated("; ".join(taken))
@@ -144,7 +136,9 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
         if job.job_id not in state.held and holdable(state, next_demand(job, state))
     )
     for job in islice(waiting, 1 if policy.order.strict else HELPED):
-        if shrink_for(plan, policy, job):
+        found = shrinking_for(plan, policy, job)
+        if found is not None:
+            _shrink(plan, policy, job, found)
             return True
     return False
 

@@ -149,7 +149,7 @@ class Search:
     """One domain. `pieces`: the gangs of it, and those of the team that holds too many GPUs."""
 
     def __init__(self, wanted: Wanted, area: Area, pieces: Sequence[Piece], budget: Budget) -> None:
-        self._wanted, self._ground, self._budget = wanted, area, budget
+        self._wanted, self._area, self._budget = wanted, area, budget
         self._needs = self._missing()
         self._pieces = sorted(pieces, key=self._rate)
         self._orders = [
@@ -173,7 +173,7 @@ class Search:
         lowest = self._rest(0)
         if lowest == inf:
             return None
-        if len(self._ground.nodes) > 1:
+        if len(self._area.nodes) > 1:
             self._node_by_node()
         if few or self._best > GAP * lowest:
             self._gang_by_gang()
@@ -185,9 +185,9 @@ class Search:
         """The amounts that are missing at the least, as (which of a piece's amounts, how much)."""
         demand = self._wanted.demand
         each = (1.0, demand.cpus_per_gpu, demand.memory_per_gpu_gb)
-        free = (*self._ground.amounts, 0.0)
+        free = (*self._area.amounts, 0.0)
         wanted = (*(demand.gpus * one for one in each), float(self._wanted.short))
-        if not self._ground.nodes:
+        if not self._area.nodes:
             wanted = (0.0, 0.0, 0.0, wanted[3])
         missing = (need - there for need, there in zip(wanted, free, strict=True))
         return [(number, much) for number, much in enumerate(missing) if much > _EPSILON]
@@ -233,7 +233,7 @@ class Search:
         if not guarantees.allow(piece.victim, self._taken):
             return False
         guarantees.take(piece.victim.job, piece.victim.gpus, self._taken)
-        self._ground.give(piece)
+        self._area.give(piece)
         self._chosen[piece.victim.job.job_id] = piece
         self._price += piece.price
         self._own += piece.amounts[3]
@@ -242,7 +242,7 @@ class Search:
     def _pop(self, piece: Piece) -> None:
         victim = piece.victim
         self._wanted.guarantees.take(victim.job, -victim.gpus, self._taken)
-        self._ground.take(piece)
+        self._area.take(piece)
         del self._chosen[piece.victim.job.job_id]
         self._price -= piece.price
         self._own -= piece.amounts[3]
@@ -250,7 +250,7 @@ class Search:
     def _fits(self) -> bool:
         wanted = self._wanted
         return self._own >= wanted.short and (
-            not self._ground.nodes or self._ground.room >= wanted.demand.gpus
+            not self._area.nodes or self._area.room >= wanted.demand.gpus
         )
 
     def _enough(self) -> bool:
@@ -271,7 +271,7 @@ class Search:
         for piece in self._pieces:
             for at, hold in piece.parts:
                 there.setdefault(at, []).append((piece, hold))
-        for at in sorted(range(len(self._ground.nodes)), key=lambda at: self._node_rate(at, there)):
+        for at in sorted(range(len(self._area.nodes)), key=lambda at: self._node_rate(at, there)):
             for piece, _ in there.get(at, ()):
                 if self._fits():
                     break
@@ -289,7 +289,7 @@ class Search:
         gains: dict[str, tuple[Piece, Hold]] = {}
         for piece, hold in there.get(at, ()):
             gains.setdefault(piece.victim.job.job_id, (piece, hold))
-        room = self._ground.with_all(at, [hold for _, hold in gains.values()])
+        room = self._area.with_all(at, [hold for _, hold in gains.values()])
         spent = sum(
             piece.price * len(hold.gpus) / piece.victim.gpus for piece, hold in gains.values()
         )
