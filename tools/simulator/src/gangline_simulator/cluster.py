@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gangline_schemas.events.workers import GpuInfo, NodeInfo
-from gangline_simulator.cluster_yaml import Group, read_groups
+from gangline_simulator.cluster_yaml import MOST_NODES, Group, read_groups
 from gangline_simulator.errors import BadInputError
 from gangline_simulator.rows import Row, Table
 from gangline_simulator.trace import team_name
@@ -32,7 +32,6 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "block": ("block",),
 }
 GPUS_PER_NODE = 8
-MOST_NODES = 100_000
 _PLENTY = 1e6
 
 

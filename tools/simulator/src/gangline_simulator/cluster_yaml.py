@@ -12,7 +12,7 @@ import yaml
 
 from gangline_simulator.errors import BadInputError
 
-_MOST_NODES = 100_000
+MOST_NODES = 100_000
 _MOST_GPUS_PER_NODE = 1024
 _KNOWN = ("nodes", "topology")
 
@@ -70,7 +70,7 @@ def _group(path: Path, index: int, entry: Any, parents: Mapping[str, str | None]
             )
         block = _outermost(rack, parents)
     return Group(
-        count=_count(path, index, entry, "count", 1, _MOST_NODES),
+        count=_count(path, index, entry, "count", 1, MOST_NODES),
         gpus=_count(path, index, entry, "gpus", 8, _MOST_GPUS_PER_NODE),
         gpu_model=_text(entry, "gpu_model", "gpu"),
         cpus=_number(path, index, entry, "cpus"),

@@ -10,7 +10,7 @@ estimates delay a reserved gang, and no GPU that can be used idles for it.
 `easy` reserves for the first gang that waited too long, `conservative` for the first `DEPTH`. Each
 gets the GPUs that those before it leave, until they start and until they end.
 Cost: O(running gangs + placements tried from the moment on at which enough GPUs are free). A gang
-that would not fit after the last end either costs one placement (`fits_at_last`), once until a node
+that would not fit after the last end either costs one placement (queue_pass.py), once until a node
 joins or fails, or a reservation of freed GPUs ends (searches.py).
 """
 
