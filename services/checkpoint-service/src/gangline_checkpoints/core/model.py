@@ -36,7 +36,7 @@ class Open:
     written: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A committed checkpoint. `healthy` until its bytes were found to differ.
 
