@@ -14,9 +14,9 @@ class LocalServer(ABC):
     """One server over one data directory; its ports and its data outlive restarts.
 
     In the platform it is one more process of the supervisor (`prepare`, then `spec`); alone, in
-    tests, it brings a supervisor of its own (`start`, `stop`, or as a context manager). Preparing
-    twice at the same time over one directory is prevented by the supervisor's lock, so `prepare`
-    is called by who holds it.
+    tests, it brings a supervisor of its own (`start`, `stop`, or as a context manager). The owner
+    of the supervisor's lock calls `prepare`, so that it never runs twice at once over one
+    directory.
     """
 
     name: str

@@ -251,7 +251,7 @@ class Agent:
         )
 
     def _peer_tier(self) -> PeerTier | None:
-        """None where the node gives no copies, or cannot listen for those who ask."""
+        """None where the node gives no copies, or cannot listen for requests."""
         settings = self._settings
         if not settings.peer_copies:
             return None

@@ -262,7 +262,7 @@ class Executor:
             secrets=workspace.secrets,
             operators=self._parts.rank_env,
         )
-        if workspace.owner is not None:  # who has no name for the system, but needs one
+        if workspace.owner is not None:  # programs need a name; the system has none
             for name in ("USER", "LOGNAME"):
                 environment.setdefault(name, allocation.team)
         logs = self._begin_logs(rank, workspace)

@@ -56,7 +56,7 @@ class Filling:
         self.filled(len(self.data))
 
     def fail(self, error: Exception) -> None:
-        """The rest will not come; who waits for it gets this error."""
+        """The rest will not come; the thread that waits for it gets this error."""
         self._ends.put(error)
 
     def hexdigest(self) -> str:

@@ -199,7 +199,7 @@ def _taken_apart(
 
 @contextmanager
 def _checkpointing() -> Iterator[None]:
-    """Tell of it for so long, unless the program never tells what it does: it is no hang."""
+    """Report the activity meanwhile, so that it does not look like a hang; not if none is known."""
     before = reporter().activity
     if before is None or before is RankActivity.CHECKPOINTING:
         yield

@@ -1,4 +1,4 @@
-"""A committed checkpoint of the object store as a local folder, for who reads it by hand."""
+"""A committed checkpoint of the object store as a local folder, for reading it by hand."""
 
 from __future__ import annotations
 

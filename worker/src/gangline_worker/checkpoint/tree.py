@@ -84,7 +84,7 @@ def _check_depth(path: str, depth: int) -> None:
 
 
 def _tensor_of(path: str, value: Any) -> tuple[str, torch.Tensor] | None:
-    """Its kind and the tensor that a file stores; None: it is no tensor."""
+    """Its kind and the tensor that a file stores; None: it is not a tensor."""
     if isinstance(value, torch.Tensor):
         return _TENSOR, value
     if type(value) is bytes:

@@ -1,7 +1,7 @@
-"""How fast a rank steps and since when it is quiet: what its node's heartbeats say of it.
+"""A rank's pace and how long it has been quiet, for the heartbeats of its node.
 
-Times between steps are the rank's own, so that a late report is no slow step. Since when it is
-quiet counts on the agent's clock, from when the rank was last heard to get on.
+Times between steps are by the rank's own clock, so that a late report does not look like a slow
+step. The quiet time is by the agent's clock, from the last report of progress.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pace:
         )
 
     def said(self, activity: RankActivity, at_s: float) -> None:
-        """It does something else from now on: what lies between is no step's time."""
+        """It does something else from now on: the time between counts for no step."""
         self.activity = activity
         self._last_ms = None
         self._heard_s = at_s
@@ -62,7 +62,7 @@ class Pace:
             self._heard_s = at_s
 
     def quiet_s(self, at_s: float) -> float | None:
-        """For how long it has not got on; None: it never said anything."""
+        """Seconds since its last report of progress; None: it never reported."""
         return None if self._heard_s is None else max(0.0, at_s - self._heard_s)
 
     def step_p99_s(self) -> float | None:

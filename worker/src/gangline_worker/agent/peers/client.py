@@ -1,8 +1,8 @@
 """How an agent gets files of a checkpoint from others that hold them.
 
 Each answer is digested as it comes and kept only if it is what was committed. A peer that does not
-answer, is too slow or is no agent is left alone for the rest of the round. After `_FAILURES` files
-that did not come as they should all peers are, so that a round costs a bounded time.
+answer, is too slow or is not an agent is not asked again in the round. After `_FAILURES` failures
+no peer is asked again, so that a round costs a bounded time.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Round:
         self._failures = 0
 
     def find(self, wanted: Sequence[ObjectDigest]) -> list[ObjectDigest]:
-        """Ask who holds these; they come in the order in which to `bring` them.
+        """Ask peers which of these they have; gives all in the order in which to `bring` them.
 
         A peer is asked once, also by a further call.
         """

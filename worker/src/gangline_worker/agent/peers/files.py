@@ -31,7 +31,7 @@ _RECORDS_KEPT = 16
 
 
 class NotGiven(Exception):
-    """There is no such file here for who asks; the message says why."""
+    """The agent that asks is not given the file; the message says why."""
 
 
 def name_of(digest: ObjectDigest) -> str:

@@ -66,7 +66,7 @@ class KeptLine:
 
 @dataclass(frozen=True, slots=True)
 class KeptListener:
-    """A gang's socket, by its descriptor, and who is connected."""
+    """A gang's socket, by its descriptor, and its connections."""
 
     gang: GangKey
     descriptor: int

@@ -73,7 +73,7 @@ class Spool:
         self._held: bytearray | None = None
         self._trouble: str | None = None
         self._segment_bytes = segment_bytes
-        self._changed = threading.Condition()  # its lock may be taken again by who holds it
+        self._changed = threading.Condition()  # the thread that has its lock may take it again
         self._sizes = {
             int(path.name.removesuffix(_SUFFIX)): path.stat().st_size
             for path in folder.glob(f"*{_SUFFIX}")

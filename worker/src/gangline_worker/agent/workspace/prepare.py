@@ -48,8 +48,8 @@ class KeptWorkspace:
 class GangWorkspace:
     """The workspace of one gang on this node. `secrets` never leave this process.
 
-    `owner`: the user that its ranks run as, None: the agent's; `peers`: who has copies, too, asked
-    one by one (`Round` is for one thread).
+    `owner`: the user that its ranks run as, None: the agent's; `peers`: agents that have
+    copies too; one thread asks them (`Round`).
     """
 
     allocation: GangAllocated
