@@ -1,6 +1,6 @@
 """The database: a ClickHouse server by URL, or the embedded engine at `chdb:///absolute/path`.
 
-Everything but `open_reader` is the same for both: a clickhouse-connect client, one per thread.
+Both are used through clickhouse-connect clients, one for each thread.
 The embedded engine belongs to one process per path; the tracker is that process.
 """
 
