@@ -430,7 +430,7 @@ class Buggy(Teams):
 
 
 ONE_BY_ONE = 8
-"""Deaths until a deadly input of a batch of 7 is found, in whatever order they come."""
+"""Deaths until a deadly input of 41 is found, in whatever order they come, a batch of 7 first."""
 
 
 def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:

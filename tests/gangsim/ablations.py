@@ -111,13 +111,13 @@ class _OffsetsApartLoop(DeciderLoop[Any]):
 class _BeginningLoop(DeciderLoop[Any]):
     """Reads inputs from their start where Kafka does not know how far they were decided."""
 
-    def _start_positions(self) -> dict[TopicPartition, int]:
-        positions = super()._start_positions()
+    def _start_positions(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        positions, behind = super()._start_positions()
         committed = self._bus.committed(self._shard.group, positions)
         unknown = [
             at for at, to in committed.items() if to is None and at.topic not in self._shard.signals
         ]
-        return positions | self._bus.start_offsets(unknown)
+        return positions | self._bus.start_offsets(unknown), behind
 
 
 class _RepairingLoop(DeciderLoop[Any]):
@@ -238,7 +238,7 @@ ABLATIONS: dict[str, Ablation] = {
         ("poison",),
     ),
     "poison-silent": Ablation(
-        "after a death in its first batch a process decides its inputs one by one",
+        "after a death before it caught up a process decides its inputs one by one",
         _patched((Guard, "cautious", False)),
         ("poison",),
     ),

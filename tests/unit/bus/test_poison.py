@@ -20,14 +20,14 @@ def record(offset: int) -> Record:
 
 
 class Process:
-    """A guard whose notes outlive it."""
+    """A guard whose notes outlive it. Inputs before `end` wait at its takeover."""
 
-    def __init__(self, note: str = "", batch: int = 5) -> None:
-        self.notes = [note]
-        self.guard = Guard(note, self.notes.append, batch)
+    def __init__(self, note: str = "", batch: int = 5, end: int = 0) -> None:
+        self.notes, self.end = [note], end
+        self.guard = Guard(note, self.notes.append, batch, {PLACE: end} if end else {})
 
     def decide(self, *offsets: int, deadly: int | None = None, silent: bool = False) -> None:
-        """Decide these, until one kills."""
+        """Decide these, a cycle each, until one kills."""
         for offset in offsets:
             self.guard.begin()
             try:
@@ -41,15 +41,17 @@ class Process:
             self.guard.settled(text)
             if text is not None:
                 self.notes.append(text)
+            at = {PLACE: offset + 1}
+            self.guard.advanced(lambda at=at: at)
 
     def heir(self) -> Process:
-        return Process(self.notes[-1])
+        return Process(self.notes[-1], end=self.end)
 
 
 def test_a_process_that_gets_on_leaves_no_note() -> None:
     process = Process()
     process.decide(1, 2, 3)
-    assert len(process.notes) == 3  # before its first batch, and when that was committed
+    assert len(process.notes) == 3  # before its first batch, and when it had caught up
     assert process.notes[-1] == ""
     assert not process.heir().guard.cautious
 
@@ -89,18 +91,38 @@ def test_a_death_without_a_word_is_found_by_going_one_by_one() -> None:
 
 
 def test_a_process_is_cautious_for_one_batch_alone() -> None:
-    process = Process('{"lives":1}', batch=5)
+    process = Process('{"lives":1}', batch=5, end=7)
     for offset in range(5):
         assert process.guard.cautious
         process.decide(offset)
     assert not process.guard.cautious
     process.decide(5)
+    assert process.notes[-1] == '{"lives":2}'
+    process.decide(6)
     assert process.notes[-1] == ""
 
 
+def test_a_process_that_has_caught_up_is_cautious_no_longer() -> None:
+    process = Process('{"lives":1}', batch=5, end=3)
+    process.decide(0, 1)
+    assert process.guard.cautious
+    process.decide(2)
+    assert not process.guard.cautious
+    assert process.notes[-1] == ""
+
+
+def test_a_death_after_the_first_batch_counts_while_inputs_wait() -> None:
+    """Other partitions come first, a few inputs at a time, whatever process reads them."""
+    process = Process(batch=5, end=20)
+    process.decide(0, 1)
+    process.decide(9, deadly=9, silent=True)
+    assert process.heir().guard.cautious
+
+
 def test_what_kills_behind_a_long_backlog_is_reached_after_few_deaths() -> None:
-    """Each further death in a first batch doubles for how long the next process is cautious."""
-    process, deaths, begin, deadly = Process(batch=5), 0, 0, 600
+    """Each further death before the end doubles for how long the next process is cautious."""
+    deaths, begin, deadly = 0, 0, 600
+    process = Process(batch=5, end=deadly + 1)
     while process.guard.poison(record(deadly)) is None:
         while process.guard.cautious and begin < deadly:
             process.decide(begin)
@@ -126,7 +148,7 @@ def test_a_bus_that_is_away_hides_no_error() -> None:
     def away(_: str) -> None:
         raise BusUnavailable("away")
 
-    guard = Guard("", away, 5)
+    guard = Guard("", away, 5, {})
     with pytest.raises(ZeroDivisionError), guard.deciding(record(1)):
         raise ZeroDivisionError
 

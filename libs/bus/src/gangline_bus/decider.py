@@ -167,9 +167,9 @@ class DeciderLoop(Generic[StateT]):
             release=self.settings.release,
         )
         note = self._bus.note(self._shard.notes, self._shard.log)
-        self._guard = Guard(note, self._write_note, self.settings.batch)
         self._reader = Intake(self._bus.reader(self.decider.name))
-        positions = self._start_positions()
+        positions, behind = self._start_positions()
+        self._guard = Guard(note, self._write_note, self.settings.batch, behind)
         self._reader.assign(positions)
         self._offsets = InputOffsets(
             self._input_positions,
@@ -209,6 +209,7 @@ class DeciderLoop(Generic[StateT]):
         else:
             self._take_batch(now, out)
         self._save(out, now)
+        self._guard.advanced(self._reader.positions)
         if self._snapshots is not None and self._snapshots.due(self._folded.next_seq, now):
             self._write_snapshot(self._snapshots)
         self._effects.start(self.decider, self.state, self._soft)
@@ -310,7 +311,7 @@ class DeciderLoop(Generic[StateT]):
         interval = timedelta(seconds=self.settings.tick_interval_s)
         return self._next_tick is None or not now < self._next_tick <= now + interval
 
-    def _start_positions(self) -> dict[TopicPartition, int]:
+    def _start_positions(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         return self._shard.start_positions(self._bus, self._folded)
 
     def _input_positions(self) -> dict[TopicPartition, int]:

@@ -7,15 +7,16 @@ The known poison is in a note: a text that Kafka keeps with the committed offset
 group, at the place of the own log (no input stands there). Only the shard's fenced writer writes
 it. It outlives the process, its machine and a change of hosts. A cycle pays nothing for it. It is
 written
-1. before the first batch of a process, so that a death in it is noticed (`lives` counts them);
+1. before the first batch of a process, and taken back when it has decided all that waited at its
+   takeover, so that a death in between is noticed (`lives` counts them);
 2. when a decision raises, before the process ends, and by the watchdog when one hangs (`blame`);
 3. in a cautious process around each input (`trying`), for deaths without an error: a kill, no
    memory, C code that never returns.
 
-A process is cautious when its predecessor died in its first batch or while it tried an input. It
-decides one input per transaction, for the inputs of one batch, and for twice as many after each
-further death, as the same input may come later in the next batch. A note is never needed: without
-one, a deadly input costs more deaths.
+A process is cautious when its predecessor died before it had caught up or while it tried an input.
+It decides one input per transaction, for the inputs of one batch, and for twice as many after each
+further death, as Kafka gives the partitions in any order. A note is never needed: without one, a
+deadly input costs more deaths.
 """
 
 from __future__ import annotations
@@ -126,13 +127,20 @@ class Guard:
     """Watches over the decisions of one process of a shard; `write` commits its notes.
 
     `write` commits a note and nothing else; it raises BusError. `batch` is the least number of
-    inputs for which a process is cautious.
+    inputs for which a process is cautious. `behind`: the ends of the inputs in which some wait.
     """
 
-    def __init__(self, note: str, write: Callable[[str], None], batch: int) -> None:
+    def __init__(
+        self,
+        note: str,
+        write: Callable[[str], None],
+        batch: int,
+        behind: Mapping[TopicPartition, int],
+    ) -> None:
         self._suspects = Suspects.read(note)
         self._kept = note
         self._write = write
+        self._behind = behind
         cautious = self._suspects.begin()
         doublings = min(self._suspects.lives - 1, _MOST_DOUBLINGS)
         self._careful = batch << doublings if cautious else 0
@@ -145,8 +153,18 @@ class Guard:
         return self._careful > 0
 
     def passed(self, records: int) -> None:
-        """So many records were taken; none: what ended the last process has been decided."""
-        self._careful = max(0, self._careful - records) if records else 0
+        """So many records were taken."""
+        self._careful = max(0, self._careful - records)
+
+    def advanced(self, positions: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """A cycle was committed, and the inputs are read up to these positions. Raises BusError."""
+        if self._proved:
+            return
+        reached = positions() if self._behind else {}
+        self._behind = {at: end for at, end in self._behind.items() if reached[at] < end}
+        if not self._behind:  # what ended the last process is decided
+            self._careful, self._suspects.lives, self._proved = 0, 0, True
+            self._keep()
 
     def poison(self, record: Record) -> Suspect | None:
         """The entry of a record that must not be decided; None when it may be."""
@@ -193,8 +211,6 @@ class Guard:
     def settle(self, positions: Mapping[TopicPartition, int]) -> str | None:
         """The note to commit with these positions; None when it is committed already."""
         self._suspects.settled(positions)
-        if self._tries or self._proved:
-            self._suspects.lives, self._proved = 0, True
         note = self._suspects.note()
         return None if note == self._kept else note
 

@@ -27,10 +27,13 @@ class Shard:
         self._decider = decider
         self._names = names
 
-    def start_positions(self, bus: Bus, folded: Folded[Any]) -> dict[TopicPartition, int]:
+    def start_positions(
+        self, bus: Bus, folded: Folded[Any]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Each input from the first record that is not decided, signals from their end.
 
-        Raises LogBroken when there are decisions, and nothing says which inputs they came from.
+        Also the ends of the inputs in which some wait. Raises LogBroken when there are decisions,
+        and nothing says which inputs they came from.
         """
         inputs = self._places(bus, self._decider.inputs)
         committed = bus.committed(self.group, inputs)
@@ -44,7 +47,8 @@ class Shard:
             )
         starts, ends = bus.start_offsets(inputs), bus.end_offsets(inputs)
         positions = begin_at(inputs, committed, named, starts, ends)
-        return positions | bus.end_offsets(self._places(bus, self._decider.signals))
+        behind = {at: ends[at] for at in inputs if positions[at] < ends[at]}
+        return positions | bus.end_offsets(self._places(bus, self._decider.signals)), behind
 
     def note(self, text: str) -> Note:
         """A text that the shard's next owner reads."""

@@ -48,8 +48,8 @@ class Budget:
 class Wanted:
     """The needs of a set: room for a job's demand, and `short` GPUs of the team `above`.
 
-    `enough`: whether the team may have the GPUs then; asked only if it is short. `improves`: one
-    that holds for a set holds for each part of it.
+    `enough`: whether the team may have the GPUs then; asked only if it is short. `improves`: if it
+    holds for a set, it holds without some of its gangs, but maybe not with a smaller shrink.
     """
 
     job: Job

@@ -232,7 +232,8 @@ class _VictimSets:
                 if size <= victim.left:
                     break
                 less = [*in_order[:at], smaller(victim, size), *in_order[at + 1 :]]
-                found = self._place(less) if self._enough(less) else None
+                allowed = self._enough(less) and self._wanted.improves(less)
+                found = self._place(less) if allowed else None
                 if found is not None and found.level == placement.level:
                     in_order, placement = less, found
                     break
