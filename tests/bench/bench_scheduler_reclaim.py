@@ -3,7 +3,7 @@
 One team borrowed the whole cluster with 8,000 preemptible one-GPU jobs, each an hour old. A team
 with a guarantee of 800 submits one gang of 800. Measured: the submission and the tick after it,
 until `gpus.reserved` and 800 `gang.stopping` are decided; folding them and checking the invariants
-is in it. Then the victims' ranks exit, and the gang must start on what was held for it.
+is in it. Then the victims' ranks exit, and the gang must start on what was reserved for it.
 """
 
 from __future__ import annotations
@@ -81,17 +81,19 @@ def run_on(scene: BusyCluster, small: JobSpec, node_id: str, gpu: int) -> None:
 def reclaim(scene: BusyCluster) -> tuple[float, int]:
     """Submit the gang and tick; (seconds until its GPUs are held, victims)."""
     gang = scene.submit(spec(OWED, 50, GANG, (), 24.0))
-    if gang not in scene.state.held:
+    if gang not in scene.state.reserved:
         scene.wait(1)
         scene.tick()
-    assert gang in scene.state.held, "nothing is being freed for the gang"
+    assert gang in scene.state.reserved, "nothing is being freed for the gang"
     took_s = sum(cycle.ms for cycle in scene.cycles) / 1e3
-    victims = list(scene.state.held[gang].victims)
+    victims = list(scene.state.reserved[gang].victims)
     for victim in victims:
         scene.finish(victim, ExitReason.STOPPED)
     if not scene.allocated:
         scene.tick()
-    assert [event.job_id for event in scene.allocated] == [gang], "others took what was held for it"
+    assert [event.job_id for event in scene.allocated] == [gang], (
+        "others took what was reserved for it"
+    )
     return took_s, len(victims)
 
 

@@ -75,7 +75,7 @@ def test_a_team_at_its_limit_waits_for_itself_while_others_run(watch: LogWatch, 
     second = submit(watch, "second", "small", 1, run="true")
     reason = wait_reason(watch, second, "quota").data.message
     assert reason == (
-        "needs 1 GPU; team small holds 1 of the 1 that it may hold now; "
+        "needs 1 GPU; team small has 1 of the 1 that it may use now; "
         "it starts when jobs of the team end"
     )
     other = submit(watch, "other", "research", 1, run="true")
@@ -92,7 +92,7 @@ def test_a_gang_that_does_not_fit_waits_and_starts_whole(watch: LogWatch, gate: 
     gang = submit(watch, "gang", "research", 2, run="true")
     reason = wait_reason(watch, gang, "capacity").data.message
     assert reason.startswith("needs 2 GPUs together; 1 of 4 are free")
-    assert f"default/{holder} holds 3" in reason
+    assert f"default/{holder} has 3" in reason
     # The one free GPU is no part of a gang: somebody else may use it meanwhile.
     single = submit(watch, "single", "default", 1, run="true")
     assert watch.wait_state(single, "succeeded", "failed").data.state == "succeeded"

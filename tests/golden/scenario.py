@@ -158,7 +158,7 @@ class Scenario:
     def _rejoin(self) -> None:
         index = self.random.randrange(NODES)
         node = self.states["scheduler"].nodes[f"node-{index}"]
-        if node.down is not None and not node.holds:
+        if node.down is not None and not node.allocations:
             self.incarnations[index] += 1
             self._tell(NodeJoined(node=self._node(index)))
 

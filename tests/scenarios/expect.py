@@ -108,9 +108,9 @@ def _holds(then: Then, table: Checked) -> Iterator[str]:
         yield from _differs(f"free on {node_id}", gpus, node.size if node is not None else None)
     for team, gpus in then.used.items():
         yield from _differs(f"used by {team}", gpus, state.used.get(team, 0))
-    if then.held is not None:
-        found = {job_id: dict(held.nodes) for job_id, held in state.held.items()}
-        yield from _differs("held", then.held, found)
+    if then.reserved_gpus is not None:
+        found = {job_id: dict(item.nodes) for job_id, item in state.reserved.items()}
+        yield from _differs("reserved_gpus", then.reserved_gpus, found)
 
 
 def _order(then: Then, table: Checked) -> Iterator[str]:
@@ -122,8 +122,8 @@ def _order(then: Then, table: Checked) -> Iterator[str]:
         given = order.rank(state.jobs[job_id], state, now)[1]
         yield from _differs(f"value of {job_id}", value, round(given, 6))
     for team, value in then.due.items():
-        held = due(state, team, total_of(state), now)
-        yield from _differs(f"{team} has of its due", value, round(held, 4))
+        share = due(state, team, total_of(state), now)
+        yield from _differs(f"{team} has of its due", value, round(share, 4))
 
 
 def _reserved(then: Then, table: Checked) -> Iterator[str]:

@@ -17,11 +17,11 @@ A table is a list of scenarios. Unknown keys fail with the file, the scenario an
 
 Expectations (`Then`) say exactly what happened or is so; what is not said is not checked.
 - what was decided: `starts` (a list: in this order; a mapping: with details), `stops` (asked to
-  stop, and why), `ends` (in which state). Each names all jobs of its kind: `starts: []` is nobody.
-- how it is afterwards: `waits` (why), `runs` (on how many GPUs), `free` (GPUs of nodes), `held`
-  (GPUs that are being freed for a job), `used` (GPUs of teams, with the teams below), `queue` (all
-  that wait, in order), `value` (the fair-share formula, lowest first), `due` (of the drf order),
-  `reserved` (for whom, where, and when it starts).
+  stop, and why), `ends` (in which state). Each names all jobs of its kind: `starts: []` is none.
+- how it is afterwards: `waits` (why), `runs` (on how many GPUs), `free` (GPUs of nodes),
+  `reserved_gpus` (GPUs that are being freed for a job), `used` (GPUs of teams, with the
+  teams below), `queue` (all that wait, in order), `value` (the fair-share formula, lowest first),
+  `due` (of the drf order), `reserved` (for which job, where, and when it starts).
 
 Ranks of a gang report as soon as it starts, unless its job is `silent`. Durations: 90 s,
 5 min, 2 h.
@@ -201,7 +201,7 @@ class Then(_Row):
     waits: Annotated[dict[str, WaitRow | str], Many] = {}
     runs: Annotated[dict[str, int], Many] = {}
     free: Annotated[dict[str, int], Many] = {}
-    held: dict[str, dict[str, int]] | None = None
+    reserved_gpus: dict[str, dict[str, int]] | None = None
     used: dict[str, int] = {}
     queue: list[str] | None = None
     value: dict[str, float] = {}

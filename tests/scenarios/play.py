@@ -11,7 +11,7 @@ from gangline_bus.decision import Decision
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.allocate import allocate, demand_from
 from gangline_scheduler.core.free import FreeIndex
-from gangline_scheduler.core.model import Hold, Member
+from gangline_scheduler.core.model import Member, NodeAllocation
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.service.config import SchedulerSettings
@@ -108,7 +108,7 @@ class Table(Checked):
             free = self.state.free.get(node_id)
             assert free is not None, f"{job_id}: {node_id} takes no gangs"
             assert free.size >= count, f"{job_id}: {free.size} are free on {node_id}"
-            own.append(free.less(Hold(free.indexes("")[count:], 0.0, 0.0)))
+            own.append(free.less(NodeAllocation(free.indexes("")[count:], 0.0, 0.0)))
         plan = Plan(self.state, self.now)
         jobs.admit(plan, self._admitted(job_id, row))
         job = plan.state.jobs[job_id]

@@ -60,7 +60,7 @@ def test_a_table_that_is_not_in_the_grammar_is_refused(text: str, message: str) 
         ("waits: {a: capacity}", "a does not wait"),
         ("runs: {a: 1}", "GPUs of a: 2, not 1"),
         ("free: {n1: 1}", "free on n1: 2, not 1"),
-        ("held: {a: {n1: 1}}", "held: {}, not"),
+        ("reserved_gpus: {a: {n1: 1}}", "reserved_gpus: {}, not"),
         ("used: {nlp: 1}", "used by nlp: 2, not 1"),
         ("queue: [a]", r"queue: \[\], not \['a'\]"),
         ("value: {a: 1}", "value of a: 50.0, not 1.0"),

@@ -100,5 +100,5 @@ class TeamConfig(TeamLimits, _Named):
 
     @property
     def ceiling(self) -> int:
-        """The most GPUs the team can ever hold at once."""
+        """The most GPUs that the team can ever use at once."""
         return self.gpu_limit + self.borrow_limit

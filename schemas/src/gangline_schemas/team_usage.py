@@ -26,7 +26,7 @@ class TeamUsage:
 
     @property
     def borrowed_gpus(self) -> int:
-        """GPUs that it holds above its limit."""
+        """GPUs that it has above its limit."""
         return max(0, self.allocated_gpus - self.config.gpu_limit)
 
     @property
@@ -46,8 +46,8 @@ def team_usage(
 
     The mappings give each team's own, without those below; unknown teams are left out.
     """
-    held, month, total = (rolled_up(teams, own) for own in (allocated_gpus, month_us, total_us))
+    gpus, month, total = (rolled_up(teams, own) for own in (allocated_gpus, month_us, total_us))
     return [
-        TeamUsage(teams[name], depth, held[name], month[name], total[name])
+        TeamUsage(teams[name], depth, gpus[name], month[name], total[name])
         for name, depth in walk({name: config.parent for name, config in teams.items()})
     ]

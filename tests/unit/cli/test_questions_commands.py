@@ -46,7 +46,7 @@ AFTER_PLAN = NOW_PLAN | {
 }  # fmt: skip
 LATER_PLAN = NOW_PLAN | {
     "starts": "later", "start": LATER, "nodes": [], "waiting": WAITS,
-    "message": "needs 4 GPUs together; 2 of 8 are free", "notes": ["team nlp holds 8 of 8 GPUs"],
+    "message": "needs 4 GPUs together; 2 of 8 are free", "notes": ["team nlp has 8 of 8 GPUs"],
 }  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_explain_shows_what_a_job_waits_for_and_the_next_step_last(
         "about 2026-11-21 12:30 UTC", "on node-0, node-1",
         "3 in the queue; 6 GPUs are wanted first: theirs-1 (4), a job of another team (2)",
         "50 (priority) + 25 (team's share) - 0.3 (waiting) = 74.7",
-        "holds 2 of the 8 GPUs that it may hold now (limit 8, with 4 to borrow)",
+        "has 2 of the 8 GPUs that it may use now (limit 8, with 4 to borrow)",
         "wants 2 to 4; 2 of 8 are free", "1 job must save first",
         "last 40 starts were off by 1 min 5 s (median), 1 h 1 min (P90)",
         "off by 20 % (median), 85 % (P90)",
@@ -149,7 +149,7 @@ def test_what_if_asks_for_each_size_and_changes_nothing(
     for part in (
         "llama-sft with 2 GPUs starts now, on node-1 (GPUs 0, 1)", "within one node",
         "on node-1 (2 GPUs)", "preempts a job of another team (2 GPUs)",
-        "2.00 GPU-hours; starting sooner is worth 10.00", "team nlp holds 8 of 8 GPUs",
+        "2.00 GPU-hours; starting sooner is worth 10.00", "team nlp has 8 of 8 GPUs",
     ):  # fmt: skip
         assert part in text
     assert shown.out.splitlines()[-1].startswith("next: gangline submit")

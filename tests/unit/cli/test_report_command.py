@@ -72,7 +72,7 @@ def test_utilization_fits_and_asks_for_the_period(gangline: Runner, stub: Stub) 
         "from": ["2026-11-20T00:00:00+00:00"], "to": ["2026-11-21T08:00:00+02:00"]
     }  # fmt: skip
     assert max(len(line) for line in shown.out.splitlines()) <= 80
-    assert "1,478,442.0 of 1,747,284.0 held: 84.6 %" in shown.out
+    assert "1,478,442.0 of 1,747,284.0 allocated: 84.6 %" in shown.out
     assert cells(shown.out, "guest")[2:6] == ["-", "688,128.5", "-", "-"]
     assert "4096/6144" in shown.out
     assert gangline("report", "utilization", "--json").json["cluster"]["gpus_total"] == 10_412

@@ -104,7 +104,7 @@ def test_the_plan_says_what_is_in_the_way(gangline: Runner, stub: Stub, file: Pa
     assert "nlp uses 2 of 8 GPUs: waits for the team's jobs" in shown.out
     assert "0 of 4 GPUs are free: waits for room" in shown.out
     shown = gangline("submit", str(file), "--set", "resources.gpus=9", "--dry-run")
-    assert "it can never hold 9" in shown.out
+    assert "it can never use 9" in shown.out
     shown = gangline("submit", str(file), "--team", "other", "--dry-run")
     assert "other is not configured, or not yours" in shown.out
 
@@ -183,12 +183,12 @@ def test_follow_shows_the_log_and_ends_with_the_jobs_code(
 
 def test_a_rejection_names_the_fields(gangline: Runner, stub: Stub, file: Path) -> None:
     stub.on("POST", JOBS, problem(
-        422, "rejected", "team nlp can never hold 2 GPUs",
+        422, "rejected", "team nlp can never use 2 GPUs",
         [{"field": "resources.gpus", "message": "at most 1"}, {"field": "team", "message": "m"}],
     ))  # fmt: skip
     shown = gangline("submit", str(file))
     assert (shown.code, shown.out) == (2, "")
-    assert "team nlp can never hold 2 GPUs" in shown.err
+    assert "team nlp can never use 2 GPUs" in shown.err
     assert "resources.gpus: at most 1" in shown.err
 
 

@@ -77,7 +77,7 @@ def test_gpus_of_nodes_are_integrated_over_the_time_that_they_are_up() -> None:
 
 def test_gpus_held_are_integrated_from_allocation_to_release() -> None:
     jobs = [job(gang(1, -2, 3), gang(2, 4, None, gpus=8)), job()]
-    assert sums.gpu_hours_held(jobs, DAY) == 2 * 3 + 8 * 20
+    assert sums.gpu_hours_allocated(jobs, DAY) == 2 * 3 + 8 * 20
     assert sums.gpus_allocated(jobs) == 8
 
 
@@ -243,7 +243,7 @@ def test_teams_add_up_to_the_cluster_and_halves_to_the_whole(jobs: list[Job]) ->
         sum(team.gpu_hours_pending for team in report.teams), report.gpu_hours_pending
     )
     halves = (Period(at(0), at(11)), Period(at(11), at(24)))
-    held = sum(sums.gpu_hours_held(jobs, half) for half in halves)
+    held = sum(sums.gpu_hours_allocated(jobs, half) for half in halves)
     assert math.isclose(held, report.cluster.gpu_hours_allocated)
 
 

@@ -158,7 +158,7 @@ def test_a_job_that_must_wait_or_borrow_is_told_so(quota: Drive[State]) -> None:
 
     assert note("nlp", 24) is None
     assert note("nlp", 25) == (
-        "must wait: team lab holds 40 of the 64 GPUs that it may ever hold, and the job needs 25"
+        "must wait: team lab has 40 of the 64 GPUs that it may ever use, and the job needs 25"
     )
     assert note("speech", 12) == (
         "must borrow 4 GPUs above the 8 of team speech: it starts while no other team waits for "

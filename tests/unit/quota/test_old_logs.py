@@ -57,6 +57,6 @@ def test_an_old_log_folds_with_exact_sums() -> None:
     assert state.from_file == {"nlp": config}
     assert state.spent_us == {("nlp", "2026-11"): 1_200_000}
     assert state.ended["a"].gpu_us == 1_200_000
-    assert state.held == {"nlp": 2}
+    assert state.allocated == {"nlp": 2}
     assert quota.check(state) == []
     assert ledger_broken(state) == []

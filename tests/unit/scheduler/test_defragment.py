@@ -58,7 +58,7 @@ def test_a_small_gang_moves_and_the_large_one_has_its_node() -> None:
     assert held["large"].cost_gpu_seconds < held["large"].value_gpu_seconds
     where = {event.job_id: event.nodes[0].node_id for event in every(ended, GangAllocated)}
     assert where == {"large": "n1", "a": "n2"}, "both go on at once"
-    assert cluster.state.held == {}
+    assert cluster.state.reserved == {}
     assert cluster.job("a").preemptions == 0
 
 

@@ -232,7 +232,7 @@ def test_a_place_that_fails_in_between_leaves_the_gang_to_the_queue() -> None:
     cluster.tick(seconds=1)
 
     assert place(cluster, "a") == [{"n2": "n3", "n3": "n2"}[taken]]
-    assert cluster.state.held == {}
+    assert cluster.state.reserved == {}
 
 
 def test_the_same_request_again_changes_nothing() -> None:

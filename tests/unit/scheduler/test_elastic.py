@@ -136,7 +136,7 @@ def test_it_grows_into_idle_gpus_right_after_a_checkpoint() -> None:
     held = only(asked, GpusReserved)
     assert (held.job_id, held.reason, held.nodes[0].gpus) == ("a", "resize", 8)
     assert held.value_gpu_seconds > held.cost_gpu_seconds > 0
-    assert started_jobs(cluster.submit("c", 2)) == [], "the GPUs are held for it"
+    assert started_jobs(cluster.submit("c", 2)) == [], "the GPUs are reserved for it"
 
     ended = cluster.exit("a", ExitReason.STOPPED)
     assert states(ended)[:2] == ["preempted", "pending"]
@@ -385,7 +385,7 @@ def test_a_gang_that_is_cancelled_while_it_grows_ends_and_its_gpus_are_free() ->
     ended = cluster.exit("a", ExitReason.STOPPED)
 
     assert states(ended) == ["cancelled"]
-    assert cluster.state.held == {}
+    assert cluster.state.reserved == {}
     assert started_jobs(cluster.submit("c", 8)) == ["c"]
 
 
@@ -397,4 +397,4 @@ def test_a_gang_that_does_not_stop_in_time_is_resized_all_the_same() -> None:
     cluster.tick(seconds=30)
 
     assert sizes(cluster) == {"a": 8}, "the deadline passed: it starts again, larger"
-    assert cluster.state.held == {}
+    assert cluster.state.reserved == {}

@@ -182,7 +182,7 @@ def test_a_team_never_passes_its_limit() -> None:
     decided = cluster.submit("b", gpus=2)
 
     assert only(decided, JobWaiting).code == "quota"
-    assert "team nlp holds 3 of the 4" in only(decided, JobWaiting).message
+    assert "team nlp has 3 of the 4" in only(decided, JobWaiting).message
     assert started_jobs(cluster.submit("c", gpus=1)) == ["c"]
 
 
@@ -297,7 +297,7 @@ def test_a_reservation_may_wait_for_jobs_that_start_in_the_same_pass() -> None:
         (
             {"gpus": 4},
             "capacity",
-            "needs 4 GPUs together; 2 of 4 are free (cv/x holds 2 since 08:00 UTC)",
+            "needs 4 GPUs together; 2 of 4 are free (cv/x has 2 since 08:00 UTC)",
         ),
     ],
 )

@@ -12,8 +12,8 @@ import pytest
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler.core.allocate import allocate
 from gangline_scheduler.core.decide import Scheduler
-from gangline_scheduler.core.invariants import held_for_waiting, held_is_coming
-from gangline_scheduler.core.model import Gang, Held, Job, Member
+from gangline_scheduler.core.invariants import reserved_gpus_are_coming, takes_no_reserved_gpus
+from gangline_scheduler.core.model import Gang, Job, Member, ReservedGpus
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.placement import Part, Placement
@@ -410,14 +410,14 @@ def test_the_invariants_see_a_theft() -> None:
     )
 
     assert started_jobs(thief) == []
-    told = f"t took GPUs of {spare} that are held"
-    assert held_for_waiting(cluster.state, theft) == [told]
+    told = f"t took GPUs of {spare} that are reserved"
+    assert takes_no_reserved_gpus(cluster.state, theft) == [told]
     taken = Placement(tuple(Part(at.node_id, at.gpus) for at in theft.nodes), "node")
     with pytest.raises(InvariantViolated, match=told):
         allocate(Plan(cluster.state, cluster.now), cluster.job("t"), taken)
-    cluster.state.held["u"] = replace(cluster.state.held["u"], nodes=(("n1", 3),))
-    assert held_is_coming(cluster.state) == [
-        "3 GPUs of n1 are held for gangs that wait; 1 are free and 1 become so"
+    cluster.state.reserved["u"] = replace(cluster.state.reserved["u"], nodes=(("n1", 3),))
+    assert reserved_gpus_are_coming(cluster.state) == [
+        "3 GPUs of n1 are reserved for gangs that wait; 1 are free and 1 become so"
     ]
 
 
@@ -454,9 +454,9 @@ def test_the_invariants_count_what_a_gang_that_moves_has_already() -> None:
     until = cluster.now + timedelta(minutes=1)
 
     def taken_beside(allocated_gpus: int) -> list[str]:
-        cluster.state.held["a"] = Held((("n1", allocated_gpus),), until, "resize")
-        return held_for_waiting(cluster.state, allocated)
+        cluster.state.reserved["a"] = ReservedGpus((("n1", allocated_gpus),), until, "resize")
+        return takes_no_reserved_gpus(cluster.state, allocated)
 
     assert cluster.state.free_gpus == 2
     assert taken_beside(allocated_gpus=2) == [], "one of them it has, one is free, one is left"
-    assert taken_beside(allocated_gpus=3) == ["t took GPUs of n1 that are held"]
+    assert taken_beside(allocated_gpus=3) == ["t took GPUs of n1 that are reserved"]

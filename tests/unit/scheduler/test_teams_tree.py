@@ -35,7 +35,7 @@ def test_what_a_team_holds_counts_for_the_teams_above_it() -> None:
     told = only(cluster.submit("b", gpus=2, of_team="cv"), JobWaiting)
 
     assert cluster.state.used == {"nlp": 3, "lab": 3}
-    assert "team lab holds 3 of the 4" in told.message
+    assert "team lab has 3 of the 4" in told.message
     assert started_jobs(cluster.cancel("a")) == ["b"]
     assert {name: used for name, used in cluster.state.used.items() if used} == {"cv": 2, "lab": 2}
 
@@ -83,7 +83,7 @@ def test_only_models_that_the_team_may_use_and_so_many_of_them() -> None:
 
     assert cluster.state.used_models == {("nlp", "h100"): 2}
     assert cluster.job("b").waiting.code == "quota"  # type: ignore[union-attr]
-    assert "holds 2 h100" in cluster.job("b").waiting.message  # type: ignore[union-attr]
+    assert "has 2 h100" in cluster.job("b").waiting.message  # type: ignore[union-attr]
     # any model will do: what is left of the team's models
     assert cluster.submit("c", gpus=3)
     assert dict(cluster.job("c").gang.models) == {"a100": 3}  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from gangline_scheduler.core.model import Demand, Hold
+from gangline_scheduler.core.model import Demand, NodeAllocation
 from gangline_scheduler.core.policy import cheapest
 from gangline_scheduler.core.policy.cheapest import GAP, TIE, Wanted
 from gangline_scheduler.core.policy.config import Policy
@@ -131,7 +131,7 @@ def carry_out(statement: Statement, victim: Victim, names: frozenset[str]) -> No
         gpus = part.gpus[-min(missing, len(part.gpus)) :] if missing else ()
         if part.node_id in names and gpus:
             missing -= len(gpus)
-            statement.give([(part.node_id, Hold.of(gpus, victim.job.spec.resources, ""))])
+            statement.give([(part.node_id, NodeAllocation.of(gpus, victim.job.spec.resources, ""))])
 
 
 def best_by_trying_all(wanted: Wanted, snapshot: Snapshot, victims: Sequence[Victim]) -> float:

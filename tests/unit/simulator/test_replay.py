@@ -114,7 +114,7 @@ def test_the_live_scheduler_runs_a_trace_with_all_its_invariants() -> None:
         one_pool(2).pools[0], jobs, Scheduler(), pace=Pace(60.0, only_changes=False), check=True
     ).run()
     assert {outcome.job.name for outcome in found.outcomes} == {job.name for job in jobs}
-    assert all(outcome.held_s == outcome.job.duration_s for outcome in found.outcomes)
+    assert all(outcome.allocated_s == outcome.job.duration_s for outcome in found.outcomes)
 
 
 def test_equal_input_gives_equal_output() -> None:
@@ -203,7 +203,7 @@ def test_the_figures_say_what_they_count() -> None:
     assert found.utilization == (4 * 100 + 8 * 150) / (8 * 250)
     assert (
         found.fragmentation == 0.5
-    )  # while b waits, 4 of 8 GPUs idle on a node that is partly held
+    )  # while b waits, 4 of 8 GPUs idle on a node that is partly used
     assert (found.fairness, found.large_queue_p95_s) == (1.0, None)
 
 

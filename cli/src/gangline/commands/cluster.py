@@ -124,7 +124,7 @@ def teams_set(
     session: Session,
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The team's name.")],
     *,
-    limit: Annotated[int | None, typer.Option(min=0, help="GPUs it may hold at once.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="GPUs that it may use at once.")] = None,
     guarantee: Annotated[int | None, typer.Option(min=0, help="GPUs that it is owed.")] = None,
     borrow: Annotated[
         int | None, typer.Option(min=0, help="GPUs above the limit while others idle.")

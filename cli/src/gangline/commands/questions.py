@@ -96,7 +96,7 @@ def _waits(waits: JobExplained, now: datetime) -> list[tuple[str, str]]:
     if quota is not None:
         more = f", with {quota.borrow_limit} to borrow" if quota.borrow_limit else ""
         text = (
-            f"holds {quota.allocated} of the {quota.ceiling} GPUs that it may hold now "
+            f"has {quota.allocated} of the {quota.ceiling} GPUs that it may use now "
             f"(limit {quota.limit}{more})"
         )
         rows.append(("team", text))

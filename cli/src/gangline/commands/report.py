@@ -17,7 +17,7 @@ from gangline_schemas.api.reports import TeamUse, UtilizationReport, Waits, Week
 
 _TEAMS = (
     Column("TEAM", flexible=True),
-    Column("HELD", right=True),
+    Column("GPUS", right=True),
     Column("QUOTA", right=True),
     Column("GPU-H", right=True),
     Column("USED", right=True),
@@ -34,7 +34,7 @@ _FIGURES = (
 _UNUSED = (
     Column("UNUSED QUOTA OF", flexible=True),
     Column("GUARANTEE", right=True),
-    Column("HELD", right=True),
+    Column("GPUS", right=True),
     Column("USED", right=True),
 )
 _LOW_MFU = (
@@ -88,12 +88,12 @@ def weekly(
 def utilization_text(found: UtilizationReport) -> str:
     """The report in 80 columns."""
     use = found.cluster
-    held, total = _hours(use.gpu_hours_allocated), _hours(use.gpu_hours_total)
+    allocated, total = _hours(use.gpu_hours_allocated), _hours(use.gpu_hours_total)
     lines = [
         _period(found.since, found.until),
         f"GPUs        {use.gpus_total} now, {use.gpus_total_mean:,.1f} on average",
-        f"held        {use.gpus_allocated} now, {use.gpus_allocated_mean:,.1f} on average",
-        f"GPU-hours   {held} of {total} held: {render.percent(use.utilization)}",
+        f"allocated   {use.gpus_allocated} now, {use.gpus_allocated_mean:,.1f} on average",
+        f"GPU-hours   {allocated} of {total} allocated: {render.percent(use.utilization)}",
         f"GPUs busy   {render.percent(use.gpu_utilization)}, MFU {render.percent(found.mfu)}",
         f"waited for  {found.gpus_pending} GPUs now, {_hours(found.gpu_hours_pending)} GPU-hours",
     ]
@@ -149,7 +149,7 @@ def _figures(week: Week) -> list[tuple[str, str]]:
     ended = f"{week.jobs_succeeded}/{week.jobs_failed}/{week.jobs_cancelled}"
     return [
         ("GPU-hours", _hours(week.cluster.gpu_hours_total)),
-        ("GPU-hours held", _hours(week.cluster.gpu_hours_allocated)),
+        ("GPU-hours allocated", _hours(week.cluster.gpu_hours_allocated)),
         ("utilization", render.percent(week.cluster.utilization)),
         ("GPUs busy", render.percent(week.cluster.gpu_utilization)),
         ("MFU", render.percent(week.mfu)),

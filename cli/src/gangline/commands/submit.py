@@ -186,5 +186,5 @@ def _team_text(name: str, gpus: int, teams: Sequence[Team]) -> str:
     borrowed = f" and may borrow {team.borrow_limit}" if team.borrow_limit else ""
     text = f"{name} uses {team.gpus_used} of {team.gpu_limit} GPUs{borrowed}"
     if gpus > ceiling:
-        return f"{text}: it can never hold {gpus}"
+        return f"{text}: it can never use {gpus}"
     return text if team.gpus_used + gpus <= ceiling else f"{text}: waits for the team's jobs"

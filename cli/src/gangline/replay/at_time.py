@@ -25,7 +25,7 @@ _RUNNING = (
     Column("STATE"),
     Column("ATTEMPT", right=True),
     Column("GPUS", right=True),
-    Column("HELD", right=True),
+    Column("ALLOCATED", right=True),
     Column("WHERE", flexible=True),
 )
 _QUEUE = (
@@ -119,14 +119,14 @@ def show(out: Output, past: ClusterAtTime) -> None:
         out.show(past, "")
         return
     used, gpus = sum(n.gpus_used for n in past.nodes), sum(n.gpus for n in past.nodes)
-    held = [job for job in past.jobs if job.position is None]
+    with_gpus = [job for job in past.jobs if job.position is None]
     queue = [job for job in past.jobs if job.position is not None]
     print(
         f"{past.at:%Y-%m-%d %H:%M:%S} UTC, after {past.events:,} events\n"
-        f"{used} of {gpus} GPUs held, {len(held)} jobs with GPUs, {len(queue)} waiting"
+        f"{used} of {gpus} GPUs allocated, {len(with_gpus)} jobs with GPUs, {len(queue)} waiting"
     )
     for title, columns, rows in (
-        ("jobs", _RUNNING, [_running_row(job, past.at) for job in held]),
+        ("jobs", _RUNNING, [_running_row(job, past.at) for job in with_gpus]),
         ("queue", _QUEUE, [_queue_row(job, past.at) for job in queue]),
         ("nodes", _NODES, [_node_row(node) for node in past.nodes]),
     ):
@@ -165,8 +165,8 @@ def _node(node: Node) -> NodeAtTime:
         status=status,
         rack=node.info.rack,
         gpus=len(node.info.gpus),
-        gpus_used=sum(len(hold.gpus) for _, hold in node.holds),
-        jobs=tuple(job_id for job_id, _ in node.holds),
+        gpus_used=sum(len(part.gpus) for _, part in node.allocations),
+        jobs=tuple(job_id for job_id, _ in node.allocations),
     )
 
 

@@ -27,7 +27,7 @@ _UNENDED = (
     Column("JOB", whole=True),
     Column("TEAM", flexible=True),
     Column("GPUS", right=True),
-    Column("HELD", right=True),
+    Column("ALLOCATED", right=True),
     Column("ATTEMPTS", right=True),
 )
 _TELL_EVERY_S = 5.0

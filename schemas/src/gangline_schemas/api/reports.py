@@ -71,7 +71,7 @@ class Waits(Answer):
 
 
 class UnusedQuota(Answer):
-    """A team that held less than half of its guarantee on average."""
+    """A team that used less than half of its guarantee on average."""
 
     team: str
     gpu_guarantee: int

@@ -31,7 +31,7 @@ class PreemptionSettings(Model):
     reclaim_worth_s: Seconds | None = None
     whole_gangs: Literal["on", "off"]
     max_moves_per_hour: Few
-    hold_margin_s: Seconds
+    reserve_margin_s: Seconds
     most_per_pass: Few
 
 

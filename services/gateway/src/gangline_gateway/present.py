@@ -232,14 +232,14 @@ def explain(live: Live, found: JobDetails, team: TeamConfig | None, now: datetim
     if not one.ended and not one.nodes and team is not None:
         ready = [node for node in live.nodes.values() if node.status == "ready"]
         total = sum(len(node.info.gpus) for node in ready)
-        held = sum(live.used_gpus().values())
+        used = sum(live.used_gpus().values())
         evidence |= {
             "gpus_wanted": one.gpus,
             "team_gpus_used": live.used_gpus().get(one.team, 0),
             "team_gpu_limit": team.gpu_limit,
             "team_borrow_limit": team.borrow_limit,
             "cluster_gpus_ready": total,
-            "cluster_gpus_free": max(0, total - held),
+            "cluster_gpus_free": max(0, total - used),
             "waited_s": round(_waited_s(one, now), 1),
         }
     if found.failure is not None:

@@ -39,7 +39,7 @@ def _copy(state: State) -> State:
         state,
         teams=dict(state.teams),
         budgets=dict(state.budgets),
-        held=dict(state.held),
+        allocated=dict(state.allocated),
         spent_us=dict(state.spent_us),
         totals_us=dict(state.totals_us),
         unfinished=dict(state.unfinished),

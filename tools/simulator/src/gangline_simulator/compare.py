@@ -1,13 +1,13 @@
 """Figures of `gangline replay --policy`: the results of a log, and differences between two.
 
 - JCT: from the queue to the end, however the job ended, over the jobs that ended in every column.
-- Queue: the part of a job's time in which it held no GPUs, over all jobs; of those that had not
+- Queue: the part of a job's time in which it had no GPUs, over all jobs; of those that had not
   ended, up to the end of the log.
-- Utilization: GPU-seconds held over those of the nodes that were there (not those that failed or
-  were leaving), from the first submission on.
+- Utilization: GPU-seconds allocated over those of the nodes that were there (not those that failed
+  or were leaving), from the first submission on.
 - Preemptions: gangs that were stopped for others, or moved or resized; those of failures are
   beside them.
-- GPU-hours lost: what a job held before its last attempt, less its first start and the progress
+- GPU-hours lost: what a job used before its last attempt, less its first start and the progress
   that the last one began with, and that one's start: stops, restarts, work that was done again.
 All but utilization count the jobs that were queued since `since`.
 """
@@ -81,9 +81,9 @@ class Difference:
 
 
 def wait_s(job: JobHistory, end: datetime) -> float:
-    """For how long a job held no GPUs."""
+    """For how long a job had no GPUs."""
     lived_s = ((job.ended_at or end) - job.queued_at).total_seconds()
-    return max(0.0, lived_s - job.held_s(end))
+    return max(0.0, lived_s - job.allocated_s(end))
 
 
 def first_wait_s(job: JobHistory) -> float | None:
@@ -98,12 +98,12 @@ def lost_gpu_s(job: JobHistory, end: datetime) -> float:
     if len(job.attempts) <= 1:
         return 0.0
     *before, last = job.attempts
-    held = sum(attempt.gpus * attempt.held_s(end) for attempt in before)
+    allocated = sum(attempt.gpus * attempt.allocated_s(end) for attempt in before)
     first = job.attempts[0]
     started = (first.began(end) - first.allocated_at).total_seconds() * first.gpus
     restarted = (last.began(end) - last.allocated_at).total_seconds() * last.gpus
     kept = progress_of(job, end).starts[-1] * job.gpus
-    return max(0.0, held - started - kept) + restarted
+    return max(0.0, allocated - started - kept) + restarted
 
 
 def figures(histories: Mapping[str, History], wanted: Sequence[str]) -> list[Figures]:
@@ -176,12 +176,12 @@ def _utilization(history: History) -> float:
     following = [at for at, _ in history.capacity[1:]] + [end]
     for (at, gpus), until in zip(history.capacity, following, strict=True):
         offered += gpus * max(0.0, (until - max(at, first)).total_seconds())
-    held = sum(
-        attempt.gpus * attempt.held_s(end)
+    allocated = sum(
+        attempt.gpus * attempt.allocated_s(end)
         for job in history.jobs.values()
         for attempt in job.attempts
     )
-    return held / offered if offered > 0 else 0.0
+    return allocated / offered if offered > 0 else 0.0
 
 
 def differences(real: History, other: History, wanted: Sequence[str]) -> list[Difference]:
@@ -203,12 +203,12 @@ def differences(real: History, other: History, wanted: Sequence[str]) -> list[Di
 
 
 def pool_result(history: History) -> PoolResult:
-    """GPUs held and jobs that wait over time, for the picture."""
+    """GPUs allocated and jobs that wait over time, for the picture."""
     changes: dict[datetime, list[int]] = {}
 
-    def change(at: datetime | None, held: int, waiting: int) -> None:
+    def change(at: datetime | None, allocated: int, waiting: int) -> None:
         entry = changes.setdefault(at or history.end, [0, 0])
-        entry[0] += held
+        entry[0] += allocated
         entry[1] += waiting
 
     for job in history.jobs.values():
@@ -217,11 +217,11 @@ def pool_result(history: History) -> PoolResult:
             change(attempt.allocated_at, attempt.gpus, -1)
             change(attempt.released_at, -attempt.gpus, 1)
         change(job.ended_at, 0, -1)
-    first, held, waiting = _first(history), 0, 0
+    first, allocated, waiting = _first(history), 0, 0
     samples: list[Sample] = []
     for at, (more, longer) in sorted(changes.items()):
-        held, waiting = held + more, waiting + longer
-        samples.append(Sample((at - first).total_seconds(), held, waiting, 0))
+        allocated, waiting = allocated + more, waiting + longer
+        samples.append(Sample((at - first).total_seconds(), allocated, waiting, 0))
     samples.append(Sample((history.end - first).total_seconds(), 0, 0, 0))
     return PoolResult(max((gpus for _, gpus in history.capacity), default=0), (), tuple(samples))
 

@@ -6,7 +6,7 @@ One moment of one pool, in this order
 3. Ticks, as the pace says, until one leads to nothing that happens in this same moment.
 Ranks start in the moment in which their gang is allocated (worker.started from each).
 
-A preemption costs what `Costs` say: the gang holds its GPUs for `checkpoint_s` more and makes no
+A preemption costs what `Costs` say: the gang keeps its GPUs for `checkpoint_s` more and makes no
 progress, and its next attempt has `restart_s` more to run. Work done before it counts.
 
 Cost: that of the decisions; the driver adds O(log jobs) for each input and O(parts) for each gang.

@@ -68,8 +68,8 @@ class Attempt:
     failed_near: tuple[tuple[str, ...], bool] = ((), False)
     saved: list[tuple[datetime, CheckpointRef]] = field(default_factory=list)
 
-    def held_s(self, end: datetime) -> float:
-        """For how long it held its GPUs, by the end of the log."""
+    def allocated_s(self, end: datetime) -> float:
+        """For how long it had its GPUs, by the end of the log."""
         return ((self.released_at or end) - self.allocated_at).total_seconds()
 
     def until(self, end: datetime) -> datetime:
@@ -102,9 +102,9 @@ class JobHistory:
         """GPUs of the whole gang."""
         return self.spec.resources.gpus
 
-    def held_s(self, end: datetime) -> float:
-        """For how long it held GPUs."""
-        return sum(attempt.held_s(end) for attempt in self.attempts)
+    def allocated_s(self, end: datetime) -> float:
+        """For how long it had GPUs."""
+        return sum(attempt.allocated_s(end) for attempt in self.attempts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from gangline_simulator.trace import TraceJob
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One job that ended. `held_s`: how long it held its GPUs; the rest of its time it waited."""
+    """One job that ended. `allocated_s`: how long it had its GPUs; else it waited."""
 
     job: TraceJob
     end_s: float
-    held_s: float
+    allocated_s: float
     preemptions: int
     lost_s: float
 
@@ -29,12 +29,12 @@ class Outcome:
     @property
     def wait_s(self) -> float:
         """How long it waited in all."""
-        return self.jct_s - self.held_s
+        return self.jct_s - self.allocated_s
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """From this moment on: GPUs held, jobs that wait, free GPUs of nodes that are partly held."""
+    """From this moment on: GPUs allocated, jobs that wait, free GPUs of partly used nodes."""
 
     at_s: float
     allocated_gpus: int
@@ -54,7 +54,7 @@ class PoolResult:
 @dataclass(slots=True)
 class _Account:
     since_s: float = 0.0
-    held_s: float = 0.0
+    allocated_s: float = 0.0
     preemptions: int = 0
     lost_s: float = 0.0
 
@@ -70,7 +70,7 @@ class Ledger:
         self._accounts: dict[str, _Account] = {}
         self._outcomes: list[Outcome] = []
         self._samples: list[Sample] = []
-        self._held = 0
+        self._allocated = 0
         self._split = 0
         self.waiting = 0
 
@@ -94,7 +94,7 @@ class Ledger:
     def released(self, event: GangReleased, now_s: float, run: Running) -> None:
         """A gang gave them back; its job has ended, or waits again."""
         account = self._accounts[event.job_id]
-        account.held_s += now_s - account.since_s
+        account.allocated_s += now_s - account.since_s
         account.lost_s += run.lost_s
         for _, node_id in run.ranks:
             self._take(node_id, -1)
@@ -104,7 +104,7 @@ class Ledger:
                 Outcome(
                     self._jobs[event.job_id],
                     now_s,
-                    account.held_s,
+                    account.allocated_s,
                     account.preemptions,
                     account.lost_s,
                 )
@@ -116,8 +116,8 @@ class Ledger:
         account.lost_s += now_s - stopped_s + run.restart_s
 
     def sample(self, now_s: float) -> None:
-        """Note what is held now, if that changed."""
-        sample = Sample(now_s, self._held, self.waiting, self._split)
+        """Note what is allocated now, if that changed."""
+        sample = Sample(now_s, self._allocated, self.waiting, self._split)
         if self._samples and self._samples[-1].at_s == now_s:
             self._samples.pop()
         last = self._samples[-1] if self._samples else None
@@ -130,7 +130,7 @@ class Ledger:
 
     def result(self, now_s: float) -> PoolResult:
         """All of it. The last sample is at the end."""
-        self._samples.append(Sample(now_s, self._held, self.waiting, self._split))
+        self._samples.append(Sample(now_s, self._allocated, self.waiting, self._split))
         return PoolResult(self._gpus, tuple(self._outcomes), tuple(self._samples))
 
     def _take(self, node_id: str, gpus: int) -> None:
@@ -139,4 +139,4 @@ class Ledger:
         free -= gpus
         self._split += free if free < size else 0
         self._free[node_id] = free
-        self._held += gpus
+        self._allocated += gpus

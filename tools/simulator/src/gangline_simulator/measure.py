@@ -1,11 +1,11 @@
 """The figures of a replay. Each figure says what it counts.
 
-- JCT: from submission to end. Queue: the time of that in which the job held no GPUs.
+- JCT: from submission to end. Queue: the time of that in which the job had no GPUs.
 - A percentile p of n values is the one at place floor(n p) of the sorted list.
 - Makespan: from the first submission to the last end.
-- Utilization: GPU-seconds held, over all GPUs x makespan.
+- Utilization: GPU-seconds allocated, over all GPUs x makespan.
 - Fragmentation: of the GPU-seconds of pools in which a job waited, the share that was free on
-  nodes that were partly held.
+  nodes that were partly used.
 - GPU-hours lost: GPUs x (time between a stop's request and its end + what the restart added).
 - Fairness: Jain's index (sum x)^2 / (n sum x^2) over the n teams: 1 when all are slowed down alike,
   1/n at worst. x is a team's total JCT over its total undisturbed run time.
@@ -61,7 +61,7 @@ def measure(policy: str, pools: Sequence[PoolResult]) -> Measures:
     first = min(outcome.job.submit_s for outcome in outcomes)
     makespan = max(outcome.end_s for outcome in outcomes) - first
     gpus = sum(pool.gpus for pool in pools)
-    held = sum(outcome.held_s * outcome.job.gpus for outcome in outcomes)
+    allocated = sum(outcome.allocated_s * outcome.job.gpus for outcome in outcomes)
     large = sorted(outcome.wait_s for outcome in outcomes if outcome.job.gpus > LARGE_GPUS)
     return Measures(
         policy=policy,
@@ -75,7 +75,7 @@ def measure(policy: str, pools: Sequence[PoolResult]) -> Measures:
         queue_p99_s=percentile(queue, 0.99),
         queue_p999_s=percentile(queue, 0.999),
         makespan_s=makespan,
-        utilization=held / (gpus * makespan) if gpus * makespan > 0 else 0.0,
+        utilization=allocated / (gpus * makespan) if gpus * makespan > 0 else 0.0,
         fragmentation=_fragmentation(pools),
         preemptions=sum(outcome.preemptions for outcome in outcomes),
         gpu_hours_lost=sum(o.lost_s * o.job.gpus for o in outcomes) / 3600.0,

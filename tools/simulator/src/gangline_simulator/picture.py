@@ -25,7 +25,7 @@ def draw(results: Mapping[str, Sequence[PoolResult]], path: Path) -> None:
         stroke = _STROKES[index % len(_STROKES)]
         above.plot(hours, [100 * value for value in utilization], stroke, label=policy)
         below.plot(hours, waiting, stroke, label=policy)
-    above.set_ylabel("GPUs held, %")
+    above.set_ylabel("GPUs allocated, %")
     below.set_ylabel("jobs that wait")
     below.set_xlabel("hours since the first submission")
     for axes in (above, below):
@@ -36,19 +36,19 @@ def draw(results: Mapping[str, Sequence[PoolResult]], path: Path) -> None:
 
 
 def curves(pools: Sequence[PoolResult]) -> tuple[list[float], list[float], list[float]]:
-    """Hours, and the means of GPUs held (0 to 1) and of jobs that wait, in equal intervals."""
+    """Hours, and the means of GPUs allocated (0 to 1) and of jobs that wait, in equal intervals."""
     end_s = max((pool.samples[-1].at_s for pool in pools if pool.samples), default=0.0)
     gpus = sum(pool.gpus for pool in pools)
     step_s = end_s / _POINTS
     if step_s <= 0 or gpus <= 0:
         return [0.0], [0.0], [0.0]
-    held, waiting = [0.0] * _POINTS, [0.0] * _POINTS
+    allocated, waiting = [0.0] * _POINTS, [0.0] * _POINTS
     for pool in pools:
         for sample, following in zip(pool.samples, pool.samples[1:], strict=False):
-            _spread(held, sample.at_s, following.at_s, step_s, sample.allocated_gpus)
+            _spread(allocated, sample.at_s, following.at_s, step_s, sample.allocated_gpus)
             _spread(waiting, sample.at_s, following.at_s, step_s, sample.waiting)
     hours = [(index + 0.5) * step_s / 3600.0 for index in range(_POINTS)]
-    return hours, [value / gpus for value in held], waiting
+    return hours, [value / gpus for value in allocated], waiting
 
 
 def _spread(into: list[float], start_s: float, end_s: float, step_s: float, value: float) -> None:

@@ -72,9 +72,9 @@ _INSTANT_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One failure: after how much GPU-holding time, and which nodes it named."""
+    """One failure: after how much time with GPUs, and which nodes it named."""
 
-    held_s: float
+    allocated_s: float
     near: tuple[str, ...]
     required: bool
 
@@ -239,7 +239,7 @@ def _cordoned(event: NodeCordoned, nodes: Nodes) -> Sequence[Event]:
 
 
 def _ended_waiting(event: JobStateChanged, history: History) -> bool:
-    """Whether a job ended while it held no GPUs."""
+    """Whether a job ended while it had no GPUs."""
     job = history.jobs.get(event.job_id)
     if job is None or not event.state.terminal or event.state is JobState.SUCCEEDED:
         return False
@@ -292,7 +292,7 @@ def _starts_s(job: JobHistory, end: datetime) -> tuple[float, ...]:
     measured = [start_s for start_s in known if start_s is not None]
     usual_s = median(measured) if measured else 0.0
     return tuple(
-        start_s if start_s is not None else max(usual_s, attempt.held_s(end) + _INSTANT_S)
+        start_s if start_s is not None else max(usual_s, attempt.allocated_s(end) + _INSTANT_S)
         for start_s, attempt in zip(known, job.attempts, strict=True)
     )
 
@@ -317,13 +317,13 @@ def _fate(job: JobHistory, made: Progress) -> tuple[float, Fate]:
 
 
 def _failures(job: JobHistory, end: datetime) -> tuple[Failure, ...]:
-    held_s = 0.0
+    allocated_s = 0.0
     found: list[Failure] = []
     for attempt in job.attempts:
-        held_s += attempt.held_s(end)
+        allocated_s += attempt.allocated_s(end)
         failed = attempt.reason is ReleaseReason.RESTARTING and attempt.stop is None
         if failed and not attempt.lost:
-            found.append(Failure(held_s, *attempt.failed_near))
+            found.append(Failure(allocated_s, *attempt.failed_near))
     return tuple(found)
 
 

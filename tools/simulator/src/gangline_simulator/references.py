@@ -41,7 +41,7 @@ REAL_COSTS = Costs(
     restart_s=_restart_s,
     save_every_s=600.0,
 )
-"""Saving holds the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s). Gangs save
+"""Saving keeps the GPUs for 30 s (60 s above 8 GPUs); starting again costs 40 s (60 s). Gangs save
 every 10 minutes, as the platform's do."""
 OWN = Policy(order=ShortFirst(), preemption=Preemption(preempt_below=101))
 """As docs/guides/tuning.md recommends: the job that needs least goes first, and any job may have a

@@ -59,13 +59,13 @@ def tick_every_s(recording: Recording) -> float:
 
 @dataclass(slots=True)
 class _Course:
-    """How far a job has come. `held_s`, `stops`, `failures`: of the attempts that ended."""
+    """How far a job has come. `allocated_s`, `stops`, `failures`: of the attempts that ended."""
 
     need: Need
     saved_s: float = 0.0
     start_s: float = 0.0
     step: int = 0
-    held_s: float = 0.0
+    allocated_s: float = 0.0
     stops: int = 0
     failures: int = 0
     due: tuple[Failure, ...] = ()
@@ -119,7 +119,7 @@ class _Gang:
         coming.append((self.when(save), "save"))
         coming.append((end, "end"))
         if course.due:
-            left_s = course.due[0].held_s - course.held_s
+            left_s = course.due[0].allocated_s - course.allocated_s
             coming.append((self.since + timedelta(seconds=left_s), "fail"))
         known = [(at, due) for at, due in coming if at is not None]
         return min(known, key=lambda item: item[0], default=None)
@@ -290,9 +290,9 @@ class Rerun:
 
     def _released(self, gang: _Gang, reason: ReleaseReason) -> None:
         course = gang.course
-        course.held_s += (self._now - gang.since).total_seconds()
-        held_s = course.held_s + _INSTANT_S
-        course.due = tuple(item for item in course.due if item.held_s > held_s)
+        course.allocated_s += (self._now - gang.since).total_seconds()
+        allocated_s = course.allocated_s + _INSTANT_S
+        course.due = tuple(item for item in course.due if item.allocated_s > allocated_s)
         course.stops += gang.stop_at is not None and gang.running_at is not None
         if reason not in _AGAIN:
             return

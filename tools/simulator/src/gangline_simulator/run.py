@@ -62,11 +62,11 @@ def workload(path: Path, trace: Trace, cluster: ClusterFile) -> Workload:
     for pool, jobs in parts:
         for each in sorted({job.gpus_per_worker for job in jobs}):
             room = sum(len(node.gpus) // each * each for node in pool.nodes)
-            _hold_largest(path, pool, [job for job in jobs if job.gpus_per_worker == each], room)
+            _check_largest(path, pool, [job for job in jobs if job.gpus_per_worker == each], room)
     return found
 
 
-def _hold_largest(path: Path, pool: Pool, jobs: Sequence[TraceJob], room: int) -> None:
+def _check_largest(path: Path, pool: Pool, jobs: Sequence[TraceJob], room: int) -> None:
     """Raise BadInputError if one of these jobs with equal workers is larger than the room."""
     largest = max(jobs, key=lambda job: job.gpus)
     each = largest.gpus_per_worker

@@ -1,1 +1,1 @@
-"""Reports over a period: what was asked for, what was held, what it brought, who waited."""
+"""Reports over a period: requested and allocated GPUs, their use, and waits."""

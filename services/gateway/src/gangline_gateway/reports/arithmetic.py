@@ -55,7 +55,7 @@ def gpus_up(changes: Sequence[NodeChange]) -> int:
     return sum({change.node_id: change.gpus for change in changes}.values())
 
 
-def gpu_hours_held(jobs: Iterable[Job], period: Period) -> float:
+def gpu_hours_allocated(jobs: Iterable[Job], period: Period) -> float:
     """GPUs of gangs, integrated over the period from allocation to release."""
     seconds = sum(
         gang.gpus * period.overlap_s(gang.allocated_at, gang.released_at)

@@ -44,7 +44,8 @@ def utilization_page(report: UtilizationReport) -> str:
         for team in report.teams
     ]
     head = (
-        "Team", "GPUs held", "Limit", "Guarantee", "GPU-hours", "Of its share", "GPUs busy", "MFU",
+        "Team", "GPUs allocated", "Limit", "Guarantee", "GPU-hours", "Of its share", "GPUs busy",
+        "MFU",
         "GPUs waited for", "GPU-hours waited",
     )  # fmt: skip
     return _page(
@@ -55,7 +56,7 @@ def utilization_page(report: UtilizationReport) -> str:
             ("Cluster", "", _table(("", "Value"), _cluster(report.cluster))),
             (
                 "Teams",
-                "Of its share: GPU-hours held of the guarantee (without one, the limit).",
+                "Of its share: GPU-hours allocated of the guarantee (without one, the limit).",
                 _table(head, teams),
             ),
         ],
@@ -92,8 +93,8 @@ def weekly_page(report: WeeklyReport) -> str:
             *waits,
             (
                 "Teams that leave quota unused",
-                "Less than half of the guarantee was held on average.",
-                _table(("Team", "Guarantee", "Mean GPUs held", "Used"), unused),
+                "Less than half of the guarantee was allocated on average.",
+                _table(("Team", "Guarantee", "Mean GPUs allocated", "Used"), unused),
             ),
             (
                 "Jobs with low MFU",
@@ -107,11 +108,11 @@ def weekly_page(report: WeeklyReport) -> str:
 def _cluster(use: ClusterUse) -> list[list[str]]:
     return [
         ["GPUs now", str(use.gpus_total)],
-        ["GPUs held now", str(use.gpus_allocated)],
+        ["GPUs allocated now", str(use.gpus_allocated)],
         ["GPUs, mean", _number(use.gpus_total_mean)],
-        ["GPUs held, mean", _number(use.gpus_allocated_mean)],
+        ["GPUs allocated, mean", _number(use.gpus_allocated_mean)],
         ["GPU-hours", _number(use.gpu_hours_total)],
-        ["GPU-hours held", _number(use.gpu_hours_allocated)],
+        ["GPU-hours allocated", _number(use.gpu_hours_allocated)],
         ["Utilization", _percent(use.utilization)],
         ["GPUs busy", _percent(use.gpu_utilization)],
     ]
@@ -121,7 +122,7 @@ def _figures(week: Week) -> list[tuple[str, str]]:
     ended = f"{week.jobs_succeeded} / {week.jobs_failed} / {week.jobs_cancelled}"
     return [
         ("GPU-hours", _number(week.cluster.gpu_hours_total)),
-        ("GPU-hours held", _number(week.cluster.gpu_hours_allocated)),
+        ("GPU-hours allocated", _number(week.cluster.gpu_hours_allocated)),
         ("Utilization", _percent(week.cluster.utilization)),
         ("GPUs busy", _percent(week.cluster.gpu_utilization)),
         ("MFU", _percent(week.mfu)),

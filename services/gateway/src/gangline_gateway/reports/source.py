@@ -115,7 +115,7 @@ _PLACES = (
     "SELECT p.team AS holder, p.allocated_at AS since, "
     "ifNull(r.released_at, toDateTime64('2200-01-01 00:00:00', 3, 'UTC')) AS until, "
     "JSONExtractString(p.place, 'node_id') AS node, "
-    "JSONExtract(p.place, 'gpus', 'Array(UInt32)') AS held FROM ("
+    "JSONExtract(p.place, 'gpus', 'Array(UInt32)') AS allocated FROM ("
     "SELECT subject, e.team AS team, e.time AS allocated_at, "
     "JSONExtractUInt(data, 'attempt') AS attempt, "
     "arrayJoin(JSONExtractArrayRaw(data, 'nodes')) AS place FROM gangline.events AS e "
@@ -128,7 +128,7 @@ _PLACES = (
 _BUSY_BY_TEAM = (
     "SELECT holder, sum(arraySum(busy)) AS total, sum(length(busy)) AS found FROM ("
     "SELECT g.holder AS holder, arrayMap(v -> assumeNotNull(v), arrayFilter((u, i) -> "
-    "isNotNull(u) AND has(g.held, i), h.gpu_utilization, h.gpu_index)) AS busy "
+    "isNotNull(u) AND has(g.allocated, i), h.gpu_utilization, h.gpu_index)) AS busy "
     f"FROM gangline.heartbeats AS h INNER JOIN ({_PLACES}) AS g ON h.node_id = g.node "
     f"WHERE {_BEATS} AND h.time >= g.since AND h.time < g.until) "
     f"GROUP BY holder ORDER BY holder LIMIT {MAX_TEAMS + 1}"

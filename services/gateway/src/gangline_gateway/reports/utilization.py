@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gangline_gateway.reports.arithmetic import (
-    gpu_hours_held,
+    gpu_hours_allocated,
     gpu_hours_pending,
     gpu_hours_up,
     gpus_allocated,
@@ -35,15 +35,15 @@ def cluster_use(facts: Facts) -> ClusterUse:
     """All nodes and all teams' gangs: `facts` must have all teams."""
     hours = facts.period.length_s / HOUR_S
     total = gpu_hours_up(facts.nodes, facts.period)
-    held = gpu_hours_held(facts.jobs, facts.period)
+    allocated = gpu_hours_allocated(facts.jobs, facts.period)
     return ClusterUse(
         gpus_total=gpus_up(facts.nodes),
         gpus_allocated=gpus_allocated(facts.jobs),
         gpus_total_mean=total / hours,
-        gpus_allocated_mean=held / hours,
+        gpus_allocated_mean=allocated / hours,
         gpu_hours_total=total,
-        gpu_hours_allocated=held,
-        utilization=ratio(held, total),
+        gpu_hours_allocated=allocated,
+        utilization=ratio(allocated, total),
         gpu_utilization=facts.busy_share,
     )
 
@@ -52,7 +52,7 @@ def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
     """One team's row, with the teams below it."""
     quota = own.quotas[0] if own.quotas else None
     hours = own.period.length_s / HOUR_S
-    held = gpu_hours_held(own.jobs, own.period)
+    allocated = gpu_hours_allocated(own.jobs, own.period)
     share = 0.0
     if quota is not None:
         share = float(quota.gpu_guarantee) or min(quota.gpu_limit, cluster.gpus_total_mean)
@@ -63,10 +63,10 @@ def team_use(team: str, own: Facts, cluster: ClusterUse) -> TeamUse:
         gpu_guarantee=quota.gpu_guarantee if quota else None,
         borrow_limit=quota.borrow_limit if quota else None,
         gpus_allocated=gpus_allocated(own.jobs),
-        gpus_allocated_mean=held / hours,
-        gpu_hours_allocated=held,
+        gpus_allocated_mean=allocated / hours,
+        gpu_hours_allocated=allocated,
         gpus_share=share,
-        utilization=ratio(held, share * hours),
+        utilization=ratio(allocated, share * hours),
         gpu_utilization=mean_busy(own.gpu_use),
         mfu=mean_mfu(own.mfu),
         gpus_pending=gpus_pending(own.jobs),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gangline_gateway.reports.arithmetic import (
     first_wait_s,
-    gpu_hours_held,
+    gpu_hours_allocated,
     gpu_hours_pending,
     mean_mfu,
     preemption_gpu_hours,
@@ -103,7 +103,7 @@ def _unused(facts: Facts) -> list[UnusedQuota]:
     found: list[UnusedQuota] = []
     for team, own in facts.by_team().items():
         guarantee = own.quotas[0].gpu_guarantee if own.quotas else 0
-        mean = gpu_hours_held(own.jobs, own.period) / hours
+        mean = gpu_hours_allocated(own.jobs, own.period) / hours
         used = ratio(mean, guarantee)
         if used is not None and used < UNUSED_BELOW:
             found.append(
@@ -120,7 +120,7 @@ def _low_mfu(facts: Facts) -> Sequence[LowMfu]:
             team=run.team,
             name=jobs[run.job_id].name,
             mfu=run.mean,
-            gpu_hours=gpu_hours_held([jobs[run.job_id]], facts.period),
+            gpu_hours=gpu_hours_allocated([jobs[run.job_id]], facts.period),
         )
         for run in facts.mfu
         if run.mean < LOW_MFU_BELOW and run.job_id in jobs

@@ -57,15 +57,15 @@ def must_wait(state: State, spec: JobSpec) -> str | None:
                 "again with the next month (UTC), or when gpu_hours_per_month is raised"
             )
     need = needed(spec.resources)
-    held = rolled_up(state.teams, state.held)
+    allocated = rolled_up(state.teams, state.allocated)
     for config in levels:
-        if held[config.team] + need > config.ceiling:
+        if allocated[config.team] + need > config.ceiling:
             return (
-                f"must wait: team {config.team} holds {held[config.team]} of the {config.ceiling} "
-                f"GPUs that it may ever hold, and the job needs {need}"
+                f"must wait: team {config.team} has {allocated[config.team]} of the "
+                f"{config.ceiling} GPUs that it may ever use, and the job needs {need}"
             )
     for config in levels:
-        above = held[config.team] + need - config.gpu_limit
+        above = allocated[config.team] + need - config.gpu_limit
         if above > 0:
             return (
                 f"must borrow {above} GPUs above the {config.gpu_limit} of team {config.team}: "

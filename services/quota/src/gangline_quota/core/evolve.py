@@ -119,7 +119,7 @@ fold.on(RequestRefused)(_answered)
 @fold.on(GangMetered)
 def _(state: State, event: GangMetered, _at: datetime) -> None:
     state.meters[event.job_id, event.attempt] = Meter(event.team, event.gpus, event.allocated_at)
-    state.held[event.team] = state.held.get(event.team, 0) + event.gpus
+    state.allocated[event.team] = state.allocated.get(event.team, 0) + event.gpus
     job = state.active.get(event.job_id)
     if job is not None:
         state.active[event.job_id] = replace(job, metered=event.attempt)
@@ -128,9 +128,9 @@ def _(state: State, event: GangMetered, _at: datetime) -> None:
 @fold.on(UsageCharged)
 def _(state: State, event: UsageCharged, _at: datetime) -> None:
     meter = state.meters.pop((event.job_id, event.attempt))
-    state.held[meter.team] -= meter.gpus
-    if not state.held[meter.team]:
-        del state.held[meter.team]
+    state.allocated[meter.team] -= meter.gpus
+    if not state.allocated[meter.team]:
+        del state.allocated[meter.team]
     amount = gpu_time.gpu_us(event.gpus, event.allocated_at, event.released_at)
     _add_total(state, "charged", amount)
     for month, part in gpu_time.by_month(event.gpus, event.allocated_at, event.released_at):

@@ -24,13 +24,13 @@ def ledger_broken(state: State) -> list[str]:
 
 
 def _meters(state: State) -> Iterator[str]:
-    held: dict[str, int] = {}
+    allocated: dict[str, int] = {}
     for (job_id, attempt), meter in state.meters.items():
-        held[meter.team] = held.get(meter.team, 0) + meter.gpus
+        allocated[meter.team] = allocated.get(meter.team, 0) + meter.gpus
         if meter.team not in state.teams:
             yield f"the meter of {job_id}/{attempt} is of team {meter.team}, which is not known"
-    if held != state.held:
-        yield f"teams hold {state.held} GPUs, but their meters say {held}"
+    if allocated != state.allocated:
+        yield f"teams have {state.allocated} GPUs, but their meters say {allocated}"
 
 
 def _teams(state: State) -> Iterator[str]:

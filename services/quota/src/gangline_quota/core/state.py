@@ -92,8 +92,8 @@ class State:
 
     - `from_file`: each team's last entry in the file of teams. If a restart reads the same file
       again, a later change by request stays.
-    - `held`: GPUs under meters by team. `spent_us`: charged GPU time by team and UTC month. Both
-      leave out the teams below.
+    - `allocated`: GPUs under meters by team. `spent_us`: charged GPU time by team and UTC
+      month. Both leave out the teams below.
     - `totals_us`: all GPU time "charged", and the part of it whose jobs are "forgotten" since.
     - `approvals`: the valid uses of data, each with the name of its approver.
     - `unfinished`: the number of `active` jobs by team.
@@ -103,7 +103,7 @@ class State:
     teams: dict[str, TeamConfig] = field(default_factory=dict)
     from_file: dict[str, TeamConfig] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
-    held: dict[str, int] = field(default_factory=dict)
+    allocated: dict[str, int] = field(default_factory=dict)
     spent_us: dict[tuple[str, str], int] = field(default_factory=dict)
     totals_us: dict[Total, int] = field(default_factory=dict)
     active: dict[str, ActiveJob] = field(default_factory=dict)

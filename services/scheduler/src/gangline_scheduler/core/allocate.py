@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangline_bus.decision import InvariantViolated
-from gangline_scheduler.core.invariants import held_for_waiting, whole_workers
+from gangline_scheduler.core.invariants import takes_no_reserved_gpus, whole_workers
 from gangline_scheduler.core.model import Avoid, Demand, Job, Node, demand_of
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.placement import Placement
@@ -17,7 +17,8 @@ from gangline_schemas.job import JobSpec, JobState
 def allocate(plan: Plan, job: Job, placement: Placement) -> None:
     """Write the allocation, and that the job is scheduled.
 
-    Raises InvariantViolated if it took GPUs that are held for another, or a worker crosses a node.
+    Raises InvariantViolated if it took GPUs that are reserved for another, or a worker crosses a
+    node.
     """
     nodes = plan.state.nodes
     assignments: list[NodeAssignment] = []
@@ -51,7 +52,7 @@ def allocate(plan: Plan, job: Job, placement: Placement) -> None:
         checkpoint_interval_s=job.checkpoint_interval_s,
         left_out=job.left_out,
     )
-    wrong = held_for_waiting(plan.state, event) + whole_workers(event)
+    wrong = takes_no_reserved_gpus(plan.state, event) + whole_workers(event)
     if wrong:
         raise InvariantViolated("; ".join(wrong))
     plan.add(job.job_id, event)

@@ -31,7 +31,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gangline_scheduler.core.allocate import allocate, next_demand
-from gangline_scheduler.core.holds import charged, end_holds, end_late_holds, free_for, start_held
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.reservation import DEPTH, Reservation
@@ -39,6 +38,13 @@ from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Statement
 from gangline_scheduler.core.policy.victims import owed, promised
 from gangline_scheduler.core.queue_pass import Pass, waited
+from gangline_scheduler.core.reserved_gpus import (
+    charged,
+    end_late_reservations,
+    end_reservations,
+    free_for,
+    start_on_reserved,
+)
 from gangline_scheduler.core.state import State
 
 MOST_FRUITLESS = 32
@@ -58,17 +64,17 @@ def run_pass(
     `refused`: jobs whose claims hold no jobs back, as no gangs are stopped for them. If there are
     any, stops were tried already, and claims have reservations only from a later time on.
     """
-    end_holds(plan)
+    end_reservations(plan)
     if plan.state.pending and plan.state.free_gpus > 0:
-        start_held(plan, policy)
-    end_late_holds(plan)
+        start_on_reserved(plan, policy)
+    end_late_reservations(plan)
     if not plan.state.pending or plan.state.free_gpus <= 0:
         return []
     queue = Pass(plan, policy, most_fruitless)
     queue.start_claims()
     queue.reserve_claims(refused=refused, from_now=not refused)
     made = queue.run()
-    end_holds(plan)
+    end_reservations(plan)
     return made
 
 
@@ -107,7 +113,7 @@ def refused(plan: Plan, made: Sequence[Reservation]) -> frozenset[str]:
         item.job_id
         for item in made
         if item.claim and item.start <= plan.now
-        if item.job_id in plan.state.pending and item.job_id not in plan.state.held
+        if item.job_id in plan.state.pending and item.job_id not in plan.state.reserved
     )
 
 

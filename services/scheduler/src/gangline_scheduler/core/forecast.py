@@ -4,8 +4,8 @@
    only by estimates that are wrong.
 2. Gangs end one after the other at their expected ends (policy/estimate.py), stopping ones at their
    deadline; after each end the scheduling pass of cycle.py runs at that time.
-3. The job's start is when it gets its GPUs: quota, reservations, held GPUs and elastic sizes count
-   as they do live, since it is the same code.
+3. The job's start is when it gets its GPUs: quota, reservations, reserved GPUs and elastic sizes
+   count as they do live, since it is the same code.
 
 Ends that are close to each other, for how far off they are (`PRECISION`), count as one, at the last
 of them. So a start in ten hours is given to half an hour, far within the error of estimates.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gangline_scheduler.core.model import Hold, Node
+from gangline_scheduler.core.model import Node, NodeAllocation
 from gangline_scheduler.core.values import replace
 from gangline_schemas.isolation import Isolation
 
@@ -51,14 +51,14 @@ class FreeNode:
             return self.gpus[0][1]
         return tuple(sorted(index for _, indexes in self.gpus for index in indexes))
 
-    def is_open_to(self, team: str, back: Iterable[Hold] = ()) -> bool:
-        """Whether no other team has a gang here, once these have given back what they hold."""
+    def is_open_to(self, team: str, back: Iterable[NodeAllocation] = ()) -> bool:
+        """Whether no other team has a gang here, once these have given back their GPUs."""
         if not self.alone:
             return True
         staying = list(self.teams)
-        for hold in back:
-            if hold.team in staying:
-                staying.remove(hold.team)
+        for allocation in back:
+            if allocation.team in staying:
+                staying.remove(allocation.team)
         return all(name == team for name in staying)
 
     def is_within(self, other: FreeNode) -> bool:
@@ -73,9 +73,9 @@ class FreeNode:
             set(indexes) <= set(other.indexes(model)) for model, indexes in self.gpus if indexes
         )
 
-    def less(self, hold: Hold) -> FreeNode:
+    def less(self, allocation: NodeAllocation) -> FreeNode:
         """After a gang took this. GPUs that are not free are left out."""
-        gone = frozenset(hold.gpus)
+        gone = frozenset(allocation.gpus)
         gpus = tuple(
             (name, tuple(index for index in indexes if index not in gone))
             for name, indexes in self.gpus
@@ -83,27 +83,27 @@ class FreeNode:
         return replace(
             self,
             gpus=gpus,
-            cpus=self.cpus - hold.cpus,
-            memory_gb=self.memory_gb - hold.memory_gb,
-            teams=(*self.teams, hold.team) if self.alone and hold.team else self.teams,
+            cpus=self.cpus - allocation.cpus,
+            memory_gb=self.memory_gb - allocation.memory_gb,
+            teams=(*self.teams, allocation.team) if self.alone and allocation.team else self.teams,
         )
 
-    def more(self, hold: Hold, node: Node) -> FreeNode:
+    def more(self, allocation: NodeAllocation, node: Node) -> FreeNode:
         """After a gang of this node gave this back."""
-        back = set(hold.gpus)
+        back = set(allocation.gpus)
         free = {model: set(indexes) for model, indexes in self.gpus}
         for index, model in node.gpu_models:
             if index in back:
                 free.setdefault(model, set()).add(index)
         teams = list(self.teams)
-        if hold.team in teams:
-            teams.remove(hold.team)
+        if allocation.team in teams:
+            teams.remove(allocation.team)
         return replace(
             self,
             teams=tuple(teams),
             gpus=tuple((model, tuple(sorted(indexes))) for model, indexes in free.items()),
-            cpus=self.cpus + hold.cpus,
-            memory_gb=self.memory_gb + hold.memory_gb,
+            cpus=self.cpus + allocation.cpus,
+            memory_gb=self.memory_gb + allocation.memory_gb,
         )
 
 
@@ -131,17 +131,17 @@ def empty_of(
 
 def left_on(empty: FreeNode, node: Node) -> FreeNode:
     """The free resources of a node whose `empty_of` is known."""
-    holds = [hold for _, hold in node.holds]
-    taken = {index for hold in holds for index in hold.gpus}
+    allocations = [allocation for _, allocation in node.allocations]
+    taken = {index for allocation in allocations for index in allocation.gpus}
     return replace(
         empty,
         gpus=tuple(
             (model, tuple(index for index in indexes if index not in taken))
             for model, indexes in empty.gpus
         ),
-        cpus=empty.cpus - sum(hold.cpus for hold in holds),
-        memory_gb=empty.memory_gb - sum(hold.memory_gb for hold in holds),
-        teams=tuple(hold.team for hold in holds) if empty.alone else (),
+        cpus=empty.cpus - sum(allocation.cpus for allocation in allocations),
+        memory_gb=empty.memory_gb - sum(allocation.memory_gb for allocation in allocations),
+        teams=tuple(allocation.team for allocation in allocations) if empty.alone else (),
     )
 
 

@@ -1,7 +1,7 @@
 """The invariants of the architecture that the scheduler keeps, as functions over its state.
 
 Their numbers are the architecture's. `violations` is called after each cycle in production and in
-every test, `held_for_waiting` and `whole_workers` for each gang that gets its GPUs.
+every test, `takes_no_reserved_gpus` and `whole_workers` for each gang that gets its GPUs.
 Cost: O(jobs with a gang + nodes + teams), besides `consistent`.
 """
 
@@ -33,7 +33,7 @@ def violations(state: State) -> list[str]:
         *live_attempts(state),
         *ceilings(state),
         *states_agree(state),
-        *held_is_coming(state),
+        *reserved_gpus_are_coming(state),
     ]
 
 
@@ -106,19 +106,19 @@ def ceilings(state: State) -> list[str]:
     for job_id in state.live:
         job = state.jobs[job_id]
         own[job.team] = own.get(job.team, 0) + job.allocated_gpus
-    held: dict[str, int] = {}
+    allocated: dict[str, int] = {}
     for team, gpus in own.items():
         for name in [*line_of(state.teams, team)] or [team]:
-            held[name] = held.get(name, 0) + gpus
+            allocated[name] = allocated.get(name, 0) + gpus
     found = []
-    for team in sorted(held.keys() | state.used.keys()):
-        used, counted = held.get(team, 0), state.used.get(team, 0)
+    for team in sorted(allocated.keys() | state.used.keys()):
+        used, counted = allocated.get(team, 0), state.used.get(team, 0)
         if used != counted:
-            found.append(f"team {team} holds {used} GPUs and {counted} are counted")
+            found.append(f"team {team} has {used} GPUs and {counted} are counted")
         known = state.teams.get(team)
         allowed = max(known.config.ceiling, known.excused) if known is not None else 0
         if used > allowed:
-            found.append(f"team {team} holds {used} GPUs of at most {allowed}")
+            found.append(f"team {team} has {used} GPUs of at most {allowed}")
     return found
 
 
@@ -126,7 +126,7 @@ def states_agree(state: State) -> list[str]:
     """5, in part: a job with a gang is in a state with one; one that waits has none."""
     jobs, waits = state.jobs, JobState.PENDING
     found = [
-        f"{job_id} is {jobs[job_id].state} and holds GPUs"
+        f"{job_id} is {jobs[job_id].state} and has GPUs"
         for job_id in state.live
         if jobs[job_id].state not in _WITH_GANG
     ]
@@ -142,23 +142,25 @@ def states_agree(state: State) -> list[str]:
     return found
 
 
-def held_is_coming(state: State) -> list[str]:
+def reserved_gpus_are_coming(state: State) -> list[str]:
     """7. GPUs that are reserved on a node are free, or are those of gangs that stop."""
-    held: dict[str, int] = {}
-    for item in state.held.values():
+    reserved: dict[str, int] = {}
+    for item in state.reserved.values():
         for node_id, gpus in item.nodes:
-            held[node_id] = held.get(node_id, 0) + gpus
+            reserved[node_id] = reserved.get(node_id, 0) + gpus
     found = []
-    for node_id, gpus in held.items():
+    for node_id, gpus in reserved.items():
         node = state.free.get(node_id)
         if node is None:
             continue
         coming = sum(
-            len(hold.gpus) for job_id, hold in state.nodes[node_id].holds if _stops(state, job_id)
+            len(allocation.gpus)
+            for job_id, allocation in state.nodes[node_id].allocations
+            if _stops(state, job_id)
         )
         if node.size + coming < gpus:
             found.append(
-                f"{gpus} GPUs of {node_id} are held for gangs that wait; {node.size} are free "
+                f"{gpus} GPUs of {node_id} are reserved for gangs that wait; {node.size} are free "
                 f"and {coming} become so"
             )
     return found
@@ -169,22 +171,22 @@ def _stops(state: State, job_id: str) -> bool:
     return gang is not None and gang.leaving
 
 
-def held_for_waiting(before: State, allocated: GangAllocated) -> list[str]:
+def takes_no_reserved_gpus(before: State, allocated: GangAllocated) -> list[str]:
     """7. GPUs freed for a waiting gang go to that gang: of one allocation, as it is decided.
 
-    Cost: O(its nodes + gangs that GPUs are held for); nothing while none are held.
+    Cost: O(its nodes + gangs that GPUs are reserved for); nothing while none are reserved.
     """
-    if not before.held or allocated.job_id in before.held:
+    if not before.reserved or allocated.job_id in before.reserved:
         return []
     taken = {part.node_id: part.gpus for part in allocated.nodes}
-    free = _held_for_nobody(before, taken)
+    free = _free_unreserved(before, taken)
     found = []
     for node_id, gpus in taken.items():
         models = dict(before.nodes[node_id].gpu_models)
         by_model = Counter(models[index] for index in gpus)
         by_model[""] = len(gpus)
         if any(count > free[node_id, model] for model, count in by_model.items()):
-            found.append(f"{allocated.job_id} took GPUs of {node_id} that are held")
+            found.append(f"{allocated.job_id} took GPUs of {node_id} that are reserved")
     return found
 
 
@@ -202,8 +204,8 @@ def whole_workers(allocated: GangAllocated) -> list[str]:
     ]
 
 
-def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str, str]]:
-    """Free GPUs by node and model ("": all), less those that are held for gangs of this model.
+def _free_unreserved(state: State, nodes: Collection[str]) -> Counter[tuple[str, str]]:
+    """Free GPUs by node and model ("": all), less those that are reserved for gangs of this model.
 
     A gang that moves needs no free GPUs for those that it will have where it stands.
     """
@@ -213,12 +215,12 @@ def _held_for_nobody(state: State, nodes: Collection[str]) -> Counter[tuple[str,
         if node is not None:
             free[node_id, ""] = node.size
             free.update({(node_id, model): len(indexes) for model, indexes in node.gpus})
-    for job_id, held in state.held.items():
+    for job_id, reserved in state.reserved.items():
         job = state.jobs.get(job_id)
         gang = job.gang if job is not None else None
         has = {part.node_id: len(part.gpus) for part in gang.nodes} if gang is not None else {}
         accepted = covered_by(job.spec.resources.gpu_type) if job is not None else ()
-        for node_id, gpus in held.nodes:
+        for node_id, gpus in reserved.nodes:
             there = [model for model in accepted if (node_id, model) in free]
             of_models = ("", *(there if len(there) == 1 else ()))
             for model in of_models if node_id in nodes else ():
@@ -258,15 +260,17 @@ def consistent(state: State) -> list[str]:
     live = {job_id for job_id, job in state.jobs.items() if job.gang is not None}
     if live != set(state.live):
         found.append("the live jobs differ from those with a gang")
-    holds = {(node_id, job_id) for node_id, node in state.nodes.items() for job_id, _ in node.holds}
+    allocations = {
+        (node_id, job_id) for node_id, node in state.nodes.items() for job_id, _ in node.allocations
+    }
     gangs = {
         (part.node_id, job_id)
         for job_id, job in state.jobs.items()
         if job.gang is not None
         for part in job.gang.nodes
     }
-    if holds != gangs:
-        found.append("what nodes hold differs from the gangs")
+    if allocations != gangs:
+        found.append("the allocations of nodes differ from the gangs")
     found += [
         f"{job_id}: its checkpoints do not stand in the order of their steps"
         for job_id, job in state.jobs.items()

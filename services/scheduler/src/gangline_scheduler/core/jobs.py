@@ -210,7 +210,7 @@ def _waiting(plan: Plan, job_id: str) -> Job | None:
 
 
 def exceed_runtime(plan: Plan, job: Job) -> None:
-    """The job held GPUs for longer than it may: save, stop, fail."""
+    """The job has had GPUs for longer than it may: save, stop, fail."""
     _stop(plan, job, StopReason.MAX_RUNTIME)
 
 

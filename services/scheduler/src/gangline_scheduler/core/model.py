@@ -140,7 +140,7 @@ class Job:
 
     `checkpoints` are its committed ones that can be resumed from, oldest first; `base` is the
     other run's checkpoint that it began with. Checkpoints of attempts before `commits_from` do
-    not count: a user restored an older one. `ran_s` is GPU-holding time of ended attempts.
+    not count: a user restored an older one. `ran_s` is the time for which ended attempts had GPUs.
     `restarting`: its last attempt gave its GPUs back to start again, so it is first in the queue.
     `saved_at`: when its newest checkpoint was noted; `preemptions`: how often it was stopped for
     others. `resized_at`: when it was last stopped for another size; `resize_to`: GPUs that its next
@@ -191,11 +191,11 @@ class Job:
 
     @property
     def allocated_gpus(self) -> int:
-        """GPUs of the live gang; 0 without one. An elastic gang may hold fewer than `gpus`."""
+        """GPUs of the live gang; 0 without one. An elastic gang may have fewer than `gpus`."""
         return self.gang.world_size if self.gang is not None else 0
 
     def ran_by(self, now: datetime) -> float:
-        """Seconds that its attempts have held GPUs, the live one included."""
+        """Seconds for which its attempts have had GPUs, the live one included."""
         live_s = (now - self.gang.allocated_at).total_seconds() if self.gang is not None else 0.0
         return self.ran_s + max(0.0, live_s)
 
@@ -214,14 +214,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How long a job that succeeded held GPUs, and what its spec had said (None: nothing)."""
+    """How long a job that succeeded had GPUs, and what its spec had said (None: nothing)."""
 
     ran_s: float
     expected_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReservedGpus:
     """GPUs by node that are being freed for a waiting job, and until when they are kept for it.
 
     `reason` and `victims` are those of its `gpus.reserved`.
@@ -235,7 +235,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A team's limits. `excused`: GPUs it held above its ceiling when that was lowered."""
+    """A team's limits. `excused`: GPUs it had above its ceiling when that was lowered."""
 
     config: TeamConfig
     excused: int = 0
@@ -317,17 +317,17 @@ def demand_of(spec: JobSpec) -> Demand:
 class Usage:
     """The present and decayed past use of a team and those below it: GPUs, CPUs, GB.
 
-    `held` weighs the past: what was held a half-life before `at` counts half. It is in units times
-    seconds, as of `at`; `rate` is held since then.
+    `past` is weighed: use a half-life before `at` counts half. It is in units times
+    seconds, as of `at`; `rate` is used since then.
     """
 
     rate: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    held: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    past: tuple[float, float, float] = (0.0, 0.0, 0.0)
     at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class NodeAllocation:
     """The resources of one gang on a node."""
 
     gpus: tuple[int, ...]
@@ -336,7 +336,7 @@ class Hold:
     team: str = ""
 
     @classmethod
-    def of(cls, gpus: tuple[int, ...], need: Demand | Resources, team: str) -> Hold:
+    def of(cls, gpus: tuple[int, ...], need: Demand | Resources, team: str) -> NodeAllocation:
         """The resources of a gang with this demand on these GPUs."""
         count = len(gpus)
         return cls(gpus, count * need.cpus_per_gpu, count * need.memory_per_gpu_gb, team)
@@ -357,7 +357,7 @@ class Node:
     `admission` counts how often it was admitted, `led` the rendezvous that it was given.
     `drained` ones take no gangs; `moving_since`: since when gangs there move to others.
     `outdated`: the oldest accepted release, of a node whose agent is older: it takes no gangs.
-    `holds` is by job, over all incarnations: GPUs are busy until their gang is released.
+    `allocations` is by job, over all incarnations: GPUs are busy until their gang is released.
     """
 
     info: NodeInfo
@@ -367,7 +367,7 @@ class Node:
     moving_since: datetime | None = None
     led: int = 0
     past: tuple[str, ...] = ()
-    holds: tuple[tuple[str, Hold], ...] = ()
+    allocations: tuple[tuple[str, NodeAllocation], ...] = ()
     down_at: datetime | None = None
     outdated: str | None = None
 

@@ -68,7 +68,7 @@ class Plan(plan.Plan[State, None]):
         avoid_required: bool = False,
         left_out: tuple[SampleRange, ...] = (),
     ) -> None:
-        """Free the job's GPUs; nothing when it holds none."""
+        """Free the job's GPUs; nothing when it has none."""
         if job.gang is None:
             return
         held_s = max(0.0, (self.now - job.gang.allocated_at).total_seconds())

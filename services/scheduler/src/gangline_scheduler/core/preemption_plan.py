@@ -29,7 +29,7 @@ from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.defragment import defragment, moves_left
-from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.growing import claim
 from gangline_scheduler.core.policy.order import Listed
 from gangline_scheduler.core.policy.placement import Placement
@@ -55,7 +55,7 @@ def stop_for_waiting(plan: Plan, policy: Policy, made: Sequence[Reservation]) ->
         room = _first_room(session, failed)
         if room is None:
             return
-        _hold(plan, policy, room)
+        _reserve(plan, policy, room)
 
 
 def stop_for(plan: Plan, policy: Policy, job_id: str) -> None:
@@ -69,7 +69,7 @@ def stop_for(plan: Plan, policy: Policy, job_id: str) -> None:
     if relocate.shrinking_for(plan, policy, job) is None:
         room = _room(session, job)
         if room is not None:
-            _hold(plan, policy, room)
+            _reserve(plan, policy, room)
 
 
 def grow(plan: Plan, policy: Policy) -> None:
@@ -80,7 +80,7 @@ def grow(plan: Plan, policy: Policy) -> None:
     if any(state.jobs[job_id].spec.resources.min_gpus for job_id in state.live):
         room = claim(Session(state, plan.now, policy))
         if room is not None:
-            _hold(plan, policy, room)
+            _reserve(plan, policy, room)
 
 
 def _anybody(plan: Plan, policy: Policy) -> bool:
@@ -118,7 +118,7 @@ def _candidates(session: Session) -> list[Job]:
         for places in state.queue.groups().values()
         if (job := _first(session, places)) is not None
         if (claims := _has_a_claim(session, job)) or _fits_if_moved(session, job)
-        if holdable(state, next_demand(job, state))
+        if fits_empty_cluster(state, next_demand(job, state))
     ]
     if isinstance(order, Listed) and heads:
         heads = [min(heads, key=itemgetter(1))]
@@ -127,7 +127,7 @@ def _candidates(session: Session) -> list[Job]:
 
 def _first(session: Session, places: Iterable[tuple[object, ...]]) -> Job | None:
     ids = (str(place[-1]) for place in places)
-    job_id = next((job_id for job_id in ids if job_id not in session.state.held), None)
+    job_id = next((job_id for job_id in ids if job_id not in session.state.reserved), None)
     return None if job_id is None else session.state.jobs[job_id]
 
 
@@ -150,16 +150,16 @@ def _room(session: Session, job: Job) -> PreemptionPlan | None:
     return room
 
 
-def _hold(plan: Plan, policy: Policy, room: PreemptionPlan) -> None:
-    """Write it: what is held for whom and why, and who stops."""
+def _reserve(plan: Plan, policy: Policy, room: PreemptionPlan) -> None:
+    """Adds the events: the reservation with its reason, and the stops."""
     victim_set, state = room.victim_set, plan.state
     whole = policy.preemption.whole_gangs == "on"
     left = {victim.job.job_id: victim.left for victim in victim_set.victims}
     grows = room.job.gang is not None
     stopping = [victim.job for victim in victim_set.victims] + [room.job] * grows
     last = plan.now + timedelta(seconds=max(job.spec.stop_grace_seconds for job in stopping))
-    until = last + policy.preemption.hold_margin
-    held = GpusReserved(
+    until = last + policy.preemption.reserve_margin
+    reserved = GpusReserved(
         job_id=room.job.job_id,
         nodes=_shares(victim_set.placement),
         reason=room.reason,
@@ -168,10 +168,10 @@ def _hold(plan: Plan, policy: Policy, room: PreemptionPlan) -> None:
         value_gpu_seconds=room.value,
         until=until,
     )
-    worse = not_better(state, held, left, policy.order, plan.now, whole=whole)
+    worse = not_better(state, reserved, left, policy.order, plan.now, whole=whole)
     if worse:
         raise InvariantViolated("; ".join(worse))
-    plan.add(room.job.job_id, held)
+    plan.add(room.job.job_id, reserved)
     if grows:
         jobs.resize_gang(plan, room.job.job_id, victim_set.placement.gpus)
     why = StopReason.DEFRAGMENT if room.moves else StopReason.PREEMPTED
@@ -181,10 +181,10 @@ def _hold(plan: Plan, policy: Policy, room: PreemptionPlan) -> None:
         else:
             plan.stop(victim.job, why)
     for victim, placement in room.moves:
-        _hold_for_moved(plan, victim.job.job_id, placement, until)
+        _reserve_for_moved(plan, victim.job.job_id, placement, until)
 
 
-def _hold_for_moved(plan: Plan, job_id: str, placement: Placement, until: datetime) -> None:
+def _reserve_for_moved(plan: Plan, job_id: str, placement: Placement, until: datetime) -> None:
     plan.add(
         job_id,
         GpusReserved(job_id=job_id, nodes=_shares(placement), reason="defragment", until=until),

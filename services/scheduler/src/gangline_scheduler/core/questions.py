@@ -22,7 +22,6 @@ from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.cycle import reservations
 from gangline_scheduler.core.decide import Scheduler
 from gangline_scheduler.core.forecast import forecast
-from gangline_scheduler.core.holds import free_for
 from gangline_scheduler.core.listing import starting_order
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.policy.config import Policy
@@ -32,6 +31,7 @@ from gangline_scheduler.core.policy.placement import place
 from gangline_scheduler.core.policy.reasons import Explainer, Reason
 from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Statement
+from gangline_scheduler.core.reserved_gpus import free_for
 from gangline_scheduler.core.state import State, fork
 from gangline_schemas.api.questions import (
     AheadJob,
@@ -128,10 +128,10 @@ def _would(
     policy: Policy,
 ) -> WhatIfAnswer:
     own = [event for event in events if getattr(event, "job_id", None) == job_id]
-    held = next((event for event in own if isinstance(event, GpusReserved)), None)
-    cost = held.cost_gpu_seconds if held is not None else 0.0
-    value = held.value_gpu_seconds if held is not None else 0.0
-    victims = _victims(before, held, events)
+    reserved = next((event for event in own if isinstance(event, GpusReserved)), None)
+    cost = reserved.cost_gpu_seconds if reserved is not None else 0.0
+    value = reserved.value_gpu_seconds if reserved is not None else 0.0
+    victims = _victims(before, reserved, events)
     for event in own:
         if isinstance(event, GangAllocated):
             return WhatIfAnswer(
@@ -145,13 +145,13 @@ def _would(
         if isinstance(event, JobStateChanged) and event.state is JobState.FAILED:
             return WhatIfAnswer(starts="never", gpus=spec.resources.gpus, message=event.reason)
     waiting = explain(after, job_id, now, policy)
-    if held is not None:
+    if reserved is not None:
         return WhatIfAnswer(
-            starts="after_preemption", gpus=sum(share.gpus for share in held.nodes),
-            start=max((victim.deadline for victim in victims), default=held.until),
-            nodes=tuple(StartsOn(node_id=share.node_id, gpus=share.gpus) for share in held.nodes),
+            starts="after_preemption", gpus=sum(share.gpus for share in reserved.nodes),
+            start=max((victim.deadline for victim in victims), default=reserved.until),
+            nodes=tuple(StartsOn(node_id=at.node_id, gpus=at.gpus) for at in reserved.nodes),
             preempts=victims, cost_gpu_seconds=cost, value_gpu_seconds=value, waiting=waiting,
-            message=f"GPUs are freed for it: {held.reason}",
+            message=f"GPUs are freed for it: {reserved.reason}",
         )  # fmt: skip
     eta = waiting.outlook.eta if waiting is not None else None
     return WhatIfAnswer(
@@ -164,9 +164,9 @@ def _would(
 
 
 def _victims(
-    before: State, held: GpusReserved | None, events: Sequence[Event]
+    before: State, reserved: GpusReserved | None, events: Sequence[Event]
 ) -> tuple[Victim, ...]:
-    if held is None:
+    if reserved is None:
         return ()
     stops = {event.job_id: event for event in events if isinstance(event, GangStopping)}
     return tuple(
@@ -174,9 +174,9 @@ def _victims(
             job_id=name,
             team=before.jobs[name].team,
             gpus=before.jobs[name].allocated_gpus,
-            deadline=stops[name].deadline if name in stops else held.until,
+            deadline=stops[name].deadline if name in stops else reserved.until,
         )
-        for name in held.victims
+        for name in reserved.victims
         if name in before.jobs
     )
 
@@ -231,14 +231,14 @@ def _gpus(state: State, job: Job, policy: Policy) -> GpuNumbers:
 
 
 def _freed(state: State, job_id: str) -> FreedFor | None:
-    held = state.held.get(job_id)
-    if held is None:
+    reserved = state.reserved.get(job_id)
+    if reserved is None:
         return None
     return FreedFor(
-        reason=held.reason,
-        nodes=tuple(node_id for node_id, _ in held.nodes),
-        victims=len(held.victims),
-        until=held.until,
+        reason=reserved.reason,
+        nodes=tuple(node_id for node_id, _ in reserved.nodes),
+        victims=len(reserved.victims),
+        until=reserved.until,
     )
 
 

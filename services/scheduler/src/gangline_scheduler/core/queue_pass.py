@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from gangline_scheduler.core.allocate import allocate, need_of, next_demand
-from gangline_scheduler.core.holds import by_promise, charged, free_for, still_free
 from gangline_scheduler.core.model import Demand, Job
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.claims import Claims
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.eligible import holdable, too_large
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster, too_large
 from gangline_scheduler.core.policy.estimate import Estimates
 from gangline_scheduler.core.policy.order import Group, Order
 from gangline_scheduler.core.policy.placement import lacking, most_room, place
@@ -25,6 +24,7 @@ from gangline_scheduler.core.policy.reservation import DEPTH, Ends, Reservation,
 from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
 from gangline_scheduler.core.policy.victims import owed, promised
+from gangline_scheduler.core.reserved_gpus import by_promise, charged, free_for, still_free
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
 from gangline_scheduler.core.values import replace
@@ -87,7 +87,7 @@ class Pass:
                 continue
             if self._reserve(job, demand):
                 continue
-            if order.strict and holdable(plan.state, demand):
+            if order.strict and fits_empty_cluster(plan.state, demand):
                 break
             if not self._made:
                 walk.drop()
@@ -135,7 +135,7 @@ class Pass:
                 if len(self._made) >= most or self._now.free_gpus <= 0:
                     return bool(self._made)
                 job = self._plan.state.jobs[job_id]
-                if job_id in self._plan.state.held:
+                if job_id in self._plan.state.reserved:
                     continue
                 name = owed(self._plan.state, promised, job) if job_id not in refused else None
                 if name is None or not self._reserve_claim(job, name, from_now=from_now):
@@ -217,7 +217,7 @@ class Pass:
         if self._left is not None:
             self._left -= 1
         state, least = self._plan.state, demand.least()
-        if short and self._remembers and holdable(state, least):
+        if short and self._remembers and fits_empty_cluster(state, least):
             missing = lacking(least, self._now.free, state.levels)
             state.free.searches.failed(least, missing)
 
@@ -258,7 +258,7 @@ class Pass:
         most = max(depth, RECOVERIES) if depth and job.restarting else depth
         if sum(not item.claim for item in self._made.values()) >= most:
             return False
-        if job.job_id in self._made or job.job_id in state.held:
+        if job.job_id in self._made or job.job_id in state.reserved:
             return False
         return waited(
             job, self._plan.now, max(policy.reserve_after, policy.order.patience(job, state))
@@ -290,13 +290,13 @@ class Pass:
 
     @cached_property
     def _at_last(self) -> Snapshot:
-        """The nodes as if nothing ran there, but what is held for jobs that wait."""
+        """The nodes as if nothing ran there, except the GPUs reserved for jobs that wait."""
         state = self._plan.state
         last = Snapshot(state.empty, state.nodes, levels=state.levels, placer=self._policy.placer)
         for _, node in self._returns:
             last.free.put(node)
-        for job_id, held in by_promise(state):
-            last.keep(still_free(state, job_id, held), need_of(state, job_id))
+        for job_id, reserved in by_promise(state):
+            last.keep(still_free(state, job_id, reserved), need_of(state, job_id))
         return last
 
     @cached_property

@@ -19,7 +19,6 @@ from typing import Literal
 from gangline_bus.decision import InvariantViolated
 from gangline_scheduler.core import jobs
 from gangline_scheduler.core.allocate import next_demand
-from gangline_scheduler.core.holds import free_for
 from gangline_scheduler.core.model import Job, Node
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
@@ -29,12 +28,13 @@ from gangline_scheduler.core.policy.elastic import (
     may_give,
     shrinking,
 )
-from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.policy.parts import parts
 from gangline_scheduler.core.policy.placement import Placement
 from gangline_scheduler.core.policy.potential import taken_from_guarantees
 from gangline_scheduler.core.policy.statement import Statement
+from gangline_scheduler.core.reserved_gpus import free_for
 from gangline_schemas.events.checkpoints import CheckpointCommitted
 from gangline_schemas.events.scheduling import GpusReserved, NodeShare
 
@@ -47,7 +47,7 @@ def leave(plan: Plan, policy: Policy) -> None:
     for node in _draining(plan):
         since = node.moving_since
         late = since is not None and plan.now >= since + policy.drain_within
-        for job_id, _ in node.holds:
+        for job_id, _ in node.allocations:
             gang = plan.state.jobs[job_id].gang
             if gang is not None and gang.stop is None and (late or gang.unseen):
                 _leave(plan, policy, job_id, anyway=late)
@@ -75,7 +75,7 @@ def resize(plan: Plan, policy: Policy) -> None:
     found = growth(free_for(state, policy), state, plan.now, policy)
     if found is not None:
         jobs.resize_gang(plan, found.job.job_id, found.placement.gpus)
-        _hold(
+        _reserve(
             plan, policy, found.job.job_id, found.placement, "resize", [found.job],
             cost=found.cost_gpu_s, value=found.value_gpu_s,
         )  # fmt: skip
@@ -98,7 +98,7 @@ def _shrink(plan: Plan, policy: Policy, job: Job, found: Shrinking) -> None:
     for other, size in found.sizes:
         jobs.resize_gang(plan, other.job_id, size)
     asked = [other for other, _ in found.sizes]
-    _hold(
+    _reserve(
         plan, policy, job.job_id, found.placement, "resize", asked,
         victims=tuple(other.job_id for other in asked),
         cost=found.cost_gpu_s, value=found.value_gpu_s,
@@ -122,7 +122,7 @@ def _leave(plan: Plan, policy: Policy, job_id: str, *, anyway: bool) -> None:
         return
     jobs.drain_gang(plan, job_id)
     if found is not None:
-        _hold(plan, policy, job_id, found, "drain", [job])
+        _reserve(plan, policy, job_id, found, "drain", [job])
 
 
 def _make_room(plan: Plan, policy: Policy) -> bool:
@@ -133,7 +133,7 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
     waiting = (
         job
         for job in walk
-        if job.job_id not in state.held and holdable(state, next_demand(job, state))
+        if job.job_id not in state.reserved and fits_empty_cluster(state, next_demand(job, state))
     )
     for job in islice(waiting, 1 if policy.order.strict else HELPED):
         found = shrinking_for(plan, policy, job)
@@ -143,7 +143,7 @@ def _make_room(plan: Plan, policy: Policy) -> bool:
     return False
 
 
-def _hold(
+def _reserve(
     plan: Plan,
     policy: Policy,
     job_id: str,
@@ -168,6 +168,6 @@ def _hold(
         victims=victims,
         cost_gpu_seconds=cost,
         value_gpu_seconds=value,
-        until=max(deadlines) + policy.preemption.hold_margin,
+        until=max(deadlines) + policy.preemption.reserve_margin,
     )
     plan.add(job_id, event)

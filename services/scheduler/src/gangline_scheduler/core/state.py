@@ -15,7 +15,7 @@ from gangline_bus.overlay import Overlay
 from gangline_scheduler.core.ended_runs import EndedRun
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import LEVELS
-from gangline_scheduler.core.model import Held, Job, Node, Part, Runtime, Team, Usage, Wait
+from gangline_scheduler.core.model import Job, Node, Part, ReservedGpus, Runtime, Team, Usage, Wait
 from gangline_scheduler.core.queue import PendingIndex, Slot
 from gangline_scheduler.core.searches import Searches
 from gangline_schemas.events.policy import PolicyConfigured
@@ -30,9 +30,9 @@ class State:
     """The scheduler's state. Values are frozen, so that `fork` is a copy of the dicts alone.
 
     `lost`: incarnations that failed before they joined here, by node. `left`: nodes that said they
-    leave, the last to do so last; the newest are remembered. `held`: GPUs that are being freed for
-    a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`:
-    the month whose budget a team has spent. `usage`: what teams hold and held, with a half-life.
+    leave, the last to do so last; the newest are remembered. `reserved`: GPUs that are being freed
+    for a job, by its id. `runtimes`: what each team's last jobs took, newest last. `broke`: the
+    month whose budget a team has spent. `usage`: what teams use and used, with a half-life.
     `moved`: when gangs were stopped to defragment, in the last hour before the newest of them.
     `parts`: processes by (service, instance); `features` that all know, and since when.
     `policy`: the settings that decisions follow, as the log says; None before it says any.
@@ -51,7 +51,7 @@ class State:
     ended: dict[str, EndedRun] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
     left: dict[str, None] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    reserved: dict[str, ReservedGpus] = field(default_factory=dict)
     broke: dict[str, str] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     runtimes: dict[str, tuple[Runtime, ...]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _copied(
         ended={},
         lost=copied(state.lost),
         left=copied(state.left),
-        held=dict(state.held),
+        reserved=dict(state.reserved),
         broke=dict(state.broke),
         usage=dict(state.usage),
         runtimes=dict(state.runtimes),

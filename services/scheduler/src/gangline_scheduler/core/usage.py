@@ -23,7 +23,7 @@ def take(state: State, job: Job, gang: Gang, at: datetime) -> None:
 
 
 def give_back(state: State, job: Job, gang: Gang, at: datetime) -> None:
-    """It gave them back. A team that held too many since its limit was lowered is excused less."""
+    """It gave them back. A team that had too many since its limit was lowered is excused less."""
     _change(state, job, gang, at, -1)
     for name in line_of(state.teams, job.team):
         team = state.teams[name]
@@ -47,15 +47,15 @@ def move(state: State, at: datetime) -> None:
     """The tree has changed: who stands above whom from now on; the past stays where it was."""
     recount(state)
     for name, known in state.usage.items():
-        state.usage[name] = Usage(held=_decayed(known, at), at=at)
+        state.usage[name] = Usage(past=_decayed(known, at), at=at)
     for job_id in state.live:
         job = state.jobs[job_id]
         if job.gang is not None:
-            _hold(state, job, job.gang, at, 1)
+            _charge(state, job, job.gang, at, 1)
 
 
 def average(usage: Usage, now: datetime) -> tuple[float, float, float]:
-    """GPUs, CPUs and GB that were held on average, the past weighed by its half-life."""
+    """GPUs, CPUs and GB that were used on average, the past weighed by its half-life."""
     gpus, cpus, memory_gb = _decayed(usage, now)
     full = HALF_LIFE_S / log(2)
     return gpus / full, cpus / full, memory_gb / full
@@ -68,11 +68,11 @@ def line_of(teams: Mapping[str, Team], team: str) -> Iterable[str]:
 
 def _change(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:
     _count(state, job, gang, sign)
-    _hold(state, job, gang, at, sign)
+    _charge(state, job, gang, at, sign)
 
 
-def _hold(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:
-    """Its GPUs, CPUs and memory are held by the teams of its line, or no longer."""
+def _charge(state: State, job: Job, gang: Gang, at: datetime, sign: int) -> None:
+    """Its GPUs, CPUs and memory are used by the teams of its line, or no longer."""
     need = job.spec.resources
     gpus = sign * gang.world_size
     change = (float(gpus), gpus * need.cpus_per_gpu, gpus * need.memory_per_gpu_gb)
@@ -91,12 +91,12 @@ def _count(state: State, job: Job, gang: Gang, sign: int) -> None:
 
 
 def _decayed(usage: Usage, now: datetime) -> tuple[float, float, float]:
-    """The weighed past as of `now`: what was held before fades, what is held since is added."""
+    """The weighed past as of `now`: earlier use fades, use since then is added."""
     if usage.at is None:
-        return usage.held
+        return usage.past
     left = 0.5 ** (max(0.0, (now - usage.at).total_seconds()) / HALF_LIFE_S)
     gained = HALF_LIFE_S / log(2) * (1.0 - left)
     first, second, third = (
-        held * left + rate * gained for held, rate in zip(usage.held, usage.rate, strict=True)
+        past * left + rate * gained for past, rate in zip(usage.past, usage.rate, strict=True)
     )
     return first, second, third

@@ -23,8 +23,8 @@ else:
         """The same value with these fields changed. Raises AttributeError for one that it lacks."""
         made = object.__new__(type(value))
         read, writes = _slots(type(value))
-        for write, held in zip(writes, read(value), strict=True):
-            write(made, held)
+        for write, item in zip(writes, read(value), strict=True):
+            write(made, item)
         for name, changed in changes.items():
             object.__setattr__(made, name, changed)
         return made

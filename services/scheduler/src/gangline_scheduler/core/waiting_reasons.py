@@ -1,11 +1,11 @@
 """Writes why pending jobs wait, when that changed and not too often; and when they will start.
 
 An event is written when the reason changes, or its bound: that a job starts by a time, since GPUs
-are held for it. The numbers of a reason change with each job that starts or ends in the cluster,
-so a change of numbers alone is written once in `EVIDENCE_EVERY`.
+are reserved for it. The numbers of a reason change with each job that starts or ends in the
+cluster, so a change of numbers alone is written once in `EVIDENCE_EVERY`.
 
 The first estimate of a job's start in a wait is written into the log, with its reason, so that it
-can be compared with what came (evolve/gangs.py): `explain` tells that error with each new
+can be compared with what came (evolve/gangs.py): `explain` shows that error with each new
 estimate. One job on a tick, of the first `FORETOLD`; the forecast looks at few ends (forecast.py),
 and what lies further off is estimated once it is closer.
 """

@@ -23,9 +23,9 @@ from gangline_schemas.isolation import Isolation
 from gangline_schemas.limits import SECONDS_MAX, Few, Name
 from gangline_service.settings import DecidingSettings
 
-HOLD_MARGIN_S = 60.0
-"""GPUs are held for this long after the last gang that makes room must be gone."""
-Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX - HOLD_MARGIN_S)]
+RESERVE_MARGIN_S = 60.0
+"""GPUs stay reserved for this long after the last gang that makes room must be gone."""
+Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX - RESERVE_MARGIN_S)]
 Minutes = Annotated[float, Field(ge=0, le=SECONDS_MAX / 60)]
 Hours = Annotated[float, Field(gt=0, le=SECONDS_MAX / 3600)]
 
@@ -134,7 +134,7 @@ class SchedulerSettings(DecidingSettings):
             ),
             whole_gangs=self.reclaim_whole_gangs,
             max_moves_per_hour=self.defragment_moves_per_hour,
-            hold_margin=timedelta(seconds=self.stop_margin_s + HOLD_MARGIN_S),
+            reserve_margin=timedelta(seconds=self.stop_margin_s + RESERVE_MARGIN_S),
         )
 
     def limits(self) -> Limits:

@@ -4,7 +4,7 @@
 |---|---|---|
 | srtf | expected remaining time | who waits before who runs |
 | srsf | expected remaining time x GPUs | the same |
-| tiresias | GPU-seconds held so far: up to 18,000 or above, then submission | who runs first |
+| tiresias | GPU-seconds used so far: up to 18,000 or above, then submission | who runs first |
 
 Tiresias is its 2D-LAS with two queues.
 
@@ -80,7 +80,7 @@ class ShortestRemaining(Listed):
 
 
 class Tiresias(Listed):
-    """Two queues by GPU time held so far, first in first out in each."""
+    """Two queues by GPU time used so far, first in first out in each."""
 
     def __init__(self, split_gpu_s: float = QUEUE_SPLIT_GPU_S) -> None:
         super().__init__("tiresias", self._waiting_place, strict=False)

@@ -1,6 +1,6 @@
 """A pass of a preemptive order: which jobs must run, which are stopped for them, which start.
 
-1. Nothing happens while a gang that was stopped still holds its GPUs: all of them go by the order
+1. Nothing happens while a gang that was stopped still has its GPUs: all of them go by the order
    together, not one by one to the job that fits first.
 2. Gangs that may not be stopped keep their GPUs: those that did not say `preemptible`, ran for less
    than `min_runtime` or were stopped `max_preemptions` times. The other running jobs and those
@@ -25,7 +25,7 @@ from gangline_scheduler.core.allocate import allocate, next_demand
 from gangline_scheduler.core.model import Job
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
-from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.order import in_order
 from gangline_scheduler.core.policy.share import Ceilings
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
@@ -74,7 +74,7 @@ def run_pass(plan: Plan, policy: Policy) -> None:
         return (
             job
             for job in jobs_in_order
-            if ceilings.allows(state, job) and holdable(state, next_demand(job, state))
+            if ceilings.allows(state, job) and fits_empty_cluster(state, next_demand(job, state))
         )
 
     everybody = _all_that_wait(waiting(), gpus - sum(job.allocated_gpus for job in rest))
@@ -105,7 +105,7 @@ def _all_that_wait(waiting: Iterable[Job], gpus: int) -> list[Job] | None:
 
 
 def stopping(state: State) -> bool:
-    """Whether a gang that was asked to stop still holds its GPUs."""
+    """Whether a gang that was asked to stop still has its GPUs."""
     gangs = (state.jobs[job_id].gang for job_id in state.live)
     return any(gang is not None and gang.leaving for gang in gangs)
 

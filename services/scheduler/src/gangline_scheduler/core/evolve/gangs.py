@@ -11,10 +11,10 @@ from gangline_scheduler.core.indexes import put_node
 from gangline_scheduler.core.model import (
     Avoid,
     Gang,
-    Held,
-    Hold,
     Job,
     Member,
+    NodeAllocation,
+    ReservedGpus,
     Runtime,
     Saved,
     Stop,
@@ -60,25 +60,28 @@ def _(state: State, event: GangAllocated, at: datetime) -> None:
     usage.take(state, job, gang, at)
     need = event.spec.resources
     for part in event.nodes:
-        hold = Hold.of(part.gpus, need, event.team)
+        allocation = NodeAllocation.of(part.gpus, need, event.team)
         node = state.nodes[part.node_id]
         led = node.led + (1 if part.first_rank == 0 else 0)
-        put_node(state, replace(node, holds=(*node.holds, (event.job_id, hold)), led=led))
+        put_node(
+            state,
+            replace(node, allocations=(*node.allocations, (event.job_id, allocation)), led=led),
+        )
 
 
 @fold.on(GpusReserved)
 def _(state: State, event: GpusReserved, _at: datetime) -> None:
     nodes = tuple((share.node_id, share.gpus) for share in event.nodes)
-    _hold_no_more(state, event.job_id)
-    state.held[event.job_id] = Held(nodes, event.until, event.reason, event.victims)
+    _unreserve(state, event.job_id)
+    state.reserved[event.job_id] = ReservedGpus(nodes, event.until, event.reason, event.victims)
 
 
 @fold.on(GpusUnreserved)
 def _(state: State, event: GpusUnreserved, _at: datetime) -> None:
-    held = _hold_no_more(state, event.job_id)
-    if held is None or event.job_id in state.live:
+    reserved = _unreserve(state, event.job_id)
+    if reserved is None or event.job_id in state.live:
         return
-    for job_id in held.victims:  # no job waits for the GPUs that they were to give back
+    for job_id in reserved.victims:  # no job waits for the GPUs that they were to give back
         job = state.jobs.get(job_id)
         if job is not None and job.resize_to is not None:
             put_job(state, replace(job, resize_to=None))
@@ -115,8 +118,8 @@ def _(state: State, event: GangReleased, at: datetime) -> None:
     job, gang = _live(state, event.job_id, event.attempt)
     for part in gang.nodes:
         node = state.nodes[part.node_id]
-        holds = tuple(item for item in node.holds if item[0] != event.job_id)
-        put_node(state, replace(node, holds=holds))
+        allocations = tuple(item for item in node.allocations if item[0] != event.job_id)
+        put_node(state, replace(node, allocations=allocations))
     del state.live[event.job_id]
     usage.give_back(state, job, gang, at)
     part_of = {part.node_id: part.incarnation for part in gang.nodes}
@@ -153,14 +156,14 @@ def _live(state: State, job_id: str, attempt: int) -> tuple[Job, Gang]:
     return job, job.gang
 
 
-def _hold_no_more(state: State, job_id: str) -> Held | None:
-    """Others may have the GPUs that were held for this job."""
-    held = state.held.pop(job_id, None)
-    if held is not None:
+def _unreserve(state: State, job_id: str) -> ReservedGpus | None:
+    """Others may have the GPUs that were reserved for this job."""
+    reserved = state.reserved.pop(job_id, None)
+    if reserved is not None:
         state.unreservable.forget()
-        for node_id, _ in held.nodes:
+        for node_id, _ in reserved.nodes:
             state.free.searches.grew(node_id)
-    return held
+    return reserved
 
 
 def _came_true(state: State, job: Job, at: datetime) -> Job:

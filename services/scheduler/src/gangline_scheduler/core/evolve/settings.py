@@ -18,7 +18,7 @@ def _(state: State, event: TeamNoted, at: datetime) -> None:
     name, known = event.config.team, state.teams.get(event.config.team)
     state.teams[name] = Team(event.config)
     if known is None or known.config.parent != event.config.parent:
-        # It took its gangs along: those above it may hold more than they may now.
+        # It took its gangs along: those above it may have more than they may now.
         usage.move(state, at)
         changed = [*state.teams]
     else:

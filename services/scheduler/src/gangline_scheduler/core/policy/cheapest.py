@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from math import inf
 
 from gangline_scheduler.core.free_node import FreeNode
-from gangline_scheduler.core.model import Demand, Hold, Job
+from gangline_scheduler.core.model import Demand, Job, NodeAllocation
 from gangline_scheduler.core.policy.placement import ranks_in
 from gangline_scheduler.core.policy.victims import Guarantees, Victim
 
@@ -67,7 +67,7 @@ class Piece:
 
     victim: Victim
     price: float
-    parts: tuple[tuple[int, Hold], ...]
+    parts: tuple[tuple[int, NodeAllocation], ...]
     amounts: tuple[float, float, float, int]
 
     @property
@@ -76,10 +76,20 @@ class Piece:
 
         An elastic gang may have other steps, so its pieces are a kind of their own.
         """
-        holds = tuple((at, len(hold.gpus), hold.cpus, hold.memory_gb) for at, hold in self.parts)
+        allocations = tuple(
+            (at, len(allocation.gpus), allocation.cpus, allocation.memory_gb)
+            for at, allocation in self.parts
+        )
         victim = self.victim
         alone = victim.job.job_id if victim.job.spec.resources.min_gpus else ""
-        return holds, victim.job.team, round(victim.cost, 3), victim.delay_s, victim.gpus, alone
+        return (
+            allocations,
+            victim.job.team,
+            round(victim.cost, 3),
+            victim.delay_s,
+            victim.gpus,
+            alone,
+        )
 
 
 class Area:
@@ -89,7 +99,7 @@ class Area:
         self._demand, self.nodes = demand, nodes
         self._gpus = [len(node.indexes(model)) for node in nodes]
         self._labelled = [set(demand.labels) <= set(node.labels) for node in nodes]
-        self._back: list[list[Hold]] = [[] for _ in nodes]
+        self._back: list[list[NodeAllocation]] = [[] for _ in nodes]
         self._rooms = [self._count(at) for at in range(len(nodes))]
         self.room = sum(self._rooms)
 
@@ -110,20 +120,20 @@ class Area:
         )
 
     def give(self, piece: Piece) -> None:
-        """Its gang gives back what it holds."""
-        for at, hold in piece.parts:
-            self._back[at].append(hold)
+        """Its gang gives back its GPUs."""
+        for at, allocation in piece.parts:
+            self._back[at].append(allocation)
             self._recount(at)
 
     def take(self, piece: Piece) -> None:
         """Undo that."""
-        for at, hold in piece.parts:
-            self._back[at].remove(hold)
+        for at, allocation in piece.parts:
+            self._back[at].remove(allocation)
             self._recount(at)
 
-    def with_all(self, at: int, holds: Sequence[Hold]) -> int:
+    def with_all(self, at: int, allocations: Sequence[NodeAllocation]) -> int:
         """Ranks that one node would hold without these."""
-        before, self._back[at] = self._back[at], list(holds)
+        before, self._back[at] = self._back[at], list(allocations)
         count = self._count(at)
         self._back[at] = before
         return count
@@ -138,15 +148,15 @@ class Area:
         if not self._labelled[at] or (node.alone and not node.is_open_to(self._demand.team, back)):
             return 0
         gpus, cpus, memory_gb = self._gpus[at], node.cpus, node.memory_gb
-        for hold in back:
-            gpus += len(hold.gpus)
-            cpus += hold.cpus
-            memory_gb += hold.memory_gb
+        for allocation in back:
+            gpus += len(allocation.gpus)
+            cpus += allocation.cpus
+            memory_gb += allocation.memory_gb
         return ranks_in(self._demand, gpus, cpus, memory_gb)
 
 
 class Search:
-    """One domain. `pieces`: the gangs of it, and those of the team that holds too many GPUs."""
+    """One domain. `pieces`: the gangs of it, and those of the team that has too many GPUs."""
 
     def __init__(self, wanted: Wanted, area: Area, pieces: Sequence[Piece], budget: Budget) -> None:
         self._wanted, self._area, self._budget = wanted, area, budget
@@ -267,10 +277,10 @@ class Search:
 
     def _node_by_node(self) -> None:
         """Whole nodes, those first of which one GPU costs least."""
-        there: dict[int, list[tuple[Piece, Hold]]] = {}
+        there: dict[int, list[tuple[Piece, NodeAllocation]]] = {}
         for piece in self._pieces:
-            for at, hold in piece.parts:
-                there.setdefault(at, []).append((piece, hold))
+            for at, allocation in piece.parts:
+                there.setdefault(at, []).append((piece, allocation))
         for at in sorted(range(len(self._area.nodes)), key=lambda at: self._node_rate(at, there)):
             for piece, _ in there.get(at, ()):
                 if self._fits():
@@ -284,14 +294,15 @@ class Search:
         self._clear()
 
     def _node_rate(
-        self, at: int, there: Mapping[int, Sequence[tuple[Piece, Hold]]]
+        self, at: int, there: Mapping[int, Sequence[tuple[Piece, NodeAllocation]]]
     ) -> tuple[float, int, int]:
-        gains: dict[str, tuple[Piece, Hold]] = {}
-        for piece, hold in there.get(at, ()):
-            gains.setdefault(piece.victim.job.job_id, (piece, hold))
-        room = self._area.with_all(at, [hold for _, hold in gains.values()])
+        gains: dict[str, tuple[Piece, NodeAllocation]] = {}
+        for piece, allocation in there.get(at, ()):
+            gains.setdefault(piece.victim.job.job_id, (piece, allocation))
+        room = self._area.with_all(at, [allocation for _, allocation in gains.values()])
         spent = sum(
-            piece.price * len(hold.gpus) / piece.victim.gpus for piece, hold in gains.values()
+            piece.price * len(allocation.gpus) / piece.victim.gpus
+            for piece, allocation in gains.values()
         )
         return spent / min(room, self._wanted.demand.gpus) if room else inf, -room, at
 

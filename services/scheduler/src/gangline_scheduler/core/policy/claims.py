@@ -68,13 +68,13 @@ class Claims:
         """Gangs that will be gone soon by themselves, and those that may be stopped by then."""
         state, now = self._state, self._now
         latest = now + self._policy.preemption.min_runtime
-        promised = {name for held in state.held.values() for name in held.victims}
+        promised = {name for reserved in state.reserved.values() for name in reserved.victims}
         gone: list[End] = []
         may_stop: list[End] = []
         for job_id in state.live:
             other = state.jobs[job_id]
             gang = other.gang
-            if gang is None or job_id in state.held:
+            if gang is None or job_id in state.reserved:
                 continue
             place = f"{gang.nodes[0].node_id}/{gang.nodes[0].gpus[0]}"
             if gang.stop is not None:

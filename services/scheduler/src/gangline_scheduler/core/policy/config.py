@@ -35,7 +35,7 @@ class Preemption:
     `reclaim_worth`: a guarantee is worth so much waiting of the job that is owed its GPUs; None:
     whatever it costs. `whole_gangs`: a gang that is only in part above its team's guarantee may be
     stopped for one that is owed, if no other can be. `max_moves_per_hour`: gangs moved to
-    defragment. `hold_margin`: GPUs are held for so long after the last gang had to be gone.
+    defragment. `reserve_margin`: GPUs stay reserved for so long after the last gang had to be gone.
     `most_per_pass`: jobs for which room is made in one pass.
     """
 
@@ -53,7 +53,7 @@ class Preemption:
     reclaim_worth: timedelta | None = None
     whole_gangs: Switch = "on"
     max_moves_per_hour: int = 20
-    hold_margin: timedelta = timedelta(seconds=75)
+    reserve_margin: timedelta = timedelta(seconds=75)
     most_per_pass: int = 5
 
     def may_stop_again(self, preemptions: int, ran_s: float) -> bool:

@@ -78,8 +78,8 @@ def limits_in(state: State) -> Limits:
 def _plain(value: object, names: Any) -> dict[str, object]:
     found: dict[str, object] = {}
     for name in names:
-        held = getattr(value, name.removesuffix("_s"))
-        found[name] = held.total_seconds() if isinstance(held, timedelta) else held
+        setting = getattr(value, name.removesuffix("_s"))
+        found[name] = setting.total_seconds() if isinstance(setting, timedelta) else setting
     return found
 
 

@@ -1,7 +1,7 @@
 """Elastic gangs: they grow into GPUs that no job waits for, and shrink before others must wait.
 
 A job with `min_gpus` starts with what is there (policy/placement.py takes the most it can, within
-what its team may hold). Its gang changes its size by a checkpoint and a restart, and takes only
+what its team may have). Its gang changes its size by a checkpoint and a restart, and takes only
 those of its `gpu_counts`, if it names such:
 
 - **Grow**, when GPUs idle that no waiting job could use: the first in the order that has saved
@@ -155,9 +155,9 @@ def _unsaved_gpu_s(job: Job, now: datetime) -> float:
 
 def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
     """Where the gang would go with the most GPUs; None when that is no more than it has."""
-    held = _Held(state)
-    held.change(job, job.gang.models if job.gang is not None else (), -1)
-    demand = Ceilings(state).within(held.state, job, next_demand(job, state))
+    trial = _TeamUse(state)
+    trial.change(job, job.gang.models if job.gang is not None else (), -1)
+    demand = Ceilings(state).within(trial.state, job, next_demand(job, state))
     if demand is None:
         return None
     statement = Statement(snapshot)
@@ -257,19 +257,19 @@ class _Trial:
         return self._fit(asked, fewest=False) or self._fit(asked, fewest=True)
 
     def _fit(self, asked: Sequence[Job], *, fewest: bool) -> Found | None:
-        statement, held = Statement(self._snapshot), _Held(self._state)
+        statement, trial = Statement(self._snapshot), _TeamUse(self._state)
         for other in asked:
             statement.evict(other)
-            held.change(other, other.gang.models if other.gang is not None else (), -1)
+            trial.change(other, other.gang.models if other.gang is not None else (), -1)
         try:
-            return self._place(statement, held, asked, fewest=fewest)
+            return self._place(statement, trial, asked, fewest=fewest)
         finally:
             statement.discard()
 
     def _place(
-        self, statement: Statement, held: _Held, asked: Sequence[Job], *, fewest: bool
+        self, statement: Statement, trial: _TeamUse, asked: Sequence[Job], *, fewest: bool
     ) -> Found | None:
-        placement = self._one(statement, held, self._job, self._need)
+        placement = self._one(statement, trial, self._job, self._need)
         if placement is None:
             return None
         sizes: list[tuple[Job, int]] = []
@@ -278,11 +278,11 @@ class _Trial:
             least = self._least(other, taken)
             if least is None:
                 return None
-            demand = demand_from(other.spec, held.state)
+            demand = demand_from(other.spec, trial.state)
             counts = tuple(count for count in demand.counts if count >= least)
             demand = replace(demand, fewest=least, counts=counts)
             demand = demand.at_most(least if fewest else other.allocated_gpus - 1)
-            smaller = self._one(statement, held, other, demand)
+            smaller = self._one(statement, trial, other, demand)
             if smaller is None:
                 return None
             sizes.append((other, smaller.gpus))
@@ -295,11 +295,13 @@ class _Trial:
         sizes = (size for size in other.spec.sizes if least <= size < other.allocated_gpus)
         return next(iter(sizes), None)
 
-    def _one(self, statement: Statement, held: _Held, job: Job, wanted: Demand) -> Placement | None:
-        demand = self._ceilings.within(held.state, job, wanted)
+    def _one(
+        self, statement: Statement, trial: _TeamUse, job: Job, wanted: Demand
+    ) -> Placement | None:
+        demand = self._ceilings.within(trial.state, job, wanted)
         found = statement.place(demand) if demand is not None else None
         if found is not None:
-            held.change(job, self._models(found), 1)
+            trial.change(job, self._models(found), 1)
         return found
 
     def _models(self, found: Placement) -> tuple[tuple[str, int], ...]:
@@ -311,7 +313,7 @@ class _Trial:
         return tuple(counts.items())
 
 
-class _Held:
+class _TeamUse:
     """Trial numbers of teams' GPUs. `state` is the cluster's except for these."""
 
     def __init__(self, state: State) -> None:

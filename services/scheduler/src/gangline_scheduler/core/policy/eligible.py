@@ -5,7 +5,7 @@ running gangs are stopped or do not grow for it. In a strict order the first job
 too. It may do so only if it is eligible:
 1. the nodes that take gangs could hold it if nothing ran there (not those that are cordoned,
    drained or lost; a lost one that is expected back counts for a reservation, reservation.py), and
-2. its team, and each team above it, may hold its GPUs now: limits, GPU models, budgets (share.py).
+2. its team, and each team above it, may have its GPUs now: limits, GPU models, budgets (share.py).
 Its written reasons and its place in the queue do not matter.
 
 Cost: one placement for each shape of a job; that a shape is too large for the cluster is remembered
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def eligible(state: State, ceilings: Ceilings, job: Job) -> bool:
     """Whether a job that waits may hold others back; see the module."""
     demand = ceilings.within(state, job, next_demand(job, state))
-    return demand is not None and holdable(state, demand)
+    return demand is not None and fits_empty_cluster(state, demand)
 
 
-def holdable(state: State, demand: Demand) -> bool:
+def fits_empty_cluster(state: State, demand: Demand) -> bool:
     """Whether the nodes that take gangs could hold the gang if nothing else ran there."""
     empty, least = state.empty, demand.least()
     if empty.searches.fits(least):

@@ -32,7 +32,7 @@ class Estimates:
         self._teams: dict[str, tuple[float, float]] = {}
 
     def runtime_s(self, job: Job) -> float:
-        """Seconds for which the job will have held GPUs when it ends."""
+        """Seconds for which the job will have had GPUs when it ends."""
         ratio, typical_s = self._past(job.team)
         said, limit = job.spec.expected_runtime_hours, job.spec.max_runtime_hours
         if said is not None:

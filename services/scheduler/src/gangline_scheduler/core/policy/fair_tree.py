@@ -2,12 +2,12 @@
 
 At each level of the tree the team goes first that has the least of what it is due:
 
-    (dominant share held now + dominant share held on average) / weight
+    (dominant share used now + dominant share used on average) / weight
 
 The dominant share is the largest of a team's parts of the cluster's GPUs, CPUs and memory. The
 average weighs the past with a half-life of 7 days (usage.py), so a team that used little lately
 comes before one that used much, and gives way again as it starts jobs. A team of
-weight 0 that holds its guarantee comes after all others. Within a team: restarts,
+weight 0 that has its guarantee comes after all others. Within a team: restarts,
 then priority, then who waits longest. Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI
 2011); the decay is that of Slurm's multifactor priority.
 
@@ -67,7 +67,7 @@ class FairTree:
         """Its priority."""
         return float(job.priority)
 
-    def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
+    def charge(self, team: Team | None, allocated: int) -> float:  # noqa: ARG002 - the port's
         """Shares do not count."""
         return 0.0
 
@@ -87,9 +87,9 @@ def due(state: State, team: str, total: Total, now: datetime) -> float:
     known = state.usage.get(team, Usage())
     config = state.teams[team].config if team in state.teams else None
     average = usage.average(known, now)
-    held = (max(0.0, rate) / all_ for rate, all_ in zip(known.rate, total, strict=True))
+    present = (max(0.0, rate) / all_ for rate, all_ in zip(known.rate, total, strict=True))
     past = (value / all_ for value, all_ in zip(average, total, strict=True))
-    amount = max(held) + max(past)
+    amount = max(present) + max(past)
     if config is None or config.weight:
         return amount / (config.weight if config is not None else 1.0)
     owed = state.used.get(team, 0) < config.gpu_guarantee

@@ -4,7 +4,7 @@ The platform's fair-share order is the default:
 
     priority + max(0, (share - 1) * 50) - min(20, wait_minutes / 10), lowest first
 
-`share` is the GPUs that the team holds over those it is guaranteed, so a team above its guarantee
+`share` is the GPUs that the team has over those it is guaranteed, so a team above its guarantee
 falls back; waiting brings a job forward by up to 20. A team without a guarantee is measured by
 its limit: a file that only sets limits gives the plain order by priority and waiting time.
 Ties go to who waits longer, then to the earlier submission, then to the smaller job id.
@@ -67,14 +67,14 @@ class Order(Protocol):
         """Its effective priority without what waiting gives: lowest is best.
 
         A job may be stopped only for one that stands better with its GPUs: `more` are what its
-        team will hold besides those it holds in `state`. Waiting does not count, or jobs of equal
+        team will have besides those it has in `state`. Waiting does not count, or jobs of equal
         priority would stop each other in turn.
         """
 
     def worth(self, job: Job, state: State, now: datetime) -> float:
         """How a job that runs stands in its team: lowest is best (potential.py)."""
 
-    def charge(self, team: Team | None, held: int) -> float:
+    def charge(self, team: Team | None, allocated: int) -> float:
         """The points that a job loses as its team has so many GPUs; never less for more."""
 
     def patience(self, job: Job, state: State) -> timedelta:
@@ -82,7 +82,7 @@ class Order(Protocol):
 
 
 def share(team: Team | None, used: int) -> float:
-    """GPUs held over GPUs owed; see the module for a team without a guarantee."""
+    """GPUs allocated over GPUs owed; see the module for a team without a guarantee."""
     if team is None:
         return float(used)
     base = team.config.gpu_guarantee or team.config.gpu_limit or 1
@@ -90,7 +90,7 @@ def share(team: Team | None, used: int) -> float:
 
 
 def share_penalty(team: Team | None, used: int) -> float:
-    """By how much a team's jobs fall back for what the team already holds."""
+    """By how much a team's jobs fall back for what the team already has."""
     return max(0.0, (share(team, used) - 1.0) * SHARE_WEIGHT)
 
 
@@ -158,9 +158,9 @@ class FairShare:
         """Its priority."""
         return float(job.priority)
 
-    def charge(self, team: Team | None, held: int) -> float:
+    def charge(self, team: Team | None, allocated: int) -> float:
         """The points by which the team is above its share."""
-        return share_penalty(team, held)
+        return share_penalty(team, allocated)
 
     def patience(self, job: Job, state: State) -> timedelta:  # noqa: ARG002 - the port's
         """No job is passed on purpose."""
@@ -278,7 +278,7 @@ class Listed:
         """All are worth the same."""
         return 0.0
 
-    def charge(self, team: Team | None, held: int) -> float:  # noqa: ARG002 - the port's
+    def charge(self, team: Team | None, allocated: int) -> float:  # noqa: ARG002 - the port's
         """Shares do not count."""
         return 0.0
 

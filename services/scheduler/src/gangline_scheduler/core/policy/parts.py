@@ -1,7 +1,7 @@
 """The GPUs that each team is due: its guarantee, and its part of the surplus by weight.
 
 The GPUs that nodes have beyond what teams use of their guarantees are the surplus. Siblings share
-it by weight. A team gets no more than it holds and waits for, nor than it may hold. The others
+it by weight. A team gets no more than it has and waits for, nor than it may have. The others
 share what it leaves, by their weights again. A team of weight 0 gets none. The teams below a team
 share what that one is due. Source: max-min fairness with weights, filled from the bottom.
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gangline_scheduler.core.allocate import next_demand
-from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.victims import Guarantees
 from gangline_scheduler.core.state import State
 from gangline_scheduler.core.usage import line_of
@@ -26,7 +26,7 @@ _EPSILON = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A team among its siblings. `wants`: GPUs that it and those below it hold and wait for."""
+    """A team among its siblings. `wants`: GPUs that it and those below it have and wait for."""
 
     config: TeamConfig
     wants: int
@@ -38,7 +38,7 @@ class Claim:
 
 
 def gives_back(state: State, team: str) -> bool:
-    """Whether what the team holds above its part may be taken: the nearest team that says so."""
+    """Whether what the team has above its part may be taken: the nearest team that says so."""
     said = (state.teams[name].config.surplus for name in line_of(state.teams, team))
     return next((one for one in said if one is not None), None) == RECLAIM
 
@@ -85,11 +85,11 @@ def divided(gpus: int, claims: Sequence[Claim]) -> dict[str, int]:
 
 
 def _wants(state: State) -> dict[str, int]:
-    """GPUs that each team holds and waits for, with those of the teams below it."""
+    """GPUs that each team has and waits for, with those of the teams below it."""
     found = {name: state.used.get(name, 0) for name in state.teams}
     for places in state.queue.groups().values():
         first = state.jobs[places[0][-1]]
-        if first.team in found and holdable(state, next_demand(first, state)):
+        if first.team in found and fits_empty_cluster(state, next_demand(first, state)):
             more = sum(state.jobs[place[-1]].fewest for place in places)
             for name in line_of(state.teams, first.team):
                 found[name] += more

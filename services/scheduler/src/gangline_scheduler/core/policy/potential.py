@@ -15,7 +15,7 @@ A reclaim lowers what teams lack of their guarantees instead: the waiting gang f
 no team outside its line comes to lack more. A reclaim of the surplus by weight lowers what teams
 lack of their parts (parts.py), and raises no lack of a guarantee. A preemption raises neither. So
 each stop lowers the first of these three that it changes: what lacks of guarantees, what lacks of
-parts, the standings. A stop of gangs of a fixed size changes no part: what a team holds and waits
+parts, the standings. A stop of gangs of a fixed size changes no part: what a team has and waits
 for counts alike.
 
 GPUs that are reserved for a gang count as its own, those of a gang that stops count for no gang.
@@ -77,15 +77,21 @@ class Standings:
 
     @cached_property
     def _gangs(self) -> dict[str, Gangs]:
-        """The gangs of each team: those that hold GPUs, and those for which GPUs are held."""
+        """The gangs of each team: those that have GPUs, and those for which GPUs are reserved."""
         state, found = self._state, dict[str, Gangs]()
-        for job_id in [*state.live, *(name for name in state.held if name not in state.live)]:
+        for job_id in [*state.live, *(name for name in state.reserved if name not in state.live)]:
             job = state.jobs.get(job_id)
             if job is None:
                 continue
-            held = state.held.get(job_id)
+            reserved = state.reserved.get(job_id)
             stays = job.gang is not None and not job.gang.leaving
-            gpus = job.allocated_gpus if stays else sum(n for _, n in held.nodes) if held else 0
+            gpus = (
+                job.allocated_gpus
+                if stays
+                else sum(n for _, n in reserved.nodes)
+                if reserved
+                else 0
+            )
             if gpus:
                 worth = self._order.worth(job, self._state, self._now)
                 found.setdefault(job.team, {})[job_id] = (worth, gpus, job.fewest)
@@ -110,23 +116,23 @@ class Standings:
             alike.setdefault((worth, whole), deque()).append(started)
             if gpus > whole:
                 alike.setdefault((worth, 1), deque()).extend([started] * (gpus - whole))
-        held = 0
+        charged = 0
         while alike:
             level, _, gang = min(
-                (round(worth + charge(config, held + gpus), DIGITS), starts[0], (worth, gpus))
+                (round(worth + charge(config, charged + gpus), DIGITS), starts[0], (worth, gpus))
                 for (worth, gpus), starts in alike.items()
             )
             alike[gang].popleft()
             if not alike[gang]:
                 del alike[gang]
             levels[level] += gang[1]
-            held += gang[1]
+            charged += gang[1]
         return levels
 
 
 def not_better(
     state: State,
-    held: GpusReserved,
+    reserved: GpusReserved,
     left: Mapping[str, int],
     order: Order,
     now: datetime,
@@ -138,19 +144,21 @@ def not_better(
     `left`: GPUs of victims that shrink. `whole`: a gang that its team borrowed in part may be
     stopped for a job that is owed.
     """
-    job = state.jobs[held.job_id]
-    victims = [(state.jobs[name], left.get(name, 0)) for name in held.victims]
-    gpus = sum(share.gpus for share in held.nodes)
-    if held.reason not in ("preempt", "reclaim", "surplus"):
+    job = state.jobs[reserved.job_id]
+    victims = [(state.jobs[name], left.get(name, 0)) for name in reserved.victims]
+    gpus = sum(share.gpus for share in reserved.nodes)
+    if reserved.reason not in ("preempt", "reclaim", "surplus"):
         return []
     more = gpus - job.allocated_gpus if job.gang is not None else None
     claims = owed(state, promised(state), job, more=more) is not None
-    due = parts(state) if held.reason != "reclaim" and not claims else {}
+    due = parts(state) if reserved.reason != "reclaim" and not claims else {}
     found = taken_from_guarantees(state, job, victims, due, whole=whole and claims)
-    if held.reason == "reclaim" and not claims:
+    if reserved.reason == "reclaim" and not claims:
         found.append(f"{job.job_id} is owed nothing")
-    if held.reason == "preempt" and not Standings(state, order, now).improves(job, gpus, victims):
-        found.append(f"{job.job_id} does not stand better than {', '.join(held.victims)}")
+    if reserved.reason == "preempt" and not Standings(state, order, now).improves(
+        job, gpus, victims
+    ):
+        found.append(f"{job.job_id} does not stand better than {', '.join(reserved.victims)}")
     return found
 
 
@@ -185,7 +193,7 @@ def taken_from_guarantees(
         last = largest.get(name, 1)
         if guarantee and before - sum(gpus) + last <= guarantee:
             found.append(
-                f"{job.job_id} takes {sum(gpus)} GPUs of team {name}, which holds {before} and is "
+                f"{job.job_id} takes {sum(gpus)} GPUs of team {name}, which has {before} and is "
                 f"guaranteed or due {guarantee}"
             )
     return found

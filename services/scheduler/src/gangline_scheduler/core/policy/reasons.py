@@ -15,7 +15,7 @@ from typing import Literal
 
 from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.free_node import FreeNode
-from gangline_scheduler.core.model import CLUSTER, NODE, Demand, Held, Job
+from gangline_scheduler.core.model import CLUSTER, NODE, Demand, Job, ReservedGpus
 from gangline_scheduler.core.policy.placement import models, place, room
 from gangline_scheduler.core.policy.reservation import Reservation
 from gangline_scheduler.core.policy.share import Ceilings
@@ -54,7 +54,7 @@ class Explainer:
         self._ceilings = ceilings
         self._reserved = reserved
         self._total = state.empty.total()
-        self._holding: str | None = None
+        self._largest_text: str | None = None
         self._known: dict[tuple[str, Demand, str], Reason] = {}
 
     def kind(self, job: Job) -> tuple[str, Demand, str]:
@@ -64,9 +64,9 @@ class Explainer:
 
     def explain(self, job: Job) -> Reason:
         """Why this job waits."""
-        held = self._state.held.get(job.job_id)
-        if held is not None:
-            return _making_room(held)
+        reserved = self._state.reserved.get(job.job_id)
+        if reserved is not None:
+            return _making_room(reserved)
         kind = self.kind(job)
         demand = kind[1]
         if kind not in self._known:
@@ -74,7 +74,7 @@ class Explainer:
                 self._quota(job)
                 or self._never_fits(demand)
                 or self._kept_for_another(job, demand)
-                or self._held_for_another(demand)
+                or self._reserved_for_another(demand)
                 or self._with_debts(job, self._not_free(demand))
             )
         return self._known[kind]
@@ -100,15 +100,15 @@ class Explainer:
     def _models(self, job: Job, demand: Demand) -> Reason:
         """The team may have more GPUs, but none of the models that it could use."""
         wanted = in_short(demand.gpu_types) or "any model"
-        held = ", ".join(
+        allocated = ", ".join(
             f"{count} {model}"
             for (team, model), count in sorted(self._state.used_models.items())
             if team == job.team and count
         )
         return Reason(
             "quota",
-            f"needs {_gpus(job.gpus)} of {wanted}; team {job.team} holds {held or 'none'}, and may "
-            "not hold so many more of one; it starts when its jobs on them end",
+            f"needs {_gpus(job.gpus)} of {wanted}; team {job.team} has {allocated or 'none'}, and "
+            "may not use so many more of one; it starts when its jobs on them end",
         )
 
     def _limit(self, job: Job) -> Reason:
@@ -127,8 +127,8 @@ class Explainer:
             way_out = "it starts when jobs of the team end"
         return Reason(
             "quota",
-            f"needs {_gpus(job.gpus)}; team {name} holds {used} of the {ceiling} "
-            f"that it may hold now; {way_out}",
+            f"needs {_gpus(job.gpus)}; team {name} has {used} of the {ceiling} "
+            f"that it may use now; {way_out}",
         )
 
     def _never_fits(self, demand: Demand) -> Reason | None:
@@ -196,15 +196,15 @@ class Explainer:
             "a job that is expected to end before that one starts may run",
         )
 
-    def _held_for_another(self, demand: Demand) -> Reason | None:
+    def _reserved_for_another(self, demand: Demand) -> Reason | None:
         state = self._state
-        if not state.held or place(demand, state.free, state.levels) is None:
+        if not state.reserved or place(demand, state.free, state.levels) is None:
             return None
-        first = min(state.held, key=lambda job_id: (state.held[job_id].until, job_id))
+        first = min(state.reserved, key=lambda job_id: (state.reserved[job_id].until, job_id))
         return Reason(
             "reservation",
-            f"GPUs are free but held for {state.jobs[first].team}/{first}, which starts when all "
-            "of its GPUs are there",
+            f"GPUs are free but reserved for {state.jobs[first].team}/{first}, which starts when "
+            "all of its GPUs are there",
         )
 
     def _not_free(self, demand: Demand) -> Reason:
@@ -215,21 +215,21 @@ class Explainer:
             return Reason(
                 "topology",
                 f"{need} in one {demand.widest}; {most} are free, at most "
-                f"{largest} of them in one {demand.widest}{self._holders()}",
+                f"{largest} of them in one {demand.widest}{self._largest_users()}",
             )
         loose = _room(_apart(demand), free)
         if most < demand.gpus <= loose:
             return Reason(
                 "topology",
                 f"{need}; {_gpus(loose)} are free, with room for {_such(most, demand)}"
-                f"{self._holders()}",
+                f"{self._largest_users()}",
             )
         together = " together" if demand.gpus > 1 == demand.gpus_per_worker else ""
         closed = sum(node.size for node in free if not node.is_open_to(demand.team))
         apart = f"; {closed} more are free beside other teams, on nodes that do not mix them"
         return Reason(
             "capacity",
-            f"{need}{together}; {loose} of {self._total} are free{self._holders()}"
+            f"{need}{together}; {loose} of {self._total} are free{self._largest_users()}"
             f"{apart if closed else ''}",
         )
 
@@ -239,12 +239,12 @@ class Explainer:
 
     @cached_property
     def _debts(self) -> list[tuple[int, str, int, int]]:
-        """Teams above their guarantees, most first: (-above, team, GPUs held, guaranteed)."""
+        """Teams above their guarantees, most first: (-above, team, GPUs allocated, guaranteed)."""
         state, gone = self._state, leaving(self._state)
         return sorted(
-            (guarantee - held, name, held, guarantee)
+            (guarantee - allocated, name, allocated, guarantee)
             for name in {state.jobs[job_id].team for job_id in state.live}
-            if (held := state.used.get(name, 0) - gone.get(name, 0))
+            if (allocated := state.used.get(name, 0) - gone.get(name, 0))
             > (guarantee := state.teams[name].config.gpu_guarantee)
         )
 
@@ -259,8 +259,8 @@ class Explainer:
         of = state.teams[claims].config.gpu_guarantee
         lacks = of - state.used.get(claims, 0)
         owing = ", ".join(
-            f"team {name} holds {held} and is guaranteed {guarantee}"
-            for _, name, held, guarantee in debts[:_EVIDENCE]
+            f"team {name} has {allocated} and is guaranteed {guarantee}"
+            for _, name, allocated, guarantee in debts[:_EVIDENCE]
         )
         return Reason(
             reason.code,
@@ -279,17 +279,17 @@ class Explainer:
             best = max(best, *sizes.values(), 0)
         return best
 
-    def _holders(self) -> str:
+    def _largest_users(self) -> str:
         """The team or job with most GPUs, since when; "" for none. The same for all that wait."""
-        if self._holding is None:
-            self._holding = self._largest_holders()
-        return self._holding
+        if self._largest_text is None:
+            self._largest_text = self._name_largest()
+        return self._largest_text
 
-    def _largest_holders(self) -> str:
+    def _name_largest(self) -> str:
         jobs = [self._state.jobs[job_id] for job_id in self._state.live]
         largest = sorted(jobs, key=lambda job: (-job.gpus, job.job_id))[:_EVIDENCE]
         parts = [
-            f"{job.team}/{job.job_id} holds {job.gang.world_size} since "
+            f"{job.team}/{job.job_id} has {job.gang.world_size} since "
             f"{job.gang.allocated_at:%H:%M} UTC"
             for job in largest
             if job.gang is not None
@@ -300,14 +300,14 @@ class Explainer:
         return f" ({', '.join(parts)}{f', and {more} more jobs' if more > 0 else ''})"
 
 
-def _making_room(held: Held) -> Reason:
-    """GPUs are held for it already."""
-    count = len(held.victims)
+def _making_room(reserved: ReservedGpus) -> Reason:
+    """GPUs are reserved for it already."""
+    count = len(reserved.victims)
     if not count:
-        message = "GPUs are held for it; it starts when all of them are there"
+        message = "GPUs are reserved for it; it starts when all of them are there"
         return Reason("reservation", message, promised=True)
     gangs = "1 gang saves and makes" if count == 1 else f"{count} gangs save and make"
-    message = f"{gangs} room for it; it starts by {held.until:%H:%M} UTC"
+    message = f"{gangs} room for it; it starts by {reserved.until:%H:%M} UTC"
     return Reason("reservation", message, promised=True)
 
 

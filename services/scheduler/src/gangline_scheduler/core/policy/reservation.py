@@ -132,7 +132,7 @@ def _place(demand: Demand, later: Snapshot, made: Made, at: datetime) -> Placeme
 
 
 def _out_of_reach(later: Snapshot, made: Made, at: datetime) -> dict[str, int]:
-    """GPUs that a gang that starts then may not have: what others hold, or will soon."""
+    """GPUs that a gang that starts then may not have: what others have, or will have soon."""
     open_to: dict[str, int] = {}
     for end, item in made:
         left = dict(item.left)

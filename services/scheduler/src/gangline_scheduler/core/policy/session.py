@@ -63,7 +63,7 @@ class PreemptionPlan:
 class Question:
     """The demand of a job that does not fit, and GPUs that its team's own gangs must give for it.
 
-    `demand` is the fewest GPUs that do. `own` is not empty if its team holds too many GPUs: by
+    `demand` is the fewest GPUs that do. `own` is not empty if its team has too many GPUs: by
     `short` in the team `above` or below it.
     """
 
@@ -109,7 +109,7 @@ class Session:
 
     @cached_property
     def coming_gpus(self) -> int:
-        """GPUs that are free, or are held by gangs that stop: none of the questions has more."""
+        """GPUs that are free, or of gangs that stop: none of the questions has more."""
         gangs = (self.state.jobs[job_id].gang for job_id in self.state.live)
         stopping = (gang for gang in gangs if gang is not None and gang.leaving)
         return self.state.free_gpus + sum(gang.world_size for gang in stopping)
@@ -126,7 +126,7 @@ class Session:
 
     @cached_property
     def promised(self) -> dict[str, int]:
-        """GPUs held for jobs that wait, by team."""
+        """GPUs reserved for jobs that wait, by team."""
         return promised(self.state)
 
     def owed(self, job: Job) -> str | None:
@@ -255,9 +255,9 @@ class Session:
 
     def _snapshot(self, job_id: str) -> Snapshot:
         snapshot = self._base.copy()
-        for other, held in self.state.held.items():
+        for other, reserved in self.state.reserved.items():
             if other != job_id:
-                snapshot.keep(dict(held.nodes), need_of(self.state, other))
+                snapshot.keep(dict(reserved.nodes), need_of(self.state, other))
         for reservation in self._made:
             if reservation.job_id != job_id:
                 snapshot.keep(dict(reservation.kept))
@@ -274,7 +274,7 @@ class Session:
         )
 
     def _own(self, job: Job, wanted: Demand, snapshot: Snapshot) -> Question | None:
-        """Its team holds too many GPUs: the cheapest of its own gangs until it may have these."""
+        """Its team has too many GPUs: the cheapest of its own gangs until it may have these."""
         if self.ceilings.broke(self.state, job.team) is not None:
             return None
         tightest = self.ceilings.tightest(self.later, job.team)

@@ -1,6 +1,6 @@
-"""How many GPUs a team may hold now, of which models, along the tree of teams.
+"""How many GPUs a team may have now, of which models, along the tree of teams.
 
-A team may always hold its limit. It may hold `borrow_limit` more as long as no *other* team has a
+A team may always use its limit. It may use `borrow_limit` more as long as no *other* team has a
 pending job that would fit into what that team is guaranteed: guarantees come first. Only a job that
 could start counts (eligible.py): nodes could hold it, and its team may have it without borrowing.
 A team's GPUs count for every team above it, so a job must fit at each level. GPU models that a team
@@ -15,7 +15,7 @@ from functools import cached_property
 
 from gangline_scheduler.core.allocate import next_demand
 from gangline_scheduler.core.model import Demand, Job
-from gangline_scheduler.core.policy.eligible import holdable
+from gangline_scheduler.core.policy.eligible import fits_empty_cluster
 from gangline_scheduler.core.policy.order import examples
 from gangline_scheduler.core.state import State
 from gangline_schemas.team_limits import TeamConfig
@@ -41,7 +41,7 @@ class Ceilings:
         self._creditors: dict[str, str | None] = {}
 
     def within(self, state: State, job: Job, demand: Demand) -> Demand | None:
-        """The demand as far as the team may have it on top of what it holds in `state`.
+        """The demand as far as the team may have it on top of what it has in `state`.
 
         None when it may not have the gang, or not the fewest GPUs that do for an elastic one.
         """
@@ -62,7 +62,7 @@ class Ceilings:
         return enough and self.broke(state, job.team) is None
 
     def room(self, state: State, team: str, wanted: int) -> int:
-        """GPUs of the wanted ones that the team may take now; below 0 when it holds too many."""
+        """GPUs of the wanted ones that the team may take now; below 0 when it has too many."""
         left = wanted if team in state.teams else -1
         for config in self._line(team):
             here = config.gpu_limit - state.used.get(config.team, 0)
@@ -72,7 +72,7 @@ class Ceilings:
         return left
 
     def ceiling(self, state: State, team: str) -> int:
-        """GPUs that the team and those below it may hold now; 0 for one that is not known."""
+        """GPUs that the team and those below it may have now; 0 for one that is not known."""
         known = state.teams.get(team)
         if known is None:
             return 0
@@ -97,7 +97,7 @@ class Ceilings:
     def creditor(self, state: State, team: str) -> str | None:
         """Another team with a job that could start within its guarantee; None: there is none.
 
-        Remembered until what any team holds changes.
+        Remembered until the GPUs of any team change.
         """
         if state.used != self._used:
             self._used, self._creditors = dict(state.used), {}
@@ -128,7 +128,7 @@ class Ceilings:
         if demand is None:
             return False
         if job.job_id not in self._holdable:
-            self._holdable[job.job_id] = holdable(self._at_start, demand)
+            self._holdable[job.job_id] = fits_empty_cluster(self._at_start, demand)
         return self._holdable[job.job_id]
 
     @cached_property
@@ -170,9 +170,9 @@ def _of_models(
     allowed: Mapping[str, tuple[TypeLimit, ...]],
     there: Sequence[str],
 ) -> Demand | None:
-    """Only models of which the teams of the line may hold so many more.
+    """Only models of which the teams of the line may have so many more.
 
-    A gang that names no model mixes them if the teams may hold all of it in each of the models that
+    A gang that names no model mixes them if the teams may have all of it in each of the models that
     are `there`; else it is of one model.
     """
     fewest = demand.fewest or demand.gpus

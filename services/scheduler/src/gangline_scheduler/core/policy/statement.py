@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gangline_scheduler.core.free import FreeIndex
 from gangline_scheduler.core.free_node import FreeNode
-from gangline_scheduler.core.model import Demand, Hold, Job, Node
+from gangline_scheduler.core.model import Demand, Job, Node, NodeAllocation
 from gangline_scheduler.core.policy.placement import Placement, Placer, models, place
 
 NOTHING = Demand(gpus=0)
@@ -61,23 +61,23 @@ class Snapshot:
                 kept = _kept(node, gpus, models(demand))
                 ranks = min(gpus, len(kept))
                 cpus, memory_gb = ranks * demand.cpus_per_gpu, ranks * demand.memory_per_gpu_gb
-                self.free.put(node.less(Hold(kept, cpus, memory_gb, demand.team)))
+                self.free.put(node.less(NodeAllocation(kept, cpus, memory_gb, demand.team)))
 
     def claim(self, node_ids: Iterable[str], team: str) -> None:
         """Let no gang of another team onto these nodes, where they do not mix teams."""
         for node_id in node_ids:
             node = self.free.get(node_id)
             if node is not None and node.alone:
-                self.free.put(node.less(Hold((), 0.0, 0.0, team)))
+                self.free.put(node.less(NodeAllocation((), 0.0, 0.0, team)))
 
     def take(self, demand: Demand, placement: Placement) -> list[FreeNode]:
-        """Take what a placed gang holds; the nodes as they were before, those it knows."""
+        """Take the GPUs of a placed gang; the nodes as they were before, those it knows."""
         before: list[FreeNode] = []
         for part in placement.parts:
             node = self.free.get(part.node_id)
             if node is not None:
                 before.append(node)
-                self.free.put(node.less(Hold.of(part.gpus, demand, demand.team)))
+                self.free.put(node.less(NodeAllocation.of(part.gpus, demand, demand.team)))
         return before
 
 
@@ -102,23 +102,23 @@ class Statement:
         return found
 
     def evict(self, job: Job) -> None:
-        """Give back what the job's gang holds, on nodes that still take gangs."""
+        """Give back the GPUs of the job's gang, on nodes that still take gangs."""
         for part in job.gang.nodes if job.gang is not None else ():
             known = self._snapshot.free.get(part.node_id)
             if known is None:
                 continue
-            self._give(known, Hold.of(part.gpus, job.spec.resources, job.team))
+            self._give(known, NodeAllocation.of(part.gpus, job.spec.resources, job.team))
 
-    def give(self, holds: Iterable[tuple[str, Hold]]) -> None:
+    def give(self, allocations: Iterable[tuple[str, NodeAllocation]]) -> None:
         """Give back these parts of a gang, by node; the rest of it stays."""
-        for node_id, hold in holds:
+        for node_id, allocation in allocations:
             known = self._snapshot.free.get(node_id)
             if known is not None:
-                self._give(known, hold)
+                self._give(known, allocation)
 
-    def _give(self, known: FreeNode, hold: Hold) -> None:
+    def _give(self, known: FreeNode, allocation: NodeAllocation) -> None:
         self._before.append(known)
-        self._snapshot.free.put(known.more(hold, self._snapshot.nodes[known.node_id]))
+        self._snapshot.free.put(known.more(allocation, self._snapshot.nodes[known.node_id]))
 
     def commit(self) -> None:
         """Keep the moves in the snapshot. Raises ValueError when nothing was placed or evicted."""

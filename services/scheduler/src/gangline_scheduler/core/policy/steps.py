@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from gangline_scheduler.core.model import Hold, Job
+from gangline_scheduler.core.model import Job, NodeAllocation
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.elastic import may_give
 from gangline_scheduler.core.policy.victims import Victim, in_turn, victim_of
@@ -50,20 +50,24 @@ def sizes_below(job: Job) -> list[int]:
     return sorted((size for size in job.spec.sizes if size < job.allocated_gpus), reverse=True)
 
 
-def given(step: Victim, there: Sequence[tuple[int, Hold]]) -> list[tuple[int, Hold]]:
+def given(
+    step: Victim, there: Sequence[tuple[int, NodeAllocation]]
+) -> list[tuple[int, NodeAllocation]]:
     """The GPUs `there` that the step gives of its gang: (node's number, GPUs) by rank."""
     if not step.left:
         return [*there]
-    found: list[tuple[int, Hold]] = []
+    found: list[tuple[int, NodeAllocation]] = []
     missing = step.gpus
-    for at, hold in reversed(there):
-        count = min(missing, len(hold.gpus))
+    for at, allocation in reversed(there):
+        count = min(missing, len(allocation.gpus))
         if not count:
             continue
-        part = count / len(hold.gpus)
-        team = hold.team if count == len(hold.gpus) else ""
-        gpus = hold.gpus[-count:]
-        found.append((at, Hold(gpus, part * hold.cpus, part * hold.memory_gb, team)))
+        part = count / len(allocation.gpus)
+        team = allocation.team if count == len(allocation.gpus) else ""
+        gpus = allocation.gpus[-count:]
+        found.append(
+            (at, NodeAllocation(gpus, part * allocation.cpus, part * allocation.memory_gb, team))
+        )
         missing -= count
     return found
 
@@ -72,11 +76,15 @@ def smaller(step: Victim, size: int) -> Victim:
     """The shrink that leaves the gang so many GPUs, which are more than this one leaves it."""
     gives = step.job.allocated_gpus - size
     parts = given(
-        replace(step, gpus=gives), list(enumerate(hold for _, hold in reversed(step.given)))
+        replace(step, gpus=gives),
+        list(enumerate(allocation for _, allocation in reversed(step.given))),
     )
     names = [node_id for node_id, _ in reversed(step.given)]
     return replace(
-        step, gpus=gives, left=size, given=tuple((names[at], hold) for at, hold in parts)
+        step,
+        gpus=gives,
+        left=size,
+        given=tuple((names[at], allocation) for at, allocation in parts),
     )
 
 
@@ -85,13 +93,13 @@ def _offered(job: Job) -> Iterator[int]:
     yield from sizes if len(sizes) <= SIZES else _doubling(sizes, job.allocated_gpus)
 
 
-def _doubling(sizes: Iterable[int], held: int) -> Iterator[int]:
+def _doubling(sizes: Iterable[int], allocated: int) -> Iterator[int]:
     """Those that give at least twice as much as the one before, and the fewest."""
     least, last = 1, 0
     for size in sizes:
         last = size
-        if held - size >= least:
+        if allocated - size >= least:
             yield size
-            least, last = 2 * (held - size), 0
+            least, last = 2 * (allocated - size), 0
     if last:
         yield last

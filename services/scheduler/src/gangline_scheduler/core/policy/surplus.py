@@ -23,8 +23,8 @@ def due(session: Session, job: Job) -> str | None:
     """The nearest team of the job's line that is due its GPUs; None: there is none."""
     state, parts = session.state, session.parts
     for name in usage.line_of(state.teams, job.team) if parts else ():
-        held = state.used.get(name, 0) + session.promised.get(name, 0)
-        if held + job.fewest <= parts[name]:
+        allocated = state.used.get(name, 0) + session.promised.get(name, 0)
+        if allocated + job.fewest <= parts[name]:
             return name
     return None
 

@@ -28,7 +28,7 @@ from itertools import count
 from math import inf
 
 from gangline_scheduler.core.free_node import FreeNode
-from gangline_scheduler.core.model import Hold
+from gangline_scheduler.core.model import NodeAllocation
 from gangline_scheduler.core.policy.cheapest import TIE, Area, Budget, Piece, Search, Wanted
 from gangline_scheduler.core.policy.placement import Placement, models, reached
 from gangline_scheduler.core.policy.statement import Snapshot, Statement
@@ -42,7 +42,7 @@ SEARCHED = 256
 """So many of a level are searched at most: those first that could cost least."""
 AT_NODE = 0
 
-Gains = dict[str, list[tuple[Victim, Hold]]]
+Gains = dict[str, list[tuple[Victim, NodeAllocation]]]
 """By node: the gangs there that may be stopped, the cheapest for each GPU first."""
 
 
@@ -120,12 +120,16 @@ class _VictimSets:
                 node = self._base.free.get(part.node_id)
                 if node is None:
                     continue
-                hold = Hold.of(part.gpus, victim.job.spec.resources, victim.job.team)
+                allocation = NodeAllocation.of(
+                    part.gpus, victim.job.spec.resources, victim.job.team
+                )
                 if model:
                     known = self._base.nodes[part.node_id].gpu_models
                     of_model = {index for index, name in known if name == model}
-                    hold = replace(hold, gpus=tuple(i for i in hold.gpus if i in of_model))
-                found.setdefault(part.node_id, []).append((victim, hold))
+                    allocation = replace(
+                        allocation, gpus=tuple(i for i in allocation.gpus if i in of_model)
+                    )
+                found.setdefault(part.node_id, []).append((victim, allocation))
         return found
 
     def _at_level(self, nodes: Sequence[FreeNode], level: int) -> Iterator[VictimSet]:
@@ -171,8 +175,8 @@ class _VictimSets:
         missing -= sum(len(node.indexes(domain.model)) for node in domain.nodes)
         most, best = 0, inf
         for node in domain.nodes:
-            for number, (victim, hold) in enumerate(gains.get(node.node_id, ())):
-                most += min(len(hold.gpus), victim.gpus)
+            for number, (victim, allocation) in enumerate(gains.get(node.node_id, ())):
+                most += min(len(allocation.gpus), victim.gpus)
                 if not number:
                     best = min(best, victim.cost / victim.gpus)
         if most < missing:
@@ -181,8 +185,8 @@ class _VictimSets:
             return 0.0
         if len(domain.nodes) > 1:
             return (best + TIE) * missing + self._wait
-        for victim, hold in gains.get(domain.nodes[0].node_id, ()):
-            gpus = min(len(hold.gpus), victim.gpus, missing)
+        for victim, allocation in gains.get(domain.nodes[0].node_id, ()):
+            gpus = min(len(allocation.gpus), victim.gpus, missing)
             price += gpus * victim.cost / victim.gpus
             missing -= gpus
             if missing <= 0:
@@ -191,12 +195,12 @@ class _VictimSets:
 
     def _search(self, domain: _Domain, budget: Budget) -> tuple[float, tuple[Victim, ...]] | None:
         area = Area(self._wanted.demand, domain.model, domain.nodes)
-        parts: dict[int, list[tuple[int, Hold]]] = {}
+        parts: dict[int, list[tuple[int, NodeAllocation]]] = {}
         victims: dict[int, Victim] = {}
         gains = self._gains.get(domain.model, {})
         for at, node in enumerate(domain.nodes):
-            for victim, hold in gains.get(node.node_id, ()):
-                parts.setdefault(victim.turn, []).append((at, hold))
+            for victim, allocation in gains.get(node.node_id, ()):
+                parts.setdefault(victim.turn, []).append((at, allocation))
                 victims[victim.turn] = victim
         if self._wanted.short:
             for victim in self._victims:
@@ -208,14 +212,16 @@ class _VictimSets:
         ]
         return Search(self._wanted, area, pieces, budget).run()
 
-    def _piece(self, area: Area, victim: Victim, parts: Sequence[tuple[int, Hold]]) -> Piece:
+    def _piece(
+        self, area: Area, victim: Victim, parts: Sequence[tuple[int, NodeAllocation]]
+    ) -> Piece:
         if victim.left:
-            gpus = tuple((area.nodes[at].node_id, hold) for at, hold in parts)
+            gpus = tuple((area.nodes[at].node_id, allocation) for at, allocation in parts)
             victim = replace(victim, given=gpus)
         amounts = (
-            float(sum(len(hold.gpus) + area.spare(at) for at, hold in parts)),
-            sum(hold.cpus for _, hold in parts),
-            sum(hold.memory_gb for _, hold in parts),
+            float(sum(len(allocation.gpus) + area.spare(at) for at, allocation in parts)),
+            sum(allocation.cpus for _, allocation in parts),
+            sum(allocation.memory_gb for _, allocation in parts),
             victim.gpus if self._wanted.short and self._wanted.above in victim.line else 0,
         )
         return Piece(victim, self._prices[victim.turn], tuple(parts), amounts)

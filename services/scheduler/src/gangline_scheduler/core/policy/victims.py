@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 from gangline_scheduler.core import usage
-from gangline_scheduler.core.model import Hold, Job, Member
+from gangline_scheduler.core.model import Job, Member, NodeAllocation
 from gangline_scheduler.core.policy.config import Policy, Preemption
 from gangline_scheduler.core.policy.estimate import Estimates
 from gangline_scheduler.core.state import State
@@ -50,7 +50,7 @@ class Victim:
     line: tuple[str, ...] = ()
     turn: int = 0
     left: int = 0
-    given: tuple[tuple[str, Hold], ...] = ()
+    given: tuple[tuple[str, NodeAllocation], ...] = ()
 
     @property
     def cheapness(self) -> tuple[float, int]:
@@ -114,7 +114,7 @@ def _place(job: Job) -> list[tuple[str, int]]:
 def steady(victims: Sequence[Victim], settings: Preemption) -> tuple[Victim, ...]:
     """Those that could not have others of them stopped in turn, once they wait.
 
-    An urgent job could, if those that stand worse hold as many GPUs as it.
+    An urgent job could, if those that stand worse have as many GPUs as it.
     """
     if settings.preempt == "off":
         return tuple(victims)
@@ -126,13 +126,13 @@ def steady(victims: Sequence[Victim], settings: Preemption) -> tuple[Victim, ...
         most[victim.job.job_id] = max(before, victim.gpus)
         more.append(most[victim.job.job_id] - before)
     levels = [-victim.standing for victim in worst_first]
-    held = [0, *accumulate(more)]
+    allocated = [0, *accumulate(more)]
     return tuple(
         victim
         for victim in victims
         if victim.left
         or victim.job.priority >= settings.preempt_below
-        or held[bisect_left(levels, -victim.returning)] < victim.gpus
+        or allocated[bisect_left(levels, -victim.returning)] < victim.gpus
     )
 
 
@@ -184,7 +184,7 @@ class Guarantees:
     """GPUs that each team may still lose to others: no team is taken below its guarantee.
 
     `inside`: teams for whose sake it happens; they, and what is below them, are not asked.
-    A team's GPUs are those that it and the teams below it hold, less those of gangs that stop.
+    A team's GPUs are those that it and the teams below it have, less those of gangs that stop.
     `whole`: a gang may be stopped if its team is above its guarantee, even if it would be below it
     then: part of that gang was borrowed, and a gang is stopped whole.
     """
@@ -234,13 +234,13 @@ def owed(
 ) -> str | None:
     """The nearest team of the job's line into whose guarantee it fits; None: there is none.
 
-    `promised`: GPUs of each team that are held for its jobs that wait. `more`: what a gang that
+    `promised`: GPUs of each team that are reserved for its jobs that wait. `more`: what a gang that
     runs would have more; None: the job waits.
     """
     wanted = job.fewest if more is None else more
     for name in usage.line_of(state.teams, job.team):
-        held = state.used.get(name, 0) + promised.get(name, 0)
-        if held + wanted <= state.teams[name].config.gpu_guarantee:
+        allocated = state.used.get(name, 0) + promised.get(name, 0)
+        if allocated + wanted <= state.teams[name].config.gpu_guarantee:
             return name
     return None
 
@@ -250,25 +250,25 @@ def leaving(state: State) -> dict[str, int]:
     found: dict[str, int] = {}
     for job_id in state.live:
         job = state.jobs[job_id]
-        if job.gang is not None and job.gang.leaving and job_id not in state.held:
+        if job.gang is not None and job.gang.leaving and job_id not in state.reserved:
             for name in usage.line_of(state.teams, job.team):
                 found[name] = found.get(name, 0) + job.allocated_gpus
     return found
 
 
 def promised(state: State, *, but: str = "") -> dict[str, int]:
-    """GPUs of each team, with those below it, that are held for its jobs that wait `but` one."""
+    """GPUs of each team, with those below it, reserved for its jobs that wait `but` one."""
     found: dict[str, int] = {}
-    for job_id, held in state.held.items():
+    for job_id, reserved in state.reserved.items():
         job = state.jobs.get(job_id)
         if job is not None and job.gang is None and job_id != but:
             for name in usage.line_of(state.teams, job.team):
-                found[name] = found.get(name, 0) + sum(gpus for _, gpus in held.nodes)
+                found[name] = found.get(name, 0) + sum(gpus for _, gpus in reserved.nodes)
     return found
 
 
 def gone(state: State, victims: Iterable[Victim]) -> State:
-    """The same state in which teams no longer use what these hold. For questions about ceilings."""
+    """The same state without the GPUs of these. For questions about ceilings."""
     used, models = dict(state.used), dict(state.used_models)
     for victim in victims:
         gang = victim.job.gang

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gangline_scheduler.core.allocate import allocate, need_of, next_demand
-from gangline_scheduler.core.model import Held
+from gangline_scheduler.core.model import ReservedGpus
 from gangline_scheduler.core.plan import Plan
 from gangline_scheduler.core.policy.config import Policy
 from gangline_scheduler.core.policy.share import Ceilings
@@ -27,15 +27,16 @@ MOVES = frozenset({StopReason.RESIZE, StopReason.DRAIN, StopReason.DEFRAGMENT})
 def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
     """The GPUs that a job may use: all free ones except those that are reserved for others.
 
-    On a node where GPUs are held for several, who is promised them sooner gets the first ones.
+    On a node where GPUs are reserved for several jobs, the one that is promised them sooner gets
+    the first ones.
     """
     snapshot = Snapshot(state.free, state.nodes, levels=state.levels, placer=policy.placer)
     own: dict[str, int] = {}
-    for other, held in by_promise(state):
+    for other, reserved in by_promise(state):
         if other == job_id:
-            own = dict(held.nodes)
+            own = dict(reserved.nodes)
             continue
-        shares = still_free(state, other, held)
+        shares = still_free(state, other, reserved)
         for node_id in own.keys() & shares.keys():
             node = snapshot.free.get(node_id)
             spare = node.size - own[node_id] if node is not None else 0
@@ -44,44 +45,44 @@ def free_for(state: State, policy: Policy, job_id: str = "") -> Snapshot:
     return snapshot
 
 
-def by_promise(state: State) -> list[tuple[str, Held]]:
+def by_promise(state: State) -> list[tuple[str, ReservedGpus]]:
     """Reserved GPUs by job, in the order in which they are promised."""
-    return sorted(state.held.items(), key=lambda item: (item[1].until, item[0]))
+    return sorted(state.reserved.items(), key=lambda item: (item[1].until, item[0]))
 
 
 def charged(state: State, job_id: str) -> State:
-    """The state in which teams also use what is held for their other jobs that wait."""
-    held = promised(state, but=job_id)
-    if not held:
+    """The state in which teams also use what is reserved for their other jobs that wait."""
+    reserved = promised(state, but=job_id)
+    if not reserved:
         return state
     used = {**state.used}
-    for name, gpus in held.items():
+    for name, gpus in reserved.items():
         used[name] = used.get(name, 0) + gpus
     return replace(state, used=used)
 
 
-def still_free(state: State, job_id: str, held: Held) -> dict[str, int]:
+def still_free(state: State, job_id: str, reserved: ReservedGpus) -> dict[str, int]:
     """Reserved GPUs of a job by node, without those of its own gang, which will move."""
     job = state.jobs.get(job_id)
     parts = job.gang.nodes if job is not None and job.gang is not None else ()
     own = {part.node_id: len(part.gpus) for part in parts}
-    return {node_id: gpus - own.get(node_id, 0) for node_id, gpus in held.nodes}
+    return {node_id: gpus - own.get(node_id, 0) for node_id, gpus in reserved.nodes}
 
 
-def start_held(plan: Plan, policy: Policy) -> None:
+def start_on_reserved(plan: Plan, policy: Policy) -> None:
     """The jobs for which GPUs are being freed, on those GPUs, once they are all free."""
-    for job_id, held in by_promise(plan.state):
+    for job_id, reserved in by_promise(plan.state):
         job = plan.state.jobs[job_id]
         if job.gang is not None:
             continue
         snapshot = free_for(plan.state, policy, job_id)
-        own = frozenset(node_id for node_id, _ in held.nodes)
+        own = frozenset(node_id for node_id, _ in reserved.nodes)
         others = frozenset(node.node_id for node in snapshot.free.nodes()) - own
         statement = Statement(snapshot.without(others))
         # Other free GPUs there are for the gangs that gave.
-        given = sum(gpus for _, gpus in held.nodes)
+        given = sum(gpus for _, gpus in reserved.nodes)
         wanted = next_demand(job, plan.state).at_most(given)
-        if _coming(plan.state, held):
+        if _coming(plan.state, reserved):
             wanted = replace(wanted, gpus=given, fewest=None, counts=())
         demand = Ceilings(plan.state).within(charged(plan.state, job_id), job, wanted)
         found = statement.place(demand) if demand is not None else None
@@ -90,24 +91,24 @@ def start_held(plan: Plan, policy: Policy) -> None:
             plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
-def _coming(state: State, held: Held) -> bool:
+def _coming(state: State, reserved: ReservedGpus) -> bool:
     """Whether gangs that make room still leave: an elastic gang does not start with less."""
-    gangs = (state.jobs[name].gang for name in held.victims if name in state.live)
+    gangs = (state.jobs[name].gang for name in reserved.victims if name in state.live)
     return any(gang is not None and gang.leaving for gang in gangs)
 
 
-def end_holds(plan: Plan) -> None:
-    """Nothing is kept for who started or ended."""
-    for job_id in sorted(plan.state.held):
+def end_reservations(plan: Plan) -> None:
+    """End the reservations of jobs that started or ended."""
+    for job_id in sorted(plan.state.reserved):
         if not (job_id in plan.state.pending or _moves(plan, job_id)):
             plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
-def end_late_holds(plan: Plan) -> None:
-    """Nor for longer than was promised, or on nodes that take no gangs any more."""
-    for job_id, held in sorted(plan.state.held.items()):
-        lost = any(node_id not in plan.state.free for node_id, _ in held.nodes)
-        if lost or plan.now > held.until:
+def end_late_reservations(plan: Plan) -> None:
+    """End those that are later than promised, or on nodes that take no gangs any more."""
+    for job_id, reserved in sorted(plan.state.reserved.items()):
+        lost = any(node_id not in plan.state.free for node_id, _ in reserved.nodes)
+        if lost or plan.now > reserved.until:
             plan.add(job_id, GpusUnreserved(job_id=job_id))
 
 
