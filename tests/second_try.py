@@ -4,7 +4,7 @@ python tests/second_try.py EXIT_CODE
 
 tests/contract, tests/e2e and tests/integration start brokers, services and torch ranks, next to
 another test that does the same on the same cores. One that failed there and passes alone does not
-fail the run, but it is printed as what it is: a bug to mend, in the test or in the platform. It is
+fail the run, but it is printed as what it is: a bug to fix, in the test or in the platform. It is
 not done for any other test, for more than `MOST` of them, or for anything else that went wrong.
 
 Exit code: 0 if all that failed pass now, else 1, or the code that was given.
@@ -35,7 +35,7 @@ def main(code: int) -> int:
     print(f"\nfailed beside others, tried once more alone: {', '.join(failed)}", flush=True)
     again = subprocess.run([sys.executable, "-m", "pytest", "-q", *failed], cwd=ROOT, check=False)
     if again.returncode == 0:
-        print("passed alone: each of these is a bug to mend, in the test or in the platform")
+        print("passed alone: each of these is a bug to fix, in the test or in the platform")
     return again.returncode
 
 

@@ -70,7 +70,7 @@ def main() -> None:
         if rank == 0:
             print(f"resumed after step {restored.step}", flush=True)
 
-    steps = range(first, settings["steps"] + 1)  # goes on in the data, too
+    steps = range(first, settings["steps"] + 1)  # resumes in the data, too
     batches = Batches(settings["batch"], rank, ranks)
     loader = DataLoader(batches, batch_size=None, sampler=steps, num_workers=2)
     weights, moments = get_state_dict(model, optimizer)

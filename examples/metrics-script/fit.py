@@ -33,7 +33,7 @@ def main() -> None:
         print(f"resumed after step {restored.step}", flush=True)
 
     prepare({"weights": weights.data})  # what save cannot take, it says here
-    doing("training")  # from now on a hang is told from a slow step
+    doing("training")  # from now on a hang is distinguished from a slow step
     for step in range(first, settings["steps"] + 1):
         powers = torch.stack([x**n for n in range(4)])
         loss = torch.mean((weights @ powers - target) ** 2)

@@ -98,7 +98,7 @@ def rank_main(
     if rank == 0:
         tell((taken[0], taken[1]))
     dist.barrier()
-    os._exit(0)  # the others may be gone: nobody to say goodbye to
+    os._exit(0)  # the others may be gone: no goodbye
 
 
 def main() -> None:

@@ -175,7 +175,7 @@ class Bench:
         self.dist.barrier()
 
     def fresh(self) -> dict[str, Any]:
-        """Tensors of the same kind, their memory touched: what first touching costs is no read."""
+        """Tensors of the same kind, their memory touched before: that does not count as a read."""
         return {name: self.torch.zeros_like(tensor) + 0 for name, tensor in self.tensors.items()}
 
     def restores(self) -> None:

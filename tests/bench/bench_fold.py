@@ -7,7 +7,7 @@ the figures, and the making is. The snapshot also remembers the last 100,000 end
 
 - `fold_snapshot_tail_s`: the newest snapshot and the tail of 20,000 events (`snapshot_every`),
   as a standby does it: read, checked, folded, the invariants too.
-- `fold_from_start_us`: an event, when there is no snapshot.
+- `fold_from_start_us`: an event, without a snapshot.
 - `snapshot_copy_ms`: what the leader's cycle waits for a snapshot; `snapshot_write_s`: the thread.
 """
 

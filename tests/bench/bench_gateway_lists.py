@@ -4,7 +4,7 @@
 sends a heartbeat a second; 50 changes of jobs a second. One client asks for one list after the
 other.
 - `_p50_ms`, `_p99_ms`: the time from a request to its whole answer.
-- `_cpu_p99_ms`: the CPU time of an answer, its client's included, while nothing else goes on: it
+- `_cpu_p99_ms`: the CPU time of an answer, its client's included, while nothing else runs: it
   says the same on a busy machine.
 """
 
@@ -60,7 +60,7 @@ LISTS = {
 
 
 class Cluster:
-    """Says what is there, then what goes on."""
+    """Sends what is there, then what changes."""
 
     def __init__(self, scene: GatewayHarness) -> None:
         self._scene = scene
@@ -184,7 +184,7 @@ def heartbeat(index: int, number: int) -> WorkerHeartbeat:
 
 @contextmanager
 def living(cluster: Cluster) -> Iterator[None]:
-    """The cluster goes on in a thread for the length of the block."""
+    """The cluster runs in a thread for the length of the block."""
     over = threading.Event()
 
     def live() -> None:

@@ -99,4 +99,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the savers' threads have nobody to wait for
+    os._exit(code)  # the savers' threads wait for no rank

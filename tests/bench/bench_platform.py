@@ -1,9 +1,9 @@
 """What the platform costs: its start, and standing idle.
 
 - Start: until every process is ready, with Java's cache and the jars there already. Warm is a
-  start over a data directory that was used before; the first start over an empty one is told too.
+  start over a data directory that was used before; the first one over an empty one is reported too.
 - Idle: CPU time of all its processes over 30 s, after 20 s of settling, in percent of one core;
-  memory as the sum of proportional set sizes. Node agents (with their zygotes) are told apart:
+  memory as the sum of proportional set sizes. Node agents (with their zygotes) are counted apart:
   in a cluster they run on the nodes.
 """
 

@@ -5,7 +5,7 @@
   ranks' start with torch, the load of the checkpoint, one step, and the report's way.
 - The broker is killed: a job is submitted while it is away; from the signal to the arrival of
   quota's decision on it, and of its allocation. It contains the supervisor's restart of Java, the
-  log recovery, and the services' return: those that were in a transaction start anew.
+  log recovery, and the services' return: those that were in a transaction restart.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from the signal to the moment at which the next attempt had taken its first step
 parameters is killed: to the moment at which the next attempt was ready for its first step, and had
 taken it; restoring 1.61 GB is part of that.
 
-Beside it torch's own: the small model trained under `torchrun`, which starts all ranks anew, from a
+Beside it torch's own: the small model trained under `torchrun`, which restarts all ranks, from a
 checkpoint of DCP. From `kill -9` of a rank to the first new step; and what comes of a frozen one.
 
 From what the large model's saves and restarts cost here follows how much of a gang's time would

@@ -4,7 +4,7 @@ A cycle is one input through `decide`, `evolve` and the invariants, as in the se
 a gang's ranks exit, the last exit releases its GPUs and a full pass follows; the ranks of a gang
 that started report; as many jobs are submitted as started; a tick. The headline counts the
 cycles that concern the queue (releases with their pass, submissions, ticks). Worker reports, 9 of
-10 inputs and the cheapest, are told apart: they would only flatter it.
+10 inputs and the cheapest, are counted apart: they would only flatter it.
 
 Times are CPU time of the thread: other work on the machine does not count, its cache misses do.
 """

@@ -132,4 +132,4 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # the process group has nobody to say goodbye to
+    os._exit(code)  # the process group has no peer left

@@ -39,7 +39,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One figure. `met` is None where there is no budget; `low` and `high` are its spread."""
+    """One figure. `met` is None without a budget; `low` and `high` are its spread."""
 
     name: str
     value: float
@@ -87,7 +87,7 @@ class Context:
         return Result(name, value, unit, budget, met, min(values), max(values), note)
 
     def say(self, text: str) -> None:
-        """Tell who waits what is going on."""
+        """Print the progress for the person that waits."""
         print(f"  {text}", file=sys.stderr, flush=True)
 
 

@@ -167,7 +167,7 @@ class BusyCluster:
             fold(self.state, NodeAdmitted(node=node), self.now)
 
     def fold_waiting(self, job: JobSpec, *, since: datetime) -> str:
-        """A job that waits since then, as the log would have told it."""
+        """A job that waits since then, as the log would say."""
         job_id = self._new_id()
         queued = JobQueued(job_id=job_id, spec=job, user="ann", submitted_at=since)
         fold(self.state, queued, since)

@@ -97,7 +97,7 @@ class Torchrun:
         self._launcher.wait(END_S)
 
     def lines(self, rank: int) -> list[Told]:
-        """What the rank has told so far, in all attempts."""
+        """Messages of the rank so far, in all attempts."""
         path = self._folder / f"rank-{rank}.jsonl"
         return told(path.read_text(encoding="utf-8")) if path.exists() else []
 
@@ -119,7 +119,7 @@ class Torchrun:
             raise RuntimeError(f"torchrun's attempt {attempt} took no steps within {WAIT_S:.0f} s")
 
     def started(self, attempt: int, rank: int) -> Told:
-        """What a rank that has started told of itself."""
+        """The report of a rank that has started."""
         return next(line for line in self.lines(rank) if line.attempt == attempt and line.pid)
 
     def signal(self, attempt: int, rank: int, number: int) -> float:

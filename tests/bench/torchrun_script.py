@@ -33,7 +33,7 @@ from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 TORCH_IMPORTED = time.perf_counter()
-from models import SMALL  # noqa: E402 - what only Gangline's model needs is told apart
+from models import SMALL  # noqa: E402 - only Gangline's model needs it
 
 from gangline_worker.data.text import TextData, load_text  # noqa: E402
 from gangline_worker.training.config import TrainConfig  # noqa: E402

@@ -74,7 +74,7 @@ def chosen(options: argparse.Namespace) -> list[tuple[Fault, str]]:
 
 
 def line(outcome: Outcome) -> str:
-    """A row of the table, 80 columns but for what went wrong."""
+    """A row of the table, 80 columns except for errors."""
     back = f"{outcome.recovered_s:.2f} s" if outcome.recovered_s is not None else "-"
     return (
         f"{outcome.fault:30} {outcome.strategy:5} {outcome.attempts:5} "

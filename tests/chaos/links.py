@@ -1,4 +1,4 @@
-"""Ways between a node and what it needs: TCP proxies that can be cut, mended and slowed."""
+"""Ways between a node and what it needs: TCP proxies that can be cut, restored and slowed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SIZE_BYTES = 4  # before each answer of Kafka's protocol
 
 
 class Link:
-    """A proxy on loopback to a port there. What is sent while it is cut arrives once it is mended.
+    """A proxy on loopback to a port there. Data sent while it is cut arrives once it is restored.
 
-    So do connections: as with packets that are lost, nobody is told that the way is cut.
+    So do connections: as with packets that are lost, no side hears that the way is cut.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -68,7 +68,7 @@ class Link:
             ends.enter_context(client)
             try:
                 server = socket.create_connection((LOOPBACK, self._target_port))
-            except OSError:  # nobody is there: the client sees its connection end
+            except OSError:  # no server there: the client sees its connection end
                 return
             ends.enter_context(server)
             exchange = _Exchange()

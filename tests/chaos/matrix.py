@@ -49,13 +49,13 @@ class Matrix:
     def run(
         self,
         cells: Iterable[tuple[Fault, str]],
-        told: Callable[[Outcome], None] = lambda _: None,
+        report: Callable[[Outcome], None] = lambda _: None,
     ) -> list[Outcome]:
-        """The cells one after the other; `told` hears of each as it ends."""
+        """The cells one after the other; `report` is called with each as it ends."""
         found = []
         for fault, strategy in cells:
             found.append(self.cell(fault, strategy))
-            told(found[-1])
+            report(found[-1])
             self._platform.platform.supervisor.wait_ready(60)
         return found
 

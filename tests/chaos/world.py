@@ -1,4 +1,4 @@
-"""A job under attack, and what can be told of it when it has ended."""
+"""A job under attack, and the checks of it when it has ended."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def wrong_losses(attack: Attack, undisturbed: dict[int, set[float]], *, gaps: bo
 
 
 def lost_checkpoint(attack: Attack) -> str:
-    """A committed checkpoint that nobody deleted or called corrupt, and that is not whole."""
+    """A committed checkpoint that is not whole, though neither deleted nor called corrupt."""
     for seen in attack.watch.of("checkpoint.committed", attack.job):
         ref = seen.data.checkpoint
         problem = _not_whole(attack.stored_files(ref))
@@ -209,7 +209,7 @@ def _given_up(attack: Attack) -> set[tuple[int, int]]:
 
 
 def damaged_data(watch: LogWatch, job: str, metric: str) -> int:
-    """What the job's ranks have counted of damaged data, the highest that any has told."""
+    """What the job's ranks have counted of damaged data, the highest that any has reported."""
     found = [
         value
         for seen in watch.of("worker.step")

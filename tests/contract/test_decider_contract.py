@@ -647,7 +647,7 @@ def decode_out(record: OutRecord) -> Envelope:
 def test_a_broker_that_is_away_for_20_s_costs_nothing(
     request: pytest.FixtureRequest, world: World
 ) -> None:
-    """The process waits or ends; it, or the one that comes after it, goes on without a loss."""
+    """The process waits or ends; it, or its successor, continues without a loss."""
     world.request(*TEAMS[:20])
     loop = world.process()
     loop.take_over()
@@ -679,7 +679,7 @@ def cycle_or_end(loop: DeciderLoop[Seen], world: World, rounds: int) -> DeciderL
 
 @contextlib.contextmanager
 def away_for_20_s(request: pytest.FixtureRequest, world: World) -> Iterator[None]:
-    """The broker answers nobody within the block, and for 20 s where it is a real one."""
+    """The broker gives no answers within the block, and for 20 s where it is a real one."""
     if world.broker is not None:
         world.broker.down = True
         yield

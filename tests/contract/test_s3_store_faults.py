@@ -64,7 +64,7 @@ def patient_store(proxy: S3Proxy) -> S3Store:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    with socket.socket() as holder:  # bound, so that nobody else gets it, and not listening
+    with socket.socket() as holder:  # bound, so that no other process gets it; not listening
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
 

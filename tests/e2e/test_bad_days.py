@@ -1,4 +1,4 @@
-"""Parts go away while jobs run, as docs/guides/bad-days.md tells it: what is seen, what is kept."""
+"""Parts go away while jobs run, as in docs/guides/bad-days.md: what is seen, what is kept."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_checkpoint_that_rots_is_found_and_the_interval_is_passed_on(
     assert again.data.checkpoint_interval_s == told[-1].data.interval_s
     watch.wait_for(
         lambda s: s.type == "checkpoint.interval.advised" and s.data.attempt == 2
-    )  # told at once, before it has saved
+    )  # asked at once, before it has saved
     watch.wait_step(job, 1, attempt=2)
     watch.publish(JobCancelRequested(job_id=job), job)
     watch.wait_state(job, "cancelled")

@@ -1,4 +1,4 @@
-"""A node that is drained on the real platform: its gang saves and goes on elsewhere at once."""
+"""A node that is drained on the real platform: its gang saves and resumes elsewhere at once."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_a_job_survives_the_death_of_every_service(
         for name in SERVICES:
             before = len(watch.of("worker.step", None))
             kill(own_platform, name)
-            # Training went on meanwhile, and what it reports arrives.
+            # Training continued meanwhile, and what it reports arrives.
             watch.wait_for(lambda s: s.type == "worker.step" and s.data.run_id == job, after=before)
         go.touch()
         changed = watch.wait_state(job, "succeeded", "failed", timeout_s=240)

@@ -1,6 +1,6 @@
 """`gangline up --kafka ... --s3 ...`: the user's own broker and store instead of the embedded.
 
-The way to the store is slow: who fails while a save is on its way goes on from that save.
+The way to the store is slow: a job that fails during a save resumes from that save.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two teams on four GPUs: who is rejected, who waits and why, and what is charged."""
+"""Two teams on four GPUs: which jobs are rejected or wait, why, and what is charged."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_gang_that_does_not_fit_waits_and_starts_whole(watch: LogWatch, gate: 
     reason = wait_reason(watch, gang, "capacity").data.message
     assert reason.startswith("needs 2 GPUs together; 1 of 4 are free")
     assert f"default/{holder} has 3" in reason
-    # The one free GPU is no part of a gang: somebody else may use it meanwhile.
+    # The one free GPU belongs to no gang: another test may use it meanwhile.
     single = submit(watch, "single", "default", 1, run="true")
     assert watch.wait_state(single, "succeeded", "failed").data.state == "succeeded"
     assert not watch.of("gang.allocated", gang), "a part of a gang was placed"

@@ -176,7 +176,7 @@ def test_a_secret_in_a_spec_is_refused_by_rest_and_kept_nowhere(
 def test_a_secret_that_a_program_publishes_stays_in_its_own_message(
     platform: RunningPlatform, watch: LogWatch
 ) -> None:
-    """What somebody else wrote to the bus is there until it expires; nobody repeats it."""
+    """Another writer's text on the bus is there until it expires; no service repeats it."""
     marker = uuid.uuid4().hex
     writer = watch.bus.writer()
     jobs = {}

@@ -1,4 +1,4 @@
-"""Training that goes wrong on well ranks, and slow ranks: what is decided, what is told."""
+"""Training that goes wrong on well ranks, and slow ranks: what is decided, what is reported."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Every field of every event at its least and most, through everybody who reads it."""
+"""Every field of every event at its least and most, through all its readers."""

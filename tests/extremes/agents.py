@@ -81,7 +81,7 @@ class Agent:
         self.hear(Tick())
 
     def check_handover(self) -> None:
-        """Another program of the agent's process goes on from the same state."""
+        """Another program of the agent's process continues from the same state."""
         state = self.core.state
         assert _STATE.validate_json(_STATE.dump_json(state)) == state
 

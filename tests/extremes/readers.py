@@ -1,4 +1,4 @@
-"""Everybody who reads events, driven as production drives it, with what must hold afterwards."""
+"""All readers of events, driven as production drives it, with what must hold afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every field of every event at its least and most, through everybody who reads it.
+"""Every field of every event at its least and most, through all its readers.
 
 What a schema lets in, all its readers can bear: no exception, no broken invariant, no input that
 costs much, no state that a replay or a snapshot gives back otherwise. The fields and the values

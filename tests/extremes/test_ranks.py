@@ -1,4 +1,4 @@
-"""What a rank's program may say, at its least and most, through its agent and all who hear it."""
+"""What a rank's program may say, at its least and most, through its agent and all readers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_a_rank_may_say_its_agent_and_all_others_can_bear(kind: str) -> Non
     scene = scenes()["worker.started"]
     for message in said:
         agent = Agent(scene)
-        for _ in range(12):  # enough for what is told of a number of steps
+        for _ in range(12):  # enough for the messages of a number of steps
             agent.say(message)
         agent.pass_time(1.0)
         agent.pass_time(60.0)

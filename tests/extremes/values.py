@@ -1,4 +1,4 @@
-"""Documents that a schema's field turns into others: the least, the most, and what is no value.
+"""Documents that a schema's field turns into others: the least, the most, and no values at all.
 
 All is derived from the JSON Schema, so a new field is tried without a line here. Values are pieces
 of raw JSON text, since much of what is tried no JSON library would write.

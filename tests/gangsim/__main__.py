@@ -73,7 +73,7 @@ def _shrink(plan: Plan, parts: Parts) -> None:
 
 
 def _soak(start: int, count: int, ablate: str | None) -> int:
-    """Run seeds, as many at once as there are CPUs; what fails is told in the order of seeds."""
+    """Run seeds, as many at once as there are CPUs; failures are printed in the order of seeds."""
     failed = 0
     began = time.perf_counter()
     with ProcessPoolExecutor() as executor:

@@ -56,7 +56,7 @@ class Ablation:
 
 
 class _UnfencedBus(MemoryBus):
-    """Each process has a transactional id of its own, so nobody fences anybody."""
+    """Each process has a transactional id of its own, so no process fences another."""
 
     def transactional_writer(self, transactional_id: str) -> MemoryTransactionalWriter:
         return super().transactional_writer(f"{transactional_id}.{self.client}")

@@ -57,7 +57,7 @@ class SimFaults(Faults):
 
 
 class SimBroker(Broker):
-    """A broker that tells who waits for a topic when something can be read there."""
+    """A broker that wakes the readers of a topic when something can be read there."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(lambda: 1_767_225_600_000 + int(engine.now_s * 1000))
@@ -68,7 +68,7 @@ class SimBroker(Broker):
         self._unread: dict[TopicPartition, int] = {}
 
     def hold(self, topic: str) -> None:
-        """Take records of a topic as ever, but let nobody read what comes from now on."""
+        """Take records of a topic as ever, but let no consumer read what comes from now on."""
         for place in self.logs:
             if place.topic == topic:
                 self._unread[place] = self.stable_end(place)

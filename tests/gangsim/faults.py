@@ -201,7 +201,7 @@ def _cut_receive(world: World, fault: Fault) -> End:
 
 
 def _silence(world: World, fault: Fault) -> End:
-    """Nobody's heartbeats can be read, or none is taken: the bus's fault, not the nodes'.
+    """No heartbeats can be read, or none is taken: the bus's fault, not the nodes'.
 
     Silences may overlap: all are silent from the first one's begin to the last one's end. What was
     taken is read then, late: a node's lease rests on it.

@@ -81,7 +81,7 @@ class SimNode:
             self.world.engine.after(self.random.uniform(1.0, 6.0), self.boot)
 
     def leave(self) -> None:
-        """The agent is told to stop, with its ranks; later it is started again."""
+        """The agent is stopped, with its ranks; later it is started again."""
         process = self.process
         if process is None:
             return

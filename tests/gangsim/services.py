@@ -154,7 +154,7 @@ class ServiceProcess:
             self._lose_session()
 
     def resume(self) -> None:
-        """It goes on, and for one cycle it does not know what it missed."""
+        """It continues, and for one cycle it does not know what it missed."""
         if not self.alive or not self.paused:
             return
         self.world.engine.note("resume", self.client)

@@ -49,7 +49,7 @@ class SimSnapshots:
         return Snapshots(self, self._codecs[service.name], every=every)
 
     def check(self, service: Service, loop: DeciderLoop[Any]) -> None:
-        """A state from a snapshot is the fold of the whole log, and goes on alike."""
+        """A state from a snapshot is the fold of the whole log, and continues alike."""
         if not self._held.get(service.name):
             return
         place = TopicPartition(loop.names.name(loop.decider.log), 0)

@@ -103,7 +103,7 @@ class Training:
                 self._save()
 
     def terminate(self, rank: RankProcess) -> None:
-        """SIGTERM: all save and leave at the next step's end; one that has met nobody just ends."""
+        """SIGTERM: all save and leave at the next step's end; one without peers just ends."""
         if not rank.running or rank.hung:
             return
         if self.met and not self.broken:

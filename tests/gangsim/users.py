@@ -56,7 +56,7 @@ class Users:
         self.send(job_id, event, derived_id("submit", job_id, again))
 
     def spoil(self, topic: Topic) -> None:
-        """Somebody writes what nobody can read."""
+        """A user writes a record that no service can read."""
         if not self._world.broker.down:
             name = self._world.names.name(topic)
             self.spoiled[name] = self.spoiled.get(name, 0) + 1
@@ -66,7 +66,7 @@ class Users:
             writer.send(OutRecord(name, b"x", b"{nonsense", (("ce_id", b"1"),)))
 
     def bother(self, kind: str) -> None:
-        """A valid event of this type, if it is a stream's, about a job that nobody knows."""
+        """A valid event of this type, if it is a stream's, about a job that no service knows."""
         events: dict[str, Event] = {
             JobPriorityRequested.type: JobPriorityRequested(job_id=NOBODY, priority=1),
             WorkerStacks.type: WorkerStacks(

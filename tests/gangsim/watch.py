@@ -70,7 +70,7 @@ class Watch:
         except UndecodableError as error:
             if topic != self._workers:
                 raise Violation(f"{topic}@{record.offset} cannot be read") from error
-            return  # somebody's nonsense: the deciders refuse it
+            return  # a user's nonsense: the deciders refuse it
         self._take(topic, envelope)
 
     def _take(self, topic: str, envelope: Envelope) -> None:

@@ -37,7 +37,7 @@ CHARGE_SLACK_S = 0.01
 
 @dataclass(slots=True)
 class WatchedJob:
-    """One job as the logs tell it."""
+    """One job as the logs say."""
 
     state: JobState = JobState.PENDING
     attempt: int = 0

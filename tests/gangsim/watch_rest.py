@@ -39,7 +39,7 @@ StepKey = tuple[str, int, int]
 
 @dataclass(slots=True)
 class FaultsWatch:
-    """Nobody is declared dead who may still act, or whom only we don't hear."""
+    """No node is declared dead that may still act, or that only we don't hear."""
 
     world: World
     failed: dict[tuple[str, int], None] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class FaultsWatch:
         if since_s is not None and heard_s > since_s - 2 * HEARTBEAT_S and len(self.live) > 1:
             raise Violation(f"{node_id} was declared dead while all were silent")
         acting = world.machines.of(incarnation)
-        alone = since_s is not None and len(self.live) == 1  # one silence cannot be told from all
+        alone = since_s is not None and len(self.live) == 1  # one silence looks like that of all
         if acting and not alone:
             raise Violation(f"{incarnation} was declared dead while {acting[0].key} runs on it")
 

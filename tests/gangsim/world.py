@@ -158,7 +158,7 @@ class World:
         return [process for process in self.processes if process.service.name == name]
 
     def receive(self, record: Record) -> Received:
-        """Decode a record once for all who read it: events are frozen."""
+        """Decode a record once for all its readers: events are frozen."""
         place = (record.topic, record.partition, record.offset)
         found = self._received.get(place)
         if found is None:
@@ -211,7 +211,7 @@ class World:
             raise Violation(f"{resume.job_id} starts from {key}, which is not what was saved")
 
     def resume_missing(self, allocation: GangAllocated, allocated_s: float) -> None:
-        """An agent was told to resume from a checkpoint and it is not in the store.
+        """An agent was to resume from a checkpoint and it is not in the store.
 
         It may have been deleted while the allocation was on its way, never long before.
         """
@@ -368,7 +368,7 @@ def _patched(*patches: tuple[object, str, object]) -> Iterator[None]:
 def simulate(plan: Plan, parts: Parts | None = None, *, keep_trace: bool = False) -> Outcome:
     """Run one plan to its end.
 
-    Nothing is collected meanwhile: a world keeps what it makes, and is let go of as a whole.
+    Nothing is collected meanwhile: a world keeps what it makes, and is freed as a whole.
     """
     gc.disable()
     try:

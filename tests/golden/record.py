@@ -1,7 +1,7 @@
 """Golden logs as files: one gzipped JSON line for each event, and what they fold to.
 
 `recorded.json` holds for each log the number of events, the sha256 of the canonical state, and the
-fields that the state's values had: what a later version adds to them is no part of the hash.
+fields that the state's values had: the hash leaves out what a later version adds to them.
 `<service>.snapshot` is of the state after three quarters of the log, as the release kept it, and
 `formats.json` names the version and form of each service's state.
 """

@@ -200,7 +200,7 @@ class Scenario:
         self.now += timedelta(minutes=self.random.randint(5, 60))
 
     def _follow_orders(self) -> None:
-        """Ranks of new gangs start; those that were told to stop do, mostly."""
+        """Ranks of new gangs start; those that were asked to stop do, mostly."""
         for job in list(self._live()):
             if job.gang.stop is not None:
                 if self.random.random() < 0.7:

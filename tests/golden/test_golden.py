@@ -35,7 +35,7 @@ def test_the_log_folds_to_its_recorded_state(release: Path, name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
 def test_a_snapshot_of_the_release_leads_to_the_fold_of_its_log(release: Path, name: str) -> None:
-    """An upgrade goes on from it, unless the state's version says that logs are folded again."""
+    """An upgrade continues from it, unless the state's version says that logs are folded again."""
     kind = KINDS[name]
     data = (release / f"{name}.snapshot").read_bytes()
     header, _ = unpack(data)

@@ -1,4 +1,4 @@
-"""An agent that begins its program anew: its ranks do not notice, and its death still ends them."""
+"""An agent restarts its program in place: its ranks do not notice; its death still ends them."""
 
 from __future__ import annotations
 

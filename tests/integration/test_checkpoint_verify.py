@@ -228,7 +228,7 @@ def test_the_files_of_a_save_are_read_at_the_same_time(scene: Scene) -> None:
 
 
 class StuckStore(LocalStore):
-    """A local store that gives no shard of step 20 before it is let go."""
+    """A local store that gives no shard of step 20 before it is released."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""`gangline data prepare` killed with -9 at any moment goes on to the same bytes."""
+"""`gangline data prepare` killed with -9 at any moment continues to the same bytes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_killed_again_and_again_it_gives_the_same_bytes(
             found = kill_when(process, out, 1 + (killed + 1) * files_at_end // (KILLS + 1))
         if found and not (out / "manifest.json").exists():
             killed += 1
-        else:  # nobody looked in time, on a busy machine: once more from the beginning
+        else:  # the test looked too late, on a busy machine: once more from the start
             shutil.rmtree(out)
             too_late += 1
             assert too_late <= KILLS

@@ -27,7 +27,7 @@ from support.builders.deciding import spec, team
 
 
 class Place:
-    """Quota on a Kafka of its own prefix, and somebody who may write requests."""
+    """Quota on a Kafka of its own prefix, and a client that may write requests."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

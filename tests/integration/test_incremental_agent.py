@@ -1,4 +1,4 @@
-"""Incremental saves of a real rank under a real agent: told what is committed, killed, damaged."""
+"""Incremental saves of a real rank under a real agent: informed of commits, killed, damaged."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_damage_on_the_node_is_mended_from_the_store(
     node = job.another_node()
     folder = node.fetch(job.ref(20), "nlp")
     path = folder.parent / step_folder(10) / shard_name(1)
-    if damage is not flip:  # by its size; each byte is looked at by who reads it
+    if damage is not flip:  # by its size; readers check each byte
         damage(path)
         assert job.is_now(job.loaded(node.fetch(job.ref(20), "nlp")))
     damage(path)

@@ -103,7 +103,7 @@ def test_a_gang_of_two_runs_and_all_it_wrote_and_reported_arrives(scene: NodeHar
         }
         assert {name: environment.get(name) for name in wanted} == wanted
         assert environment["HOME"].startswith(str(scene.folder))
-        # The token is nobody's business.
+        # The token stays secret.
         assert environment["GANGLINE_RANK_TOKEN"] == "[redacted]"
     scene.wait(lambda: len(scene.of(WorkerStep)) >= 2)
     steps = {item.rank: item for item in scene.of(WorkerStep)}

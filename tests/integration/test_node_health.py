@@ -151,7 +151,7 @@ def test_a_job_saves_when_the_health_of_its_node_gets_worse(
 
         errors = 0
 
-        def asked() -> bool:  # the count rises until it was heard of before and after
+        def asked() -> bool:  # the count rises until it was seen before and after
             nonlocal errors
             errors += 1
             says(tmp_path, WELL | {"gpus": [{"index": 0, "ecc_uncorrected": errors}]})

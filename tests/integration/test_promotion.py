@@ -105,7 +105,7 @@ def test_weights_that_are_not_finite_are_refused_however_right_their_bytes(
 def test_all_ranks_go_back_when_the_last_save_finds_one_with_such_weights(
     trained: Run, tmp_path: Path
 ) -> None:
-    """It is no fault of a disk, as a save that is not whole would be."""
+    """It does not count as a disk's fault, as a save that is not whole would be."""
 
     def spoil(manifest: RankManifest, shard: bytearray) -> dict[str, Any]:
         if manifest.rank == 1:

@@ -192,7 +192,7 @@ def tell(story: Story) -> None:
     story.steps("old", "nlp", -22, (0.9,))
     story.beat(3, 0, (80.0, 80.0, 80.0, 80.0, 20.0, 20.0, None, None))
     story.beat(4, 1, (100.0,) * 8)  # one of 168 counts
-    story.beat(12, 168, (0.0,) * 8)  # nobody holds them
+    story.beat(12, 168, (0.0,) * 8)  # no gang has them
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,7 @@ def test_the_week_and_the_one_before(reports: Reports) -> None:
         "80-100": (0, None, 1),
     }
     assert (this.failures, this.repairs, this.mttr_s) == (1, 1, 5_400)
-    # 2 GPUs: 0.25 h to let go, 1 h since the checkpoint, 0.5 h to start again
+    # 2 GPUs: 0.25 h to release, 1 h since the checkpoint, 0.5 h to start again
     assert (this.preemptions, this.preemption_gpu_hours) == (1, 2 * (0.25 + 1 + 0.5))
     assert [(row.team, row.gpu_guarantee) for row in this.unused_quota] == [
         ("vision", 2),

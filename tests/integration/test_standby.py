@@ -78,7 +78,7 @@ def test_a_standby_becomes_what_a_fresh_interpreter_is_and_another_takes_its_pla
         assert warm == cold
         assert warm["parent"] == os.getpid()
 
-        # Nobody waits now; then one does again, and never two.
+        # No process waits now; then one does again, and never two.
         ranks.start(3, ["python", "look.py"])
         assert ranks.end(3).code == 3
         assert ranks.lines[3][0].startswith("False ")

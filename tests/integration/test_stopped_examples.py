@@ -1,6 +1,6 @@
 """Each example, stopped in each way while it trains: no finished step is lost.
 
-Real ranks under a real agent. An example that saves is told to stop, saves its last step, with the
+Real ranks under a real agent. An example that saves is asked to stop, saves its last step, with the
 workers of its data loader alive, and exits 0. One that knows nothing of Gangline ends at once.
 """
 

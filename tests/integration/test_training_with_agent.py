@@ -1,4 +1,4 @@
-"""The trainer with the agent's end of its line: shards told, wishes heard, orphans ended."""
+"""The trainer with the agent's end of its line: reported shards, requests, ended orphans."""
 
 from __future__ import annotations
 

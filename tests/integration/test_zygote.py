@@ -357,7 +357,7 @@ def test_the_store_server_is_forked_too_and_another_one_follows_it(zygote: Zygot
         place = Path(f"/proc/{first}")
         assert b"\0PPid" not in (place / "status").read_bytes()
         assert f"PPid:\t{os.getpid()}\n" in (place / "status").read_text()
-        # It is no rank, which a guard kills at the end of a lease and the kernel before all others.
+        # It is not a rank, which a guard kills at the end of a lease and the kernel before others.
         assert b"GANGLINE_AGENT_SOCKET=." in (place / "environ").read_bytes()
         own = Path("/proc/self/oom_score_adj").read_text()
         assert (place / "oom_score_adj").read_text() == own

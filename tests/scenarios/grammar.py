@@ -1,4 +1,4 @@
-"""The grammar of the scenario tables: strict, small, and told here in full.
+"""The grammar of the scenario tables: strict, small, and described here in full.
 
 A table is a list of scenarios. Unknown keys fail with the file, the scenario and the key.
 
@@ -179,7 +179,7 @@ class WaitRow(_Row):
 
 
 class StopRow(_Row):
-    """Why a gang was asked to stop; `to`: the GPUs that it shall go on with."""
+    """Why a gang was asked to stop; `to`: the GPUs that it will resume on."""
 
     reason: str
     to: int | None = None
@@ -212,8 +212,8 @@ class Then(_Row):
 class Step(_Row):
     """Time passes (`after`), then one thing happens; a tick when nothing else does.
 
-    `save`: a checkpoint of this step was committed. `gone`: the ranks of a gang that was told to
-    stop have stopped. `team`: limits anew. `spent`: a team's budget is (true) or isn't any more.
+    `save`: a checkpoint of this step was committed. `gone`: the ranks of a gang that was asked to
+    stop have stopped. `team`: new limits. `spent`: a team's budget is (true) or isn't any more.
     """
 
     after: Duration = timedelta(0)

@@ -1,4 +1,4 @@
-"""Fuzzed records in every topic: nobody who reads them ends, and others are served.
+"""Fuzzed records in every topic: no reader of them ends, and others are served.
 
 `GANGLINE_FUZZ_RECORDS` is how many per topic (`make soak`: 10,000), `GANGLINE_SOAK_SEED` the seed.
 """
@@ -180,7 +180,7 @@ def test_what_is_shown_of_a_topic_is_read_on() -> None:
 
 
 class NoRuns:
-    """Nobody has seen any run."""
+    """No user has seen any run."""
 
     def find(self, jobs: Sequence[str]) -> Mapping[str, Run]:
         return {}

@@ -7,7 +7,7 @@ repeated input, which must lead to nothing, and with a replica that folded the w
 same state.
 
 The stories are the same each time. `GANGLINE_SOAK_DECISIONS` sets how many decisions are made in
-all and `GANGLINE_SOAK_SEED` which stories are told; `make soak` asks for millions of new ones. A
+all and `GANGLINE_SOAK_SEED` which stories are played; `make soak` asks for millions of new ones. A
 story that fails is printed as drawn; with `GANGLINE_SHRINK=1` it is made small first, in minutes.
 """
 

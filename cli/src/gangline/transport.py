@@ -52,7 +52,7 @@ class Transport:
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            trust_env=not loopback,  # a proxy of the environment is no way to this machine
+            trust_env=not loopback,  # a proxy of the environment does not reach this machine
             verify=self.url.startswith("https:"),  # certificates take long to load
         )
 
@@ -174,7 +174,7 @@ def _option(text: object) -> str:
 
 
 def _where_to_look(path: str) -> str:
-    """The command that lists what was asked for, when there is no such thing."""
+    """The command that lists what was asked for, when no such thing exists."""
     parts = path.strip("/").removeprefix("v1/").split("/")
     if parts[0] in {"training-jobs", "training-runs"} and len(parts) > 1:
         if "checkpoints" in parts[2:-1]:

@@ -51,7 +51,7 @@ class FuzzedRequests:
         self._tokens = list(tokens)
 
     def draw(self) -> bytes:
-        """The bytes of one request, or of what shall look like one."""
+        """The bytes of one request, or of what must look like one."""
         chance = self._chance
         method, path = chance.choice(self._operations)
         if chance.random() < 0.1:

@@ -1,4 +1,4 @@
-"""Records as nobody should write them: golden examples with something wrong in them, and noise."""
+"""Records as no client should write them: golden examples with an error in them, and noise."""
 
 from __future__ import annotations
 

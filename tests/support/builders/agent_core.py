@@ -1,4 +1,4 @@
-"""A node of the agent's pure core with a clock of its own, and what it is told and asked."""
+"""A node of the agent's pure core with a clock of its own, and its inputs and requests."""
 
 from __future__ import annotations
 

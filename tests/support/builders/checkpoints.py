@@ -158,7 +158,7 @@ def part(
     metrics: dict[str, float] | None = None,
     folder: str | None = None,
 ) -> CheckpointShardWritten:
-    """A part whose bytes nobody has: for decisions alone."""
+    """A part without any bytes: for decisions alone."""
     where = folder or checkpoint_prefix(f"teams/nlp/checkpoints/{job_id}", attempt, step)
     return CheckpointShardWritten(
         job_id=job_id,

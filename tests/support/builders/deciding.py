@@ -20,7 +20,7 @@ START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 
 class Drive(Generic[StateT]):
-    """A decider, its state, its log and a clock that moves only when told."""
+    """A decider, its state, its log and a clock that moves only on request."""
 
     def __init__(self, decider: Decider[StateT, None]) -> None:
         self.decider = decider
@@ -40,7 +40,7 @@ class Drive(Generic[StateT]):
     def refuse(
         self, subject: str, event_type: str = "job.submitted", fields: Sequence[FieldError] = ()
     ) -> list[Event]:
-        """One record that is no valid event."""
+        """One record that is not a valid event."""
         error = UndecodableError("it is not valid", fields=tuple(fields))
         return self.take(Refused(error, subject, event_type, self.now))
 

@@ -114,7 +114,7 @@ class NoHistory:
 
 
 def no_history() -> Queries:
-    """Queries that nobody has an answer to."""
+    """Queries without answers."""
     empty: Any = NoHistory()
     return Queries(empty, empty, empty, empty)
 
@@ -190,7 +190,7 @@ class GatewayHarness:
         self.end_deciders()
 
     def say(self, event: Event, subject: str, key: str | None = None) -> None:
-        """Publish an event as somebody else does; of steps also what the live view says."""
+        """Publish an event as another service does; of steps also what the live view says."""
         at = datetime.now(UTC)
         ce_id = f"{subject}-{time.monotonic_ns()}"
         envelope = Envelope(ce_id, "/test", at, subject, event)

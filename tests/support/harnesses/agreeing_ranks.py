@@ -50,7 +50,7 @@ def store_process() -> Iterator[tuple[BaseProcess, int]]:
 
 
 def rank_main(env: Mapping[str, str], work: str, channel: Connection) -> None:
-    """Meet the others, say so, and do the work once it is told to."""
+    """Meet the others, say so, and do the work on request."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.environ.update(env)
     from gangline_worker.training.world import join_world
@@ -80,7 +80,7 @@ def _rounds(world: World, count: int = 20) -> int:
 
 
 def _dies(world: World) -> int:
-    """Rank `DIES` ends between two exchanges of the others, which go on for ever."""
+    """Rank `DIES` ends between two exchanges of the others, which continue for ever."""
     while True:
         _rounds(world, count=3)
         if os.environ["DIES"] == str(world.rank):

@@ -40,7 +40,7 @@ def _holds(path: Path, needle: bytes) -> bool:
                 if needle in kept + block:
                     return True
                 kept = block[-len(needle) :]
-    except FileNotFoundError:  # files come and go on a running platform
+    except FileNotFoundError:  # a running platform makes and deletes files
         return False
     return False
 

@@ -1,6 +1,6 @@
 """The trainer, as a job's own program, of which each step takes a while without computing.
 
-Most tests only need a job that goes on while something happens: one that computes all the time
+Most tests only need a job that runs while something happens: one that computes all the time
 takes the cores from what is tested, and from the tests beside. A step pauses for PAUSE_S.
 UNTIL is a path: once a file is there, the next step is the job's last (see held_job.training).
 """

@@ -41,7 +41,7 @@ SPEC = JobSpec.model_validate({"name": "j", "team": TEAM, "resources": {"gpus": 
 
 
 class CountingStore(LocalStore):
-    """`read` are the keys whose objects somebody read, in order."""
+    """`read` are the keys whose objects were read, in order."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -41,7 +41,7 @@ class Machine:
         return (str(shutil.which("nsenter")), f"--net={self._file}")
 
     def cut(self) -> None:
-        """Nothing passes the cable any more, and nobody is told so."""
+        """Nothing passes the cable any more, without any notice."""
         _ip("-n", self.name, "link", "set", self.end, "down")
 
     def mend(self) -> None:

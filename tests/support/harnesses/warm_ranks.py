@@ -56,7 +56,7 @@ _RUN = uuid.uuid4().hex
 
 
 def token_of(rank: int) -> str:
-    """Nobody else's: all that has it is killed when the rank ends."""
+    """Of this rank alone: all that has it is killed when the rank ends."""
     return f"{_RUN[: TOKEN_CHARS - 4]}{rank:04d}"
 
 
@@ -111,7 +111,7 @@ class Ranks:
         self.exits[exited.rank.rank] = exited
 
     def probed(self, rank: int) -> dict[str, Any]:
-        """What `PROBE` told of a rank, once it has ended."""
+        """What `PROBE` reported of a rank, once it has ended."""
         assert (self.end(rank).code, self.end(rank).signal) == (0, None), self.lines[rank]
         assert {"to stderr", "at exit"} < set(self.lines[rank])
         found: dict[str, Any] = json.loads(

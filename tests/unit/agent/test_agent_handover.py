@@ -79,7 +79,7 @@ class Server:
 
 
 def as_if_after_exec(kept: KeptListener) -> KeptListener:
-    """With descriptors of its own: here the one that left them goes on, and will close its."""
+    """With descriptors of its own: here the one that left them continues, and will close its."""
     lines = tuple(replace(line, descriptor=os.dup(line.descriptor)) for line in kept.lines)
     return replace(kept, descriptor=os.dup(kept.descriptor), lines=lines)
 

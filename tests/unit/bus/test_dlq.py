@@ -1,4 +1,4 @@
-"""Refused records: what is kept of them, and that too many are counted and end nobody."""
+"""Refused records: what is kept of them, and that too many are counted and end no process."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def test_the_watchdog_blames_what_is_being_decided() -> None:
         process.guard.hangs(sys._getframe())
         note = process.notes[-1]
     assert '"hangs at bus/test_poison.py:' in note
-    process.guard.hangs(sys._getframe())  # between two inputs nobody is to blame
+    process.guard.hangs(sys._getframe())  # between two inputs none is to blame
     assert process.notes[-1] == note
 
 

@@ -63,7 +63,7 @@ def lost_share(interval_s: float, cost_s: float, mtbf_s: float) -> float:
         (600.0, 6 * 3600.0, 4699.0),
         (3.0, 28_440.0, 411.1),
         (30.0, 60.0, 41.7),  # 60 * (1 + 1/6 + 1/36) - 30
-        (500.0, 100.0, 100.0),  # failures come faster than saves: there is no better than this
+        (500.0, 100.0, 100.0),  # failures come faster than saves: nothing is better than this
     ],
 )
 def test_the_optimum_is_dalys(cost_s: float, mtbf_s: float, expected_s: float) -> None:
@@ -273,7 +273,7 @@ def test_another_attempt_begins_without_the_sign() -> None:
     [
         {"job_id": "another"},
         {"attempt": 2},
-        {"node_id": None},  # somebody asked: no sign
+        {"node_id": None},  # a user asked: no sign
         {"requested_at": None},
         {"requested_at": START - timedelta(seconds=SUSPECTED_S)},
         {"requested_at": START + timedelta(seconds=SUSPECTED_S)},  # of a clock that is ahead

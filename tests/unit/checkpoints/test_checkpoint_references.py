@@ -91,7 +91,7 @@ def test_the_end_of_a_job_keeps_what_its_last_one_needs() -> None:
 def test_the_last_save_of_a_gang_counts_though_what_it_refers_to_was_replaced(
     reason: ReleaseReason,
 ) -> None:
-    """Its rank was told of step 10; 20 and 30 were committed before the gang had saved and left."""
+    """Its rank knew of step 10; 20 and 30 were committed before the gang had saved and left."""
     run = running()
     for step in (10, 20):
         commit(run, step)
@@ -140,7 +140,7 @@ def test_another_attempts_steps_are_not_referred_to() -> None:
 
 
 def test_a_base_that_two_later_commits_replaced_still_counts() -> None:
-    """A rank was told of step 10 and writes 40; 20 and 30 are committed meanwhile."""
+    """A rank was informed of step 10 and writes 40; 20 and 30 are committed meanwhile."""
     run = running()
     for step in (10, 20, 30):
         commit(run, step)
@@ -219,7 +219,7 @@ def test_references_are_in_a_snapshot() -> None:
 
 
 class Training:
-    """A job whose ranks refer to what is committed, as they are told of it; its fold's own copy."""
+    """A job whose ranks refer to commits that they know of; its fold's own copy."""
 
     def __init__(self, keep: Retention) -> None:
         self.run = checkpoint_run()

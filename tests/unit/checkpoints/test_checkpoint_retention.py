@@ -1,4 +1,4 @@
-"""What is kept: the newest N, the best, and what somebody started from."""
+"""What is kept: the newest N, the best, and those that jobs started from."""
 
 from __future__ import annotations
 

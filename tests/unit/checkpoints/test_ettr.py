@@ -162,7 +162,7 @@ def test_the_time_that_a_failure_may_take_is_the_targets() -> None:
 
 
 def test_advice_that_learns_costs_little_against_the_right_rate() -> None:
-    """The service's policy begins with its prior and is told of failures four times as frequent."""
+    """The service's policy begins with its prior and sees failures four times as frequent."""
     gpus, save = 1024, Save(0.05, 20.0, 10.0)
     mttf_s = 7.9 * 3600 / 4
     costs = Costs(mttf_s, 0.05 + 2.0, 30.0, 60.0, 60.0)

@@ -1,4 +1,4 @@
-"""Lemon nodes: who fails again and again takes no new gangs; who is unlucky does."""
+"""Lemon nodes: those that fail again and again take no new gangs; unlucky ones do."""
 
 from __future__ import annotations
 

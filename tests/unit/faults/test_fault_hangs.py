@@ -1,4 +1,4 @@
-"""Hangs: a gang of which nobody gets on is started again, and nobody else is."""
+"""Hangs: a gang of which no rank advances is restarted, and no other gang is."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_only_what_every_node_has_just_said_counts() -> None:
 
 @pytest.mark.parametrize("named", [True, False], ids=["seen to run", "after a takeover"])
 def test_ranks_that_hang_after_all_of_another_node_ended_are_found(named: bool) -> None:
-    """Who has ended well is in no heartbeat any more: its node is there, without the gang."""
+    """A rank that ended well is in no heartbeat any more: its node is there, without the gang."""
     run = running()
     if named:
         run.signal(says("n1", rank(0.1)))

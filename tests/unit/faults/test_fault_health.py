@@ -62,7 +62,7 @@ class Cluster:
 
 
 def asked(said: list[Event]) -> dict[str, str]:
-    """Who shall save, and why."""
+    """Which gangs must save, and why."""
     return {event.job_id: event.reason for event in said if isinstance(event, CheckpointRequested)}
 
 
@@ -103,7 +103,7 @@ def test_jobs_of_a_node_that_tells_of_a_failure_to_come_are_asked_to_save(
         ({"gpu": {}}, {"gpu": {"xids": 1, "last_xid": 31}}),  # a program's own
         ({"gpu": {}}, {"gpu": {"xids": 1, "last_xid": 94}}),  # contained
         ({"gpu": {}}, {"gpu": {"slowed_by": ("sw_thermal",)}}),
-        ({}, {"gpu": {"ecc_uncorrected": 9}}),  # not seen before: since when, nobody knows
+        ({}, {"gpu": {"ecc_uncorrected": 9}}),  # not seen before: since an unknown time
         ({}, {"clock_synced": False}),
         ({}, {}),
     ],
@@ -127,7 +127,7 @@ def test_mended_errors_count_within_their_time() -> None:
     cluster = Cluster()
     cluster.reads(gpu={"ecc_corrected": 0})
     assert cluster.reads(after_s=1800, gpu={"ecc_corrected": 60}) == []
-    assert cluster.reads(after_s=1800, gpu={"ecc_corrected": 99}) == []  # the count begins anew
+    assert cluster.reads(after_s=1800, gpu={"ecc_corrected": 99}) == []  # the count restarts
     assert cluster.reads(after_s=1800, gpu={"ecc_corrected": 198}) == []
     assert asked(cluster.reads(after_s=60, gpu={"ecc_corrected": 199})).keys() == {"job-1"}
 

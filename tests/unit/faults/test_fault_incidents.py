@@ -207,7 +207,7 @@ def test_a_commit_is_noted_once_and_never_backwards() -> None:
     assert [type(event) for event in run.feed(committed(20))] == [JobProgressed]
     assert run.feed(committed(20)) == []
     assert run.feed(committed(10)) == []
-    assert run.feed(committed(30, attempt=2)) == []  # of an attempt that nobody told us of
+    assert run.feed(committed(30, attempt=2)) == []  # of an attempt that is not known
     assert run.feed(committed(30, job_id="job-2")) == []
 
 

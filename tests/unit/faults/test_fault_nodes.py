@@ -1,4 +1,4 @@
-"""Nodes: who is watched, when silence counts, and when it is our own fault."""
+"""Nodes: which are watched, when silence counts, and when it is our own fault."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_after_a_mass_silence_every_node_gets_a_new_clock() -> None:
 
 
 def test_a_silence_of_all_is_not_counted_against_a_node_that_was_silent_before() -> None:
-    """It may have been heard of by the bus, and its lease renewed, since we hear nobody."""
+    """It may have been heard of by the bus, and its lease renewed, since we hear no node."""
     run = cluster("n1", "n2", "n3")
     live_through(run, 10, "n1", "n2", "n3")
     (suspected,) = live_through(run, 35, "n2", "n3")

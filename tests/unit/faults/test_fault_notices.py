@@ -1,4 +1,4 @@
-"""What is told of gangs that go on: troubles of their training, and ranks that are slow."""
+"""Notices of running gangs: troubles of their training, and ranks that are slow."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_what_others_need_says_so_and_what_was_written_is_told_beside_the_whole(
 
 def test_each_one_says_why_it_is_kept() -> None:
     live = fold(
-        committed(50, 5.0),  # of no rule: somebody starts from it
+        committed(50, 5.0),  # of no rule: a job starts from it
         committed(120, 4.0),  # the first of its hundred
         committed(180, 1.0),  # the best
         committed(210, 3.0),

@@ -86,7 +86,7 @@ def names(shown: Queue) -> list[str]:
 
 
 def crowded(order: str) -> Cluster:
-    """All GPUs are taken; who waits differs in team, priority, age, length, and one restarts."""
+    """All GPUs are taken; waiting jobs differ in team, priority, age, length; one restarts."""
     cluster = Cluster(
         node("n1", 1), node("n2", 1), node("n3", 2), policy=Policy(order=order_named(order))
     )

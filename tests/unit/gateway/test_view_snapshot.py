@@ -51,7 +51,7 @@ class Kept:
 
 
 class Away(Kept):
-    """A store that nobody reaches."""
+    """A store that is away."""
 
     def newest(self, service: str, shard: int) -> Iterator[bytes]:
         raise OSError("away")

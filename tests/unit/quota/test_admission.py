@@ -1,4 +1,4 @@
-"""Quota's admission: who may run, and what others are told in one sentence."""
+"""Quota's admission: which jobs may run, and the reason of the others in one sentence."""
 
 from __future__ import annotations
 

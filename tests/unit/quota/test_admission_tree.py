@@ -1,4 +1,4 @@
-"""Admission over a tree of teams: what can never run, and what is told that it must wait."""
+"""Admission over a tree of teams: which jobs can never run, and which must wait."""
 
 from __future__ import annotations
 

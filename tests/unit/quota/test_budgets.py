@@ -1,4 +1,4 @@
-"""Monthly budgets: told once when they are spent, and once when there is room again."""
+"""Monthly budgets: reported once when they are spent, and once when there is room again."""
 
 from __future__ import annotations
 

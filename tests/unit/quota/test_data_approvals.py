@@ -1,4 +1,4 @@
-"""Data is used only as approved: who is refused, with which field and way out."""
+"""Data is used only as approved: which jobs are refused, with which field and way out."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def test_a_reason_is_told_again_only_when_something_happened() -> None:
 
     assert [cluster.tick(seconds=20) for _ in range(5)] == [[]] * 5
     cluster.submit("y", gpus=1)
-    assert cluster.tick(seconds=20) == []  # other numbers alone are told once in 15 minutes
+    assert cluster.tick(seconds=20) == []  # other numbers alone are written once in 15 minutes
     told = cluster.tick(seconds=900)
     assert "0 of 2 are free" in only(told, JobWaiting).message
 
@@ -329,7 +329,7 @@ def test_a_reason_is_told_again_only_when_something_happened() -> None:
 
 
 def test_a_queue_that_stands_costs_few_events_whatever_starts_and_ends() -> None:
-    """300 jobs wait for 2 hours, and one ends every minute: 50 are told, 4 times an hour each."""
+    """300 jobs wait for 2 hours, and one ends a minute: 50 get reasons, 4 times an hour each."""
     cluster = Cluster(*(node(f"n{number}", gpus=8) for number in range(4)), limit=500)
     draw = Random(1)
     for number in range(300):

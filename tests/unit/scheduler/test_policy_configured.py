@@ -62,7 +62,7 @@ def test_it_is_written_once_and_again_when_settings_changed() -> None:
 
 @pytest.mark.parametrize("order", sorted(ORDERS))
 def test_a_queue_goes_on_in_the_order_of_the_new_settings(order: str) -> None:
-    """A successor with another order folds the old one's log; nobody who waits is lost."""
+    """A successor with another order folds the old one's log; no waiting job is lost."""
     cluster = Cluster(node(gpus=2))
     cluster.submit("first", 2, expected_runtime_hours=30)
     cluster.submit("long", 2, expected_runtime_hours=20, priority=40)

@@ -20,7 +20,7 @@ STEP_S = 300
 
 
 def day(cluster: Cluster, names: Sequence[str], hours: float) -> Counter[str]:
-    """A day of steps in which gangs stop when they are told and end when they have run enough."""
+    """A day of steps in which gangs stop on request and end when they have run enough."""
     stops: Counter[str] = Counter()
     for _ in range(24 * 3600 // STEP_S):
         stops.update(stopped_for(cluster.tick(seconds=STEP_S)))

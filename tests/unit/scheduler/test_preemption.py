@@ -185,7 +185,7 @@ def test_a_job_that_becomes_urgent_is_helped_on_the_next_tick() -> None:
     assert stopped(cluster.tick(seconds=1)) == ["a"]
 
 
-# --- who is a victim -----------------------------------------------------------------------
+# --- which are victims ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_the_whole_set_counts_not_its_cheapest_gang() -> None:
         (None, "auto", 30 + HOUR + 60),
         (HOUR - 10, "auto", 30 + 10 + 60),
         (-10.0, "auto", 30 + HOUR + 60),  # an older attempt's
-        (HOUR - 10, "never", 30 + HOUR + 60),  # it starts anew
+        (HOUR - 10, "never", 30 + HOUR + 60),  # it starts from scratch
     ],
 )
 def test_cost(saved_after: float | None, resume: str, seconds: float) -> None:

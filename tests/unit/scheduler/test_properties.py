@@ -225,7 +225,7 @@ class Story:
         )  # fmt: skip
 
     def heal(self) -> None:
-        """Nodes come back, limits are wide, ranks finish; gangs that were told to stop hang."""
+        """Nodes come back, limits are wide, ranks finish; gangs that were asked to stop hang."""
         self._give(TeamConfigured(config=team("nlp", limit=64)))
         self.releases = dict.fromkeys(range(NODES), NEWER)
         for index in range(NODES):

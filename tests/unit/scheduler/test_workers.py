@@ -108,7 +108,7 @@ def test_a_shape_that_lacks_a_worker_waits_for_a_node_that_holds_one() -> None:
 
 
 def test_a_log_in_which_a_tensor_group_crosses_nodes_still_replays() -> None:
-    """Versions that knew no workers placed such gangs; they go on, and start again whole."""
+    """Versions that knew no workers placed such gangs; they continue, and start again whole."""
     cluster, later = Cluster(node("a", 4), node("b", 4)), Cluster()
     cluster.submit("j", 4, parallel={"shard": "auto", "tensor": 2})
     event = allocated(cluster, "j")

@@ -1,4 +1,4 @@
-"""Every field of a job file is read by somebody, or refused: none is accepted and ignored."""
+"""Every field of a job file is read by some code, or refused: none is accepted and ignored."""
 
 from __future__ import annotations
 

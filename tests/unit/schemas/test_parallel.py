@@ -1,4 +1,4 @@
-"""The `parallel` field: what it means at each size of the gang, and how a misfit is told."""
+"""The `parallel` field: what it means at each size of the gang, and how a misfit is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for effects are shared out fairly: nobody waits for the slow work of one team."""
+"""Threads for effects are shared out fairly: no team waits for the slow work of another."""
 
 from __future__ import annotations
 

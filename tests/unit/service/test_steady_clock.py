@@ -1,4 +1,4 @@
-"""A jump of the clock counts only once it has lasted; until then time goes on as it did."""
+"""A jump of the clock counts only once it has lasted; until then time continues as it did."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Machine:
         return (self.real - START).total_seconds() + 1234.5
 
     def after(self, wait: timedelta, off: timedelta | None = None) -> timedelta:
-        """Time passes, and maybe the clock jumps; by how much the time told is wrong then."""
+        """Time passes, and maybe the clock jumps; by how much the shown time is wrong then."""
         self.real += wait
         if off is not None:
             self.off = off

@@ -16,7 +16,7 @@ DEADLINE_S = 30.0
 
 
 class Waits(BaseHTTPRequestHandler):
-    """Answers once it is let go."""
+    """Answers once it is released."""
 
     server: Door
 

@@ -1,4 +1,4 @@
-"""The watchdog notes what hangs before the process ends, and blames nobody for a lost bus."""
+"""The watchdog notes what hangs before the process ends, and blames no input for a lost bus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gangline_service.watchdog import Watchdog
 
 
 class Loop:
-    """A loop whose bus may be lost; it keeps whom it was told to blame."""
+    """A loop whose bus may be lost; it keeps the input that it was to blame."""
 
     def __init__(self, *, lost: bool = False) -> None:
         self.lost = lost

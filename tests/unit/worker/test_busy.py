@@ -20,7 +20,7 @@ X = torch.ones(1, 4, 8)
 
 
 class Time:
-    """Passes only when it is told to."""
+    """Passes only on request."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -47,7 +47,7 @@ def state() -> State:
 
 
 class Rank:
-    """One rank that saves below `folder`; `commits` is what its agent tells it."""
+    """One rank that saves below `folder`; `commits` is what its agent reports."""
 
     def __init__(self, folder: Path, full_every: int = 4, rank: int = 0, world: int = 1) -> None:
         self.folder = folder / "attempt-0001"
@@ -289,7 +289,7 @@ def test_replicas_each_refer_to_their_own_files(tmp_path: Path) -> None:
 SAVES = st.lists(
     st.tuples(
         st.sets(st.sampled_from(NAMES)),  # what changes before it
-        st.integers(0, 3),  # the rank is told of the commit so many saves before; 3: of none
+        st.integers(0, 3),  # the rank is informed of the commit so many saves before; 3: of none
         st.booleans(),  # whether the state is of other Python objects from here on
     ),
     min_size=1,

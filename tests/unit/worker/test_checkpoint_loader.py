@@ -52,7 +52,7 @@ def test_what_replicas_saved_any_rank_can_load(tmp_path: Path, saved: int, loade
 def test_a_rank_needs_its_own_files_alone_where_all_that_it_held_is_in_them(
     tmp_path: Path, rank: int
 ) -> None:
-    """Else each node of a gang would get every other one's files to go on."""
+    """Else each node of a gang would get every other one's files to continue."""
     for saved in range(3):
         saver = saver_of(tmp_path, [], saved, 3)
         mine = {f"{own_prefix(saved)}.mine": torch.tensor([float(saved)])}

@@ -62,7 +62,7 @@ def test_any_cut_of_the_stream_is_the_same_stream(n: int, seed: int, batch: int,
 def test_whatever_the_world_sizes_no_sample_is_missed_or_doubled(
     shares: list[tuple[int, int, int]], n: int, seed: int, groups: tuple[int, int] | None
 ) -> None:
-    """A run that stops and goes on at other world sizes and batches; its state is the position."""
+    """A run that stops and resumes at other world sizes and batches; its state is the position."""
     order = SampleOrder(n, seed) if groups is None else GroupedOrder(n, seed, *groups)
     position, seen = 0, []
     while position < 2 * n:

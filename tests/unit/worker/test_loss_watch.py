@@ -1,4 +1,4 @@
-"""Losses that are not finite, and that leap up: what is counted, what is told, what raises."""
+"""Losses that are not finite, and that leap up: what is counted, what is reported, what raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks under torchrun told: which attempt has settled, and when a later one was back."""
+"""Reports of ranks under torchrun: which attempt has settled, and when a later one was back."""
 
 from __future__ import annotations
 

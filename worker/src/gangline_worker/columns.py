@@ -26,9 +26,9 @@ Entry = tuple[SupportsIndex, int, Mapping[str, float]]  # step, Unix ms, metrics
 def to_columns(entries: Sequence[Entry], dropped: int = 0) -> Report:
     """Turn rows of (step, Unix ms, metrics) into one columnar message.
 
-    A metric that a step did not report, or that is no finite number up to 1e300, is None there.
-    Names beyond the limit, or that no metric can have, are left out. So are rows whose step is no
-    whole number from 0 on, unless all are. `dropped` > 0 is added to the last row as the metric
+    A metric that a step did not report, or that is not a finite number up to 1e300, is None there.
+    Names beyond the limit, or that no metric can have, are left out. So are rows whose step is not
+    an integer from 0 on, unless all are. `dropped` > 0 is added to the last row as the metric
     `report_dropped`.
     """
     rows = [
@@ -60,7 +60,7 @@ def whole_step(value: SupportsIndex) -> int | None:
 
 
 def figure(value: float | None) -> float | None:
-    """A metric's value as it can be sent; None for what is no finite number up to 1e300."""
+    """A metric's value as it can be sent; None for what is not a finite number up to 1e300."""
     found = number(value)
     return found if found is not None and abs(found) <= METRIC_MAX else None
 
@@ -73,7 +73,7 @@ def is_metric_name(name: str) -> bool:
 
 
 def number(value: float | None) -> float | None:
-    """A metric's value as a float; None for what is no number."""
+    """A metric's value as a float; None for what is not a number."""
     if value is None:
         return None
     try:

@@ -84,7 +84,7 @@ class Spike:
 class SpikeWatch:
     """Finds losses above `median + deviations x MAD` of the last `window`, `steps` in a row.
 
-    A loss that is out of line is no part of the window. After a reported spike the window starts
+    The window leaves out a loss that is out of line. After a reported spike the window starts
     from scratch, so that a new level is reported once. Cost: O(window) a step, a few microseconds.
     """
 

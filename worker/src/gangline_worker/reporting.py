@@ -53,7 +53,7 @@ def reporter() -> Reporter:
 
 
 def _after_fork_in_child() -> None:
-    """A child (a data loader's worker) is no rank: it has no line to the agent, SIGTERM ends it."""
+    """A child (a data loader's worker) is not a rank: no line to the agent, SIGTERM ends it."""
     global _reporter, _reporter_lock  # noqa: PLW0603
     _reporter_lock = threading.Lock()
     if _reporter is not None:

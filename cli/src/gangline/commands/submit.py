@@ -122,7 +122,7 @@ def as_unfinished(error: BaseException, job_id: str) -> CliError:
 
 
 def outlook_of(session: Session, file: JobFile) -> WhatIf | None:
-    """When the job would start; None if there is no answer now: it may be submitted."""
+    """When the job would start; None without an answer now: it may be submitted."""
     try:
         return session.client.what_if(file)
     except CliError:

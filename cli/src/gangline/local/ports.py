@@ -34,7 +34,7 @@ def pick_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Whether a server could bind this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        # As servers do: a connection of the past in TIME_WAIT is no hindrance.
+        # As servers do: an old connection in TIME_WAIT does not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

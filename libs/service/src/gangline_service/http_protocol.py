@@ -52,7 +52,7 @@ class GuardedProtocol(H11Protocol):
         self.app = self._with_connection(self.app)
 
     def prove(self, user: str) -> bool:
-        """The client showed this user's token. False: there is no room for more connections."""
+        """The client showed this user's token. False: no room for more connections."""
         return self._guard.connections.prove(self, user)
 
     @property

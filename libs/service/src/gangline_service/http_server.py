@@ -97,7 +97,7 @@ class HttpServer:
 
 
 def proven(scope: MutableMapping[str, Any], user: str) -> bool:
-    """The request showed this user's token. False: there is no room for its connection."""
+    """The request showed this user's token. False: no room for its connection."""
     connection = scope.get(SCOPE_KEY)
     return connection is None or bool(connection.prove(user))
 

@@ -40,7 +40,7 @@ def open_store(
     except ValueError as error:
         raise StoreError(f"store URL: {error}; {_FORMS}") from None
     if "@" in host:
-        # Not shown: a URL is logged and listed, so it is no place for a secret.
+        # Not shown: a URL is logged and listed, so it must not carry a secret.
         raise StoreError("store URL: must hold no credentials; set AWS_ACCESS_KEY_ID and its like")
     if parts.fragment:
         raise StoreError(f"store URL {url!r}: '#' is not understood; {_FORMS}")

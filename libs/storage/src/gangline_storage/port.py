@@ -98,7 +98,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove the object; it is no error if there is none."""
+        """Remove the object; a missing one is not an error."""
         ...
 
     def delete_prefix(self, prefix: str) -> int:

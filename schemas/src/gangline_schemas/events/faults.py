@@ -79,7 +79,7 @@ class NodeSuspected(Event):
 class NodeFailed(Event):
     """The node counts as gone: silent for the timeout, or its agent came back without its ranks.
 
-    `forgotten`: it sends heartbeats, but this incarnation is no longer known; its agent joins
+    `forgotten`: it sends heartbeats, but this incarnation is not known any more; its agent joins
     again.
     """
 

@@ -1,7 +1,7 @@
 """Follows a decider's log: folds its state with the decider's own code.
 
 A start continues from the decider's newest valid snapshot, or folds the whole log. If this version
-cannot fold an event of the log, there is no state from there on: reads raise NoStateError.
+cannot fold an event of the log, no state exists from there on: reads raise NoStateError.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ AT_ONCE = 2
 
 
 class NoAnswerError(Exception):
-    """There is no answer now; the message says why."""
+    """No answer is possible now; the message says why."""
 
 
 class SchedulerQuestions:

@@ -350,7 +350,7 @@ class _Copied(Generic[ValueT]):
         self.copies = OnDemand(lock, of.copies)
 
     def take(self, part: Sequence[tuple[Record, Envelope | None, bool]]) -> None:
-        """Folds these records of any topics, with the lock held. A part of an event is no event."""
+        """Folds these records of any topics, with the lock held, except parts of events."""
         came = False
         for record, envelope, whole in part:
             came |= self.of.apply(record, envelope if whole else None)

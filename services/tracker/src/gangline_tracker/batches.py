@@ -107,7 +107,7 @@ class StepBatch:
         return self._rows
 
     def inserts(self, at: datetime) -> list[Insert]:
-        """One INSERT into steps; none when there is no value."""
+        """One INSERT into steps; none without values."""
         if not self._rows:
             return []
         records = np.repeat(np.array(self._records, dtype=np.int64), self._lengths, axis=0)

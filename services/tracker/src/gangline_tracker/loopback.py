@@ -11,7 +11,7 @@ from gangline_service.loopback import is_loopback
 
 
 def is_local(request: Request) -> bool:
-    """Whether the request names this machine and is no browser's.
+    """Whether the request names this machine and does not come from a browser.
 
     Browsers reach loopback by DNS rebinding, with the wrong Host, or from a page, with an Origin.
     """

@@ -1,4 +1,4 @@
-"""What jobs left on a node's disk goes once nobody has used it for long."""
+"""What jobs left on a node's disk is deleted once it was unused for long."""
 
 from __future__ import annotations
 

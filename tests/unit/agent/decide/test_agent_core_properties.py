@@ -73,7 +73,7 @@ class World:
         self.act(self.core.start(self.at()))
 
     def begin_anew(self) -> None:
-        """Another program goes on in the agent's process; what was asked for is not answered."""
+        """Another program continues in the agent's process; what was asked for is not answered."""
         state = reread(self.core.state)
         self.asked.clear()
         self.core = AgentCore(NODE, LIMITS)
@@ -248,7 +248,7 @@ def test_whatever_comes_the_agent_keeps_its_promises(steps: list[tuple]):
         play(world, step)
         world.check()
 
-    # After healing everything can be let go: the agent leaves with nothing left.
+    # After healing everything can be released: the agent leaves with nothing left.
     world.bus = world.answering = True
     world.pass_time(20)
     assert world.core.joined

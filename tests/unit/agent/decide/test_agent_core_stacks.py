@@ -85,7 +85,7 @@ def test_stacks_are_waited_for_a_while_only(node: Node):
     node.time_s += 0.1
     assert KillRank(rank) in node.do(Tick())
     node.do(RankExited(rank, signal=9))
-    # What is known all the same is told.
+    # What is known is reported all the same.
     assert len(published(node.do(taken(rank)), WorkerStacks)) == 1
 
 

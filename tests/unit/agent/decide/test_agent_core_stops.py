@@ -1,4 +1,4 @@
-"""How the core ends ranks: fenced, preempted, killed, cut off, told to leave."""
+"""How the core ends ranks: fenced, preempted, killed, cut off, asked to leave."""
 
 from __future__ import annotations
 

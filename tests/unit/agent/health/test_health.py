@@ -1,4 +1,4 @@
-"""A node's health: of this machine, from a script, and as NVML would tell it."""
+"""A node's health: of this machine, from a script, and as NVML would report it."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_agents_of_one_machine_may_share_loopback() -> None:
         given = gang(("127.0.0.1", 1), ("127.0.0.1", port))
         check_addresses(given, given.nodes[0])
     with pytest.raises(AddressUnreachable):
-        check_addresses(given, given.nodes[0])  # nobody listens on this machine
+        check_addresses(given, given.nodes[0])  # no server listens on this machine
     for places in ([("127.0.0.1", 1)], [("10.0.0.5", 1), ("10.0.0.6", 1)]):
         check_addresses(gang(*places), gang(*places).nodes[0])
     untold = gang(("127.0.0.1", None), ("127.0.0.1", None))

@@ -1,4 +1,4 @@
-"""Parts of isolation by themselves: users of teams, levels, files of others, who is at a door."""
+"""Parts of isolation by themselves: users of teams, levels, files of others, peers of a socket."""
 
 from __future__ import annotations
 

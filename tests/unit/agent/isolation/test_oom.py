@@ -1,4 +1,4 @@
-"""A death is put down to memory if the kernel killed somebody in that group just then."""
+"""A death is put down to memory if the kernel killed a process in that group just then."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_kill_of_somebody_else_long_ago_does_not(kernel: Kernel) -> None:
 
 def test_what_the_agent_s_group_counted_is_not_its_gang_s(kernel: Kernel) -> None:
     rank = kernel.watch()
-    kernel.group = "gang"  # which it entered when it was let go
+    kernel.group = "gang"  # which it entered when it was released
     kernel.kill("agent")
     assert not rank.lately()
     kernel.kill("gang")

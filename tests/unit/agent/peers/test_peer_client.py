@@ -38,7 +38,7 @@ class Ring(Gangs):
 
 @pytest.fixture(autouse=True)
 def heard(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Who is called silent says nothing until the test is over; others hold the one file.
+    """The peer that is called silent says nothing until the test is over; others have the one file.
 
     Gives the names of those that were asked what they hold.
     """

@@ -1,4 +1,4 @@
-"""Whom an agent asks for copies, and which attempts may ask it: by what the logs told it."""
+"""Whom an agent asks for copies, and which attempts may ask it: by what the logs say."""
 
 from __future__ import annotations
 

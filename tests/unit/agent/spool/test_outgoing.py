@@ -149,7 +149,7 @@ def test_a_reading_of_the_health_is_told_until_a_heartbeat_with_it_was_delivered
     beat(outgoing)
     newest[0] = first
     broker.down = True
-    beat(outgoing)  # nobody has it
+    beat(outgoing)  # no consumer has it
     broker.down = False
     for _ in range(3):
         beat(outgoing)

@@ -31,7 +31,7 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The pools and who runs in each. `left_out`: jobs of teams that have no pool."""
+    """The pools and the teams in each. `left_out`: jobs of teams that have no pool."""
 
     parts: tuple[tuple[Pool, tuple[TraceJob, ...]], ...]
     left_out: int = 0

@@ -44,7 +44,7 @@ class WrongCheckpoint(ValueError):
 
 
 def no_repair(_damage: CorruptCheckpoint) -> bool:
-    """There is no other copy."""
+    """No other copy exists."""
     return False
 
 

@@ -143,7 +143,7 @@ def save(
     - or the last loss or gradient that this rank reported was not finite.
 
     Raises:
-        TypeError: the state holds what `checkpoint.tree.flatten` does not take, the step is no
+        TypeError: the state holds what `checkpoint.tree.flatten` does not take, the step is not an
             integer, or a metric no number; the message names where.
     """
     named = os.environ.get(DIRECTORY_ENV)

@@ -18,7 +18,7 @@ def bring(store: ObjectStore, place: str, below: Path) -> Checkpoint:
     Files that it refers to are copied too. Bytes are verified when they are read, not here.
 
     Raises:
-        CorruptCheckpoint: there is no commit record, it cannot be understood or names what lies
+        CorruptCheckpoint: the commit record is missing, it cannot be understood or names what lies
             elsewhere, or an object is missing.
         StoreError, InvalidKey, OSError: the store does not give it, or the disk does not take it.
     """

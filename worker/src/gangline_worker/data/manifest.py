@@ -169,7 +169,7 @@ class SnapshotManifest(Model):
         """Read a manifest and see that it agrees with itself. `where` is for the message.
 
         Raises:
-            DataError: it is no manifest of this kind, damaged, or was changed by hand.
+            DataError: it is not a manifest of this kind, is damaged, or was changed by hand.
         """
         try:
             return cls.model_validate_json(raw)

@@ -245,7 +245,7 @@ def store_snapshot(store: ObjectStore, cache: CacheFolder) -> Snapshot:
 
 
 def _cached(path: Path, inode: int, start: int, length: int) -> bytes:
-    """The bytes of the cache there; none if the file is no longer the one that is mapped."""
+    """The bytes of the cache there; none if another file is mapped by now."""
     with contextlib.suppress(OSError):
         data = read_at(path, start, length)
         if path.stat().st_ino == inode:

@@ -45,7 +45,7 @@ class Feed:
         return self._batches.failed
 
     def await_batch(self) -> None:
-        """Wait a second at most. A longer wait is reported: a store that is away is no hang."""
+        """Wait a second at most. A longer wait is reported, so that it does not count as a hang."""
         started = time.perf_counter()
         if not self._batches.ready(within_s=SHORT_WAIT_S) and not self._waiting:
             doing("waiting")

@@ -107,7 +107,7 @@ class Trainer:
 
         Raises:
             ConfigError: settings and world size do not fit together.
-            DataError: there is no data, ranks read different data, or it has changed.
+            DataError: the data is missing, ranks read different data, or it has changed.
             StoreError: the store that has the data does not answer.
             CorruptCheckpoint, WrongCheckpoint: all ranks raise when one cannot load.
         """
@@ -374,7 +374,7 @@ class Trainer:
         if self._evaluator is None:
             return None
         found = self._evaluator.measure()
-        self._clock.take()  # it is no work of a step
+        self._clock.take()  # not the work of a step
         return found if math.isfinite(found.loss) else None
 
     def _finish(self) -> None:
@@ -460,7 +460,7 @@ class Trainer:
         self._recorded = state.evaluation
         if checkpoint.record.world_size == world.size:
             restore_rng(state.rng, world.device)
-        else:  # there is no state for each new rank: draw other numbers than before
+        else:  # not every new rank has a state: draw other numbers than before
             seed_everything(self.config.seed + state.step, world.rank)
         self.model.plain.reset_buffers()
         now = {

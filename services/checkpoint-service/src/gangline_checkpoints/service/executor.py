@@ -1,7 +1,7 @@
 """Executes effects: verifies, reads again and deletes checkpoints in the object store.
 
 Everything here may be done twice, after a crash. Reading changes nothing. The commit record is put
-only if absent, and compared if present. Deleting a missing object is no error.
+only if absent, and compared if present. Deleting a missing object is not an error.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The policy is policy/trends.py. If a node has just reported a sign, each live gang with ranks on it
 is asked to save (`checkpoint.requested`) at the next Tick, at most once in `save_every_s`. A broken
 node is distrusted, unless half of all nodes broke within the window. Gangs on a draining node are
-asked too. A drain is no sign of a failure, so neither request delays the other.
+asked too. A drain does not point to a failure, so neither request delays the other.
 """
 
 from __future__ import annotations

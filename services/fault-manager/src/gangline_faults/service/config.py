@@ -78,7 +78,7 @@ class FaultSettings(DecidingSettings):
         )
 
     def timing(self) -> Timing:
-        """The policy's form. A gap of a few ticks is no sign that the process stood still."""
+        """The policy's form. A gap of a few ticks does not mean that the process stood still."""
         return Timing(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             heartbeat_interval_s=self.heartbeat_interval_s,

@@ -259,7 +259,7 @@ def explain_job(job_id: JobId, app: App, caller: Caller) -> Explanation:
 def what_if(spec: Spec, app: App, caller: Caller) -> WhatIf:
     """When and where this job would start, which jobs it would preempt and at what cost.
 
-    Nothing is submitted. 503 if there is no answer now, or if too many questions run.
+    Nothing is submitted. 503 if no answer is possible now, or if too many questions run.
     """
     may_change(caller, spec.team)
     notes, rejected = quota_notes(app, spec)

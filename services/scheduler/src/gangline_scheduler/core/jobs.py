@@ -190,7 +190,7 @@ def failed(plan: Plan, verdict: GangFailed, save_wait: timedelta) -> None:
 
 
 def go_on_if_saved(plan: Plan, job_id: str) -> None:
-    """Start a failed gang again that waited for its checkpoint, if there is no more to wait for."""
+    """Start a failed gang again that waited for its checkpoint, if nothing is left to wait for."""
     job = _waiting(plan, job_id)
     if job is not None and save_waits.is_over(plan, job):
         finish_stop(plan, job_id)

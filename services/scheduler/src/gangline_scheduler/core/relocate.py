@@ -3,7 +3,7 @@
 1. **Drain**: a gang on a draining node leaves it right after its next committed checkpoint, so
    that no work is lost, or at once while none of its ranks was seen. The whole gang must fit
    elsewhere, and its GPUs are reserved there. When `drain_within` has passed it leaves anyway, and
-   waits in the queue if there is no place.
+   waits in the queue without one.
 2. **Resize** (policy/elastic.py), on a tick after the pass: elastic gangs give GPUs to the first
    job that fits then; if no job waits for them, one takes idle GPUs. One resize in a pass.
 

@@ -107,7 +107,7 @@ def _explainer(plan: Plan, policy: Policy, made: list[Reservation] | None = None
 def _alike(before: str, reason: Reason) -> bool:
     """Whether it is the written reason, with other numbers. A start that is promised is not.
 
-    That GPUs are free for a moment, and kept for another job, is no other reason.
+    That GPUs are free for a moment, and kept for another job, does not count as another reason.
     """
     if reason.promised:
         return False

@@ -2,9 +2,9 @@
 
 | name | lowest first | ties |
 |---|---|---|
-| srtf | expected remaining time | who waits before who runs |
+| srtf | expected remaining time | waiting jobs before running ones |
 | srsf | expected remaining time x GPUs | the same |
-| tiresias | GPU-seconds used so far: up to 18,000 or above, then submission | who runs first |
+| tiresias | GPU-seconds used so far: up to 18,000 or above, then submission | running jobs first |
 
 Tiresias is its 2D-LAS with two queues.
 
@@ -64,7 +64,7 @@ class ShortestRemaining(Listed):
         self._by_gpus = by_gpus
 
     def rank(self, job: Job, state: State, now: datetime) -> tuple[Any, ...]:  # noqa: ARG002
-        """Its place now, with ties by who waits and for how long."""
+        """Its place now, with ties by whether and how long it waits."""
         if job.gang is None:
             return (*self._waiting_place(job), job.job_id)
         at = job.gang.allocated_at

@@ -20,7 +20,7 @@ class FitnessLimits:
 
 
 def unfit_for(reading: NodeHealth, limits: FitnessLimits) -> tuple[str, ...]:
-    """The problems, a clause each; () for none. A value that cannot be read is no problem."""
+    """The problems, a clause each; () for none. An unreadable value is not a problem."""
     found = [
         f"GPU {gpu.index} needs a reset for its memory" for gpu in reading.gpus if gpu.reset_needed
     ]

@@ -61,7 +61,7 @@ def give(tree: Path, owner: Owner | None) -> None:
 def opened_as(owner: Owner | None, path: Path) -> Iterator[Path]:
     """A name that means this very file, whatever is put in its place, if the owner may read it.
 
-    Raises OSError, also for what is no plain file.
+    Raises OSError, also for what is not a plain file.
     """
     if owner is None:
         yield path

@@ -59,7 +59,7 @@ class Groups:
 
 
 def group_of(process: int | str) -> Path:
-    """The group of a process, or of "self". Raises OSError where there is no version 2."""
+    """The group of a process, or of "self". Raises OSError without version 2."""
     mounts = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     mount = next((Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"), None)
     entries = Path(f"/proc/{process}/cgroup").read_text().splitlines()
@@ -71,7 +71,7 @@ def group_of(process: int | str) -> Path:
 
 
 def base_group() -> Path:
-    """The group that the agent was started in. Raises OSError when there is no version 2."""
+    """The group that the agent was started in. Raises OSError without version 2."""
     found = group_of("self")
     return found.parent if found.name == AGENTS_OWN else found
 

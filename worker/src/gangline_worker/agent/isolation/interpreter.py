@@ -1,7 +1,7 @@
 """Where this Python lies: what its programs must find in folders that others may not pass through.
 
 Its executable is often reached by links (of a virtual environment, a version manager, a
-distribution) that lie elsewhere than itself. Where one of them is missing, there is no Python.
+distribution) that lie elsewhere than itself. Where one of them is missing, Python does not start.
 """
 
 from __future__ import annotations

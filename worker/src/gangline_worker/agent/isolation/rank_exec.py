@@ -73,7 +73,7 @@ def tie_to(agent: int) -> None:
 
 
 def main() -> None:
-    """Run the command, tied to the agent; 127 when there is no such command, else 126."""
+    """Run the command, tied to the agent; 127 when it does not exist, else 126."""
     agent, orders, sandbox = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     command = sys.argv[4:]
     for number in (*HANDED_DOWN, signal.SIGPIPE, signal.SIGXFSZ):

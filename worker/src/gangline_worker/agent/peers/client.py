@@ -41,7 +41,7 @@ from .server import (
 
 log = structlog.get_logger(__name__)
 
-SLOWEST_BYTES_PER_S = 32 << 20  # a peer that gives less is no help: the store gives more
+SLOWEST_BYTES_PER_S = 32 << 20  # a peer that gives less does not help: the store gives more
 _FAILURES = 3
 _ASKED_AT_ONCE = 64
 _LIST_LIMIT_BYTES = 4 << 20

@@ -216,7 +216,7 @@ class Spool:
         self._sizes[self._current] = start + len(frame)
 
     def _hold(self, frame: bytes, trouble: str | None) -> None:
-        """Keep it in memory, in a segment of its own. Raises OSError when there is no room."""
+        """Keep it in memory, in a segment of its own. Raises OSError without room."""
         held = self._held or b""
         if len(held) + len(frame) > self._memory_bytes:
             raise OSError(errno.ENOSPC, trouble or "no room")

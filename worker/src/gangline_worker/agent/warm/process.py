@@ -169,7 +169,7 @@ class WarmProcess:
     def request(
         self, request: WarmRequest, stdout: int, stderr: int, sandbox: int | None = None
     ) -> tuple[int, int]:
-        """The pid of what waits, and its gate. Raises Refused, OSError when there is no answer."""
+        """The pid of what waits, and its gate. Raises Refused, OSError without an answer."""
         gate_read, gate_write = os.pipe2(os.O_CLOEXEC)
         try:
             passed = [stdout, stderr, gate_read, *([] if sandbox is None else [sandbox])]

@@ -47,7 +47,7 @@ _SET_AFTERWARDS = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED", "TORCHINDUCT
 class WarmRequest:
     """One rank: `arguments` follow `python`, either `-m MODULE ...` or `SCRIPT ...`.
 
-    `orders` are those of `rank_exec.confine`. Without a token it is no rank but a process of the
+    `orders` are those of `rank_exec.confine`. Without a token it is not a rank but a process of the
     agent's own.
     """
 
@@ -141,7 +141,7 @@ def become(request: WarmRequest, descriptors: list[int], agent: int) -> None:
 
 
 def _be_found_by(token: str | None) -> None:
-    """Show the kernel's readers the rank's token; without one, that this is no rank (sweep.py)."""
+    """Show the kernel's readers the rank's token; without one: not a rank (sweep.py)."""
     if token is None:
         _show(SOCKET_VARIABLE, "." * len(os.environ[SOCKET_VARIABLE]))
     elif len(token) == TOKEN_CHARS:

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def gpu_refusal(request: WarmRequest) -> str | None:
-    """Why a fork of this process is no rank for it; None when it is."""
+    """Why a fork of this process cannot be a rank for it; None when it can."""
     if request.environment.get("CUDA_VISIBLE_DEVICES"):
         return "it is given GPUs, which a forked process cannot use"
     return None
@@ -65,7 +65,7 @@ def gpu_refusal(request: WarmRequest) -> str | None:
 def fork_twice(sandbox: int | None) -> int:
     """0 in the rank, its pid in this process, once the agent is its parent. Born in `sandbox`.
 
-    Raises OSError, in this process, when there is no rank.
+    Raises OSError, in this process, when the rank does not start.
     """
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as told, os.fdopen(writing, "wb", 0) as telling:

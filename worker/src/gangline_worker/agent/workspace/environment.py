@@ -156,7 +156,7 @@ def network_variables(addresses: Iterable[str], own: str) -> dict[str, str]:
     """By which interface the ranks at these addresses meet; `own` is that of this node.
 
     Gloo would listen at what the machine's name resolves to, which on many is a loopback address
-    that no other machine reaches; NCCL would take the first interface that is no loopback, which
+    that no other machine reaches; NCCL would take the first interface that is not loopback, which
     may be a bridge of containers. NCCL takes a name for a prefix, unless it follows a `=`.
     """
     if all(is_loopback(address) for address in addresses):

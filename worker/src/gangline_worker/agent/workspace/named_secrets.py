@@ -19,7 +19,7 @@ class SecretMissing(Exception):
 def read_secrets(folder: Path, team: str, names: Iterable[str]) -> dict[str, str]:
     """The values by name; one trailing newline is not part of a value.
 
-    Raises SecretMissing: there is no such file, others may read it, or it is no text.
+    Raises SecretMissing: the file does not exist, others may read it, or it is not text.
     """
     return {name: _read(folder, team, name) for name in names}
 

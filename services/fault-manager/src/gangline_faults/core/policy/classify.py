@@ -262,7 +262,7 @@ TABLE: tuple[Rule, ...] = (
 
 
 def classify(exited: WorkerExited) -> Rule | None:
-    """The row that explains this exit; None when it is no failure."""
+    """The row that explains this exit; None when it is not a failure."""
     if exited.reason in _NO_FAULT:
         return None
     return next(rule for rule in TABLE if rule.fits(exited))

@@ -154,7 +154,7 @@ def _unsaved_gpu_s(job: Job, now: datetime) -> float:
 
 
 def _larger(job: Job, snapshot: Snapshot, state: State) -> Placement | None:
-    """Where the gang would go with the most GPUs; None when that is no more than it has."""
+    """Where the gang would go with the most GPUs; None when it has as many."""
     trial = _TeamUse(state)
     trial.change(job, job.gang.models if job.gang is not None else (), -1)
     demand = Ceilings(state).within(trial.state, job, next_demand(job, state))

@@ -8,7 +8,7 @@ The dominant share is the largest of a team's parts of the cluster's GPUs, CPUs 
 average weighs the past with a half-life of 7 days (usage.py), so a team that used little lately
 comes before one that used much, and gives way again as it starts jobs. A team of
 weight 0 that has its guarantee comes after all others. Within a team: restarts,
-then priority, then who waits longest. Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI
+then priority, then waiting time. Source: Ghodsi et al., "Dominant Resource Fairness" (NSDI
 2011); the decay is that of Slurm's multifactor priority.
 
 Cost: O(log groups) for each job within its team, and the siblings at each level of the tree.
@@ -38,7 +38,7 @@ class FairTree:
     strict = False
 
     def slot(self, job: Job) -> Slot:
-        """Groups by team, priority and shape; within one, who waits longest."""
+        """Groups by team, priority and shape; within one, the longest wait first."""
         group = Group(job.team, job.priority, job.restarting, demand_of(job.spec), job.avoid)
         return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))
 
@@ -60,7 +60,7 @@ class FairTree:
         *,
         more: int = 0,  # noqa: ARG002
     ) -> float:
-        """Its priority: shares say whose turn it is, not who is stopped."""
+        """Its priority: shares say which job starts next, not which stops."""
         return float(job.priority)
 
     def worth(self, job: Job, state: State, now: datetime) -> float:  # noqa: ARG002 - port's

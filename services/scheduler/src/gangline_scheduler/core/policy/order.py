@@ -7,7 +7,7 @@ The platform's fair-share order is the default:
 `share` is the GPUs that the team has over those it is guaranteed, so a team above its guarantee
 falls back; waiting brings a job forward by up to 20. A team without a guarantee is measured by
 its limit: a file that only sets limits gives the plain order by priority and waiting time.
-Ties go to who waits longer, then to the earlier submission, then to the smaller job id.
+Ties go to the longer wait, then to the earlier submission, then to the smaller job id.
 
 A job that is restarted after a failure goes before all others. It starts again on the GPUs that its
 attempt gave back, and a failure costs minutes, not a place in the queue.
@@ -130,7 +130,7 @@ class FairShare:
     strict = False
 
     def slot(self, job: Job) -> Slot:
-        """Groups by team, priority and shape; within one, who waits longest."""
+        """Groups by team, priority and shape; within one, the longest wait first."""
         group = Group(job.team, job.priority, job.restarting, demand_of(job.spec), job.avoid)
         return Slot(group, (job.waiting_since, job.submitted_at, job.job_id))
 

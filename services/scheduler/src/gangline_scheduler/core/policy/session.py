@@ -169,7 +169,7 @@ class Session:
         """Sets of these that make room for a job, best first.
 
         Last come those with gangs that could stop others in turn; and for one that is owed, when
-        there is no other set, those with a gang of which a part was not borrowed.
+        no other set exists, those with a gang of which a part was not borrowed.
         """
         settings = self.policy.preemption
         calm = steady(victims, settings)
