@@ -62,7 +62,7 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
 
 
 def read_until(
-    reader: Reader, done: Callable[[list[Record]], bool], rounds: int = 200
+    reader: Reader, done: Callable[[list[Record]], bool], rounds: int = 1000
 ) -> list[Record]:
     found: list[Record] = []
     for _ in range(rounds):
@@ -80,7 +80,7 @@ def read_to_end(bus: Bus, topic: str, partition: int = 0) -> list[Record]:
     reader = bus.reader("to-end")
     reader.assign({place: 0})
     found: list[Record] = []
-    for _ in range(200):
+    for _ in range(1000):
         if reader.positions()[place] >= end:
             reader.close()
             return found
@@ -102,7 +102,7 @@ def test_records_of_a_key_keep_their_order_and_share_a_partition(side: Side) -> 
     writer = bus.writer()
     for index in range(200):
         writer.send(out(topic, str(index), key=f"job-{index % 7}", partition=None))
-    assert writer.flush(10) == 0
+    assert writer.flush(60) == 0
     reader = bus.reader("order")
     reader.assign({TopicPartition(topic, p): 0 for p in range(4)})
     found = read_until(reader, lambda records: len(records) >= 200)
@@ -145,7 +145,7 @@ def test_delivery_is_reported(side: Side) -> None:
     reports: list[BusError | None] = []
     writer = side.connect().writer()
     writer.send(out(topic, "a"), reports.append)
-    assert writer.flush(10) == 0
+    assert writer.flush(60) == 0
     assert reports == [None]
 
 
@@ -262,4 +262,4 @@ def test_a_missing_topic_is_named(side: Side) -> None:
 
 
 def _owned_soon(member: object, wanted: set[int]) -> bool:
-    return any(set(member.owned(0.2)) == wanted for _ in range(150))  # type: ignore[attr-defined]
+    return any(set(member.owned(0.2)) == wanted for _ in range(600))  # type: ignore[attr-defined]

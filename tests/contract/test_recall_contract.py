@@ -61,7 +61,7 @@ class Service:
             topic = self._names.name(topic_of(event.type))
             partition = 0 if topic == self._names.name(topic_of(allocated().type)) else None
             writer.send(encode(envelope, topic=topic, partition=partition))
-        assert writer.flush(10) == 0
+        assert writer.flush(60) == 0
 
     def process(self) -> DeciderLoop[CheckpointState]:
         settings = LoopSettings(offsets_after_s=0.0)
@@ -77,7 +77,7 @@ class Service:
 
 
 def until(loop: DeciderLoop[CheckpointState], done: Callable[[], bool]) -> None:
-    for _ in range(100):
+    for _ in range(1000):
         loop.cycle(0.1)
         if done():
             return

@@ -10,6 +10,7 @@ import pytest
 from gangline.sdk import connect
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, runner
+from support.harnesses.up_process import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Gangline = Callable[..., Ran]
@@ -106,12 +107,13 @@ def test_a_job_that_waits_says_why(gangline: Gangline, tmp_path: Path) -> None:
         "submit", written(tmp_path, LONG), "-y", "--set", "resources.gpus=64"
     ).out.strip()
     try:
-        found: dict[str, str] = {}
-        for _ in range(100):
-            # The scheduler gives its reason shortly after the admission.
-            found = gangline("explain", job_id, "--json").json
-            if found["message"] != "admitted":
-                break
+
+        def explained() -> dict[str, str] | None:
+            """The scheduler gives its reason shortly after the admission."""
+            found: dict[str, str] = gangline("explain", job_id, "--json").json
+            return None if found["message"] == "admitted" else found
+
+        found = wait_until("the scheduler's reason", explained)
         assert found["state"] == "pending"
         assert "64 GPUs" in found["message"]
         assert job_id in {entry["job_id"] for entry in gangline("queue", "--json").json["queue"]}

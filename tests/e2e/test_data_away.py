@@ -68,7 +68,6 @@ def test_a_gang_that_waits_for_its_data_saves_and_moves_when_its_node_is_drained
             "a heartbeat of a rank that waits",
             lambda: (ranks := client.get(job).ranks) is not None and "waiting" in ranks.doing,
         )
-        trained = client.get(job).step
         (node,) = watch.of("gang.allocated", job)[0].data.nodes
         client.drain(node.node_id)
         try:
@@ -77,6 +76,9 @@ def test_a_gang_that_waits_for_its_data_saves_and_moves_when_its_node_is_drained
             ).data
         finally:
             client.drain(node.node_id, drain=False)
+        watch.settle()
+        steps = [s.data for s in watch.of("worker.step") if s.data.run_id == job]
+        trained = max(step for report in steps if report.attempt == 1 for step in report.step)
         assert second.resume.step == trained, "the last step before the data stayed away"
         assert node.node_id not in {other.node_id for other in second.nodes}
         network.lose_answers(0)

@@ -10,9 +10,8 @@ from gangline.errors import CliError
 from gangline.sdk import Gangline, connect
 from support.builders.data import BLOCK_BYTES, flip, small_snapshot
 from support.fixtures.platform import RunningPlatform
-from support.harnesses.up_process import wait_until
+from support.harnesses.up_process import DEADLINE_S, wait_until
 
-END_S = 120.0
 USE = {"project": "assistants", "purpose": "model-training"}
 
 
@@ -46,7 +45,7 @@ def test_a_job_waits_for_its_approval_and_trains_without_the_damaged_block(
         with pytest.raises(CliError, match=f"data_snapshot: {manifest.name} is not approved"):
             client.submit(wanted)
         client.approve_data(manifest.name, **USE)
-        job = client.wait(client.submit(wanted).job_id, END_S)
+        job = client.wait(client.submit(wanted).job_id, DEADLINE_S)
         lines = [line.text for line in client.logs(job.job_id, tail=50)]
         assert (job.state, job.restarts) == ("succeeded", 0), "\n".join(lines)
         [flag] = job.review
@@ -55,12 +54,13 @@ def test_a_job_waits_for_its_approval_and_trains_without_the_damaged_block(
         assert "is in the manifest" in flag.reason
         assert any(line.startswith("data: shard-000003.tok block 1 of corpus@") for line in lines)
         other = wanted | {"hyperparameters": sizes | {"steps": 12}}
-        ended = client.wait(client.submit(other).job_id, END_S)
+        ended = client.wait(client.submit(other).job_id, DEADLINE_S)
         assert ended.state == "failed"
         assert ended.failure is not None
         assert "is text, and the job names data_snapshot" in ended.failure.message
         strict = sizes | {"steps": 12, "data": str(out), "data_max_damaged_blocks": 0, "seed": 1}
-        stopped = client.wait(client.submit(wanted | {"hyperparameters": strict}).job_id, END_S)
+        again = client.submit(wanted | {"hyperparameters": strict})
+        stopped = client.wait(again.job_id, DEADLINE_S)
         assert (stopped.state, stopped.restarts) == ("failed", 1), "it was tried once more"
         assert stopped.failure is not None
         assert "shard-000003.tok block 1 is corrupt" in stopped.failure.message

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from support.fixtures.platform import RunningPlatform
+from support.harnesses.up_process import DEADLINE_S
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "rest.md").read_text(encoding="utf-8")
 SETUP = re.findall(r"^```sh setup\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 VARIABLES = "JOB OTHER WAITING STEP"
-DEADLINE_S = 60.0
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples use curl")

@@ -19,6 +19,7 @@ from gangline.local.artifacts import default_cache, fetch_all, kafka_artifacts
 from gangline.local.java import java_path
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.log_watch import LogWatch, job_spec
+from support.harnesses.up_process import wait_until
 
 TOOLS = "org.apache.kafka.tools"
 
@@ -132,12 +133,12 @@ def test_the_genuine_clickhouse_client_finds_every_step_once(platform: RunningPl
         "SELECT uniqExact(rank, step), count() FROM gangline.steps "
         f"WHERE run_id = '{job}' AND name = 'step_s'"
     )
-    rows: list[tuple[int, int]] = []
-    for _ in range(100):
-        rows = client.query(query).result_rows
-        if rows[0][0] == len(reported):
-            break
-    assert rows == [(len(reported), len(reported))], "rows differ from records on the bus"
+
+    def rows() -> list[tuple[int, int]]:
+        return [(steps, number) for steps, number in client.query(query).result_rows]
+
+    wait_until("each step in the table", lambda: rows()[0][0] == len(reported))
+    assert rows() == [(len(reported), len(reported))], "rows differ from records on the bus"
     with pytest.raises(DatabaseError):
         client.command("DROP TABLE gangline.steps")
     with pytest.raises(DatabaseError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,37 +51,32 @@ def kill(platform: RunningPlatform, name: str) -> None:
     """SIGKILL, and wait until the supervisor has seen it go and brought it back."""
     before = platform.pid(name)
     os.kill(before, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def back() -> bool:
         (row,) = [r for r in platform.platform.supervisor.status() if r.name == name]
-        if row.pid not in (None, before) and row.ready:
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{name} did not come back")
+        return row.pid not in (None, before) and row.ready
+
+    wait_until(f"{name} is back", back)
 
 
 def first_incident(platform: RunningPlatform, job: str) -> Incident:
     """The job's oldest incident as the gateway gives it, once the tracker has its end."""
-    deadline = time.monotonic() + 60
     with connect(platform.client.url, platform.client.token) as client:
-        while time.monotonic() < deadline:
+
+        def closed() -> Incident | None:
             found = client.incidents(job).incidents
-            if found and found[-1].outcome != "open":
-                return found[-1]
-            time.sleep(0.1)
-    raise AssertionError(f"no incident of {job} was closed")
+            return found[-1] if found and found[-1].outcome != "open" else None
+
+        found: Incident = wait_until(f"a closed incident of {job}", closed)
+    return found
 
 
 def kept_stacks(platform: RunningPlatform, job: str, ranks: int) -> dict[int, tuple[str, str]]:
     """State and stacks of each rank as the incident has them, once the tracker has all."""
-    deadline = time.monotonic() + 60
     with connect(platform.client.url, platform.client.token) as client:
-        while time.monotonic() < deadline:
-            found = client.incident(job, 1).stacks
-            if len(found) == ranks:
-                return {item.rank: (item.state, item.stacks) for item in found}
-            time.sleep(0.1)
-    raise AssertionError(f"the stacks of {job} are not with its incident")
+        wait_until("the stacks", lambda: len(client.incident(job, 1).stacks) == ranks)
+        found = client.incident(job, 1).stacks
+    return {item.rank: (item.state, item.stacks) for item in found}
 
 
 def role(data_dir: Path, name: str) -> str:
@@ -197,9 +191,12 @@ def test_a_killed_rank_is_restarted_from_the_last_checkpoint(
         watch.assert_sound()
 
 
-def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: RunningPlatform) -> None:
+def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(
+    own_platform: RunningPlatform, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
     with LogWatch(own_platform.client.bootstrap_servers) as watch:
-        job = watch.submit("frozen", hyperparameters={"steps": 300})
+        job = watch.submit("frozen", **training(go))
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
         watch.wait_step(job, 12)
         pids = [s.data.pid for s in watch.of("worker.started", job)]
@@ -207,6 +204,7 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: Runnin
         failed = watch.wait_for(lambda s: s.type == "gang.failed" and s.data.job_id == job)
         assert (failed.data.cause, failed.data.action) == ("hang", "restart")
         assert "no rank made progress: rank" in failed.data.message
+        go.touch()
         again = watch.wait_for(
             lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
         )
@@ -224,15 +222,17 @@ def test_a_frozen_rank_is_noticed_and_its_gang_starts_again(own_platform: Runnin
 
 
 def test_a_node_agent_that_dies_takes_its_ranks_along_and_the_job_moves_on(
-    own_platform: RunningPlatform,
+    own_platform: RunningPlatform, tmp_path: Path
 ) -> None:
+    go = tmp_path / "go"
     with LogWatch(own_platform.client.bootstrap_servers) as watch:
-        job = watch.submit("mover", hyperparameters={"steps": 300})
+        job = watch.submit("mover", **training(go))
         watch.wait_for(lambda s: s.type == "checkpoint.committed" and s.data.job_id == job)
         allocated = watch.of("gang.allocated", job)[0].data
         pids = [s.data.pid for s in watch.of("worker.started", job)]
         kill(own_platform, allocated.nodes[0].node_id)
         assert not [pid for pid in pids if runs(pid)], "ranks outlived their agent"
+        go.touch()
         again = watch.wait_for(
             lambda s: s.type == "gang.allocated" and s.data.job_id == job and s.data.attempt == 2
         )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.fixtures.platform import RunningPlatform
 from support.harnesses.cli_run import Ran, runner
+from support.harnesses.up_process import wait_until
 
 Gangline = Callable[..., Ran]
-DEADLINE_S = 30.0
 HOLDER = """
 name: holder
 team: default
@@ -39,17 +39,19 @@ def test_a_plan_comes_true_and_a_waiting_job_knows_its_start(
     would = gangline("what-if", str(file), "--json").json
     assert would["starts"] == "now"
     holder = gangline("submit", str(file), "-y").out.strip()
-    deadline = time.monotonic() + DEADLINE_S
-    while not (placed := gangline("show", holder, "--json").json["nodes"]):
-        assert time.monotonic() < deadline, "the job got no GPUs"
+    placed = wait_until("its GPUs", lambda: gangline("show", holder, "--json").json["nodes"])
     assert [(part["node_id"], part["indexes"]) for part in would["nodes"]] == [
         (part["node_id"], part["gpus"]) for part in placed
     ]
     shown = gangline("submit", str(file), "-y", "--set", "resources.gpus=2")
     assert "waits for room" in shown.err
     waiting = shown.out.strip()
-    while not (why := gangline("explain", waiting, "--json").json)["waits_for"]:
-        assert time.monotonic() < deadline, why
+
+    def explained() -> Any:
+        found = gangline("explain", waiting, "--json").json
+        return found if found["waits_for"] else None
+
+    why = wait_until("the reason why it waits", explained)
     assert (why["code"], why["waits_for"]["position"]) == ("capacity", 1)
     assert why["eta"] is not None
     assert "about" in gangline("explain", waiting).out

@@ -9,6 +9,8 @@ import string
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gangline.sdk import connect
 from gangline_worker.data.order import SampleOrder
 from support.builders.held_job import LONGEST_HOURS
@@ -47,17 +49,16 @@ for step in range(1, 21):
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
-_NAP = """
+_BUSY = """
 import os, sys, time
 from gangline_worker import doing, flush, report
 
-nap, step = float(sys.argv[2 + int(os.environ["RANK"])]), 0
+busy_s, step = float(sys.argv[2 + int(os.environ["RANK"])]), 0
 doing("training")
 while not os.path.exists(sys.argv[1]):
     step += 1
-    started = time.perf_counter()
-    time.sleep(nap)
-    report({"busy_s": time.perf_counter() - started}, step)
+    time.sleep(0.1)
+    report({"busy_s": busy_s}, step)  # not measured: a slow machine makes no rank slow
 flush()
 """
 _BAD_DATA = """
@@ -217,8 +218,10 @@ def test_samples_that_spoil_the_loss_are_left_out_for_good(
         both = range(21, 29)
         assert [again[step] for step in both] == [without[step] for step in both]
         with connect(platform.client.url, platform.client.token) as client:
-            told = wait_until("told", lambda: client.incidents(job).incidents)
-        assert spoilt.message in {incident.message for incident in told}
+            wait_until(
+                "the incident",
+                lambda: spoilt.message in {one.message for one in client.incidents(job).incidents},
+            )
         watch.assert_sound()
 
 
@@ -241,16 +244,19 @@ def test_a_rank_that_is_slow_is_named_and_none_of_an_even_gang(
 ) -> None:
     gate = tmp_path / "gate"
     with LogWatch(platform.client.bootstrap_servers) as watch:
-        even = submit(watch, "even", _NAP, gate, "0.1", "0.1", gpus=2)
+        even = submit(watch, "even", _BUSY, gate, "0.1", "0.1", gpus=2)
         watch.wait_step(even, 20)
-        uneven = submit(watch, "uneven", _NAP, gate, "0.05", "0.25", gpus=2)
+        uneven = submit(watch, "uneven", _BUSY, gate, "0.1", "0.5", gpus=2)
         named = watch.wait_for(
             lambda s: s.type == "worker.straggling" and s.data.job_id == uneven
         ).data
         assert (named.rank, named.against) == (1, "gang")
-        assert named.relative < 0.7
+        assert named.relative == pytest.approx(0.2)
         with connect(platform.client.url, platform.client.token) as client:
-            slow = [node.node_id for node in client.nodes() if named.message == node.straggler]
+            slow = wait_until(
+                "the notice of the node",
+                lambda: [node.node_id for node in client.nodes() if node.straggler],
+            )
         assert slow == [named.node_id]
         watch.settle()
         assert watch.of("worker.straggling", even) == [], "both ranks take as long"

@@ -15,7 +15,7 @@ from gangline_bus.ports import BusUnavailable, OutRecord, TopicSettings, Transac
 
 
 def check_until_lost(writer: TransactionalWriter) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         writer.check_connection()
         time.sleep(0.05)

@@ -20,7 +20,7 @@ from gangline.local.kafka import EmbeddedKafka
 from gangline.local.leftovers import start_ticks
 from gangline.local.processes import Supervisor, SupervisorError
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 # A program that starts a broker in its directory and stays until it is killed.
 OWNER = """
 import sys, threading

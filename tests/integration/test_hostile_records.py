@@ -59,7 +59,7 @@ class Place:
         writer = self.bus.writer()
         topic = self.names.name(topic_of(event.type))
         writer.send(encode(envelope, topic=topic, key=KEY.decode()))
-        assert writer.flush(10) == 0
+        assert writer.flush(60) == 0
         writer.close()
 
     def served(self) -> None:
@@ -79,7 +79,7 @@ class Place:
         reader = self.bus.reader("check")
         reader.assign({place: 0})
         found: list[Record] = []
-        for _ in range(300):
+        for _ in range(1000):
             if reader.positions()[place] >= end:
                 break
             found += reader.poll(1000, 0.1)

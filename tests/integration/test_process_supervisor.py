@@ -21,7 +21,7 @@ from gangline.local.processes import (
     SupervisorError,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 FAST = BackOff(first_s=0.02, most_s=0.2)
 
 

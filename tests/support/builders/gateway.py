@@ -51,7 +51,7 @@ from gangline_service.tokens import Role, TokenBook, TokenEntry, write_tokens
 from gangline_storage.local import LocalStore
 from gangline_tracker.views.runs import EVERY_MS, Runs
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 TOKENS = {"admin": "admin-token", "nlp": "nlp-token", "vision": "vision-token", "svc": "svc-token"}
 
 

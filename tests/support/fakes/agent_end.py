@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gangline_schemas.rank_protocol import FROM_RANK, FromAgent, FromRank
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 
 
 class AgentEnd:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gangline_worker.training.world import World
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 TIMEOUT_S = 200.0
 """Of the ranks, longer than a test waits: what ends earlier was not ended by it."""
 EXIT_LOST, EXIT_DIFFERS = 3, 4

@@ -145,7 +145,7 @@ class LogWatch:
         envelope = Envelope(str(uuid.uuid4()), "/test", datetime.now(UTC), subject, event)
         writer = self.bus.writer()
         writer.send(encode(envelope, topic=self.names.name(topic_of(event.type))))
-        assert writer.flush(10) == 0
+        assert writer.flush(60) == 0
         writer.close()
 
     def submit(self, name: str, **fields: Any) -> str:

@@ -1,0 +1,159 @@
+"""Inputs that end their decider: found, passed over, and noted in the DLQ, over both buses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+
+from gangline_bus.codec import Received
+from gangline_bus.decider import DeciderLoop
+from gangline_bus.decision import Decision, Input, InvariantViolated
+from gangline_bus.poison import DEATHS
+from gangline_schemas.catalog import Topic
+from support.harnesses.decider_world import (
+    KAFKA_NIGHTLY,
+    TEAMS,
+    Seen,
+    SimulatedCrash,
+    Teams,
+    World,
+    run_to_the_end,
+    run_until,
+    world,
+)
+
+__all__ = ["world"]  # a fixture is used by being in this module
+
+
+class Buggy(Teams):
+    """Fails on some teams, as decide, by an invariant, or without a word."""
+
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Received):
+            team = item.envelope.data.config.team
+            if team == "raises":
+                raise OverflowError("a value of the message")
+            if team == "kills":
+                raise SimulatedCrash(team)
+        return super().decide(state, soft, item, now)
+
+
+ONE_BY_ONE = 8
+"""Deaths until a deadly input of 41 is found, in whatever order they come, a batch of 7 first."""
+
+
+def lives(world: World, *, most: int) -> tuple[DeciderLoop[Seen], int]:
+    """A process that is at the end of its inputs, and how many ended before it."""
+    for life in range(most):
+        loop = world.process(decider=Buggy(), offsets_after_s=0.0)
+        loop.take_over()
+        try:
+            run_to_the_end(world, loop)
+        except (OverflowError, SimulatedCrash, InvariantViolated):
+            continue
+        return loop, life
+    raise AssertionError(f"{most} processes ended")
+
+
+def test_an_input_that_kills_its_decider_is_passed_over(world: World) -> None:
+    assert_passed_over(world, "kills", 1, ONE_BY_ONE, "the process ended without an error")
+
+
+@KAFKA_NIGHTLY
+@pytest.mark.parametrize(
+    ("team", "limit", "most", "trace"),
+    [
+        ("raises", 1, 2, "OverflowError at "),
+        ("unlucky", 13, ONE_BY_ONE, "InvariantViolated at "),
+    ],
+)
+def test_an_input_that_ends_its_decider_is_passed_over(
+    world: World, team: str, limit: int, most: int, trace: str
+) -> None:
+    assert_passed_over(world, team, limit, most, trace)
+
+
+def assert_passed_over(world: World, team: str, limit: int, most: int, trace: str) -> None:
+    """A team's request ends at most so many processes; all others are served."""
+    world.request(*TEAMS[:9], (team, limit), *TEAMS[9:])
+    loop, ended = lives(world, most=most + 1)
+    loop.close()
+    assert ended >= DEATHS
+    assert loop.state.limits == dict(TEAMS)
+    assert world.fold() == loop.state
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.ADMIN)))
+    headers = dict(record.headers)
+    assert headers["ce_subject"] == team.encode()
+    assert headers["gangline_dlq_error"] == b"its decision ended the teams 2 times"
+    assert headers["gangline_dlq_trace"].startswith(trace.encode())
+    assert b"a value" not in headers["gangline_dlq_trace"]
+
+
+class Hanging(Teams):
+    """Waits in a decision until its process is ended."""
+
+    def __init__(self) -> None:
+        self.hangs, self.ended = threading.Event(), threading.Event()
+
+    def decide(self, state: Seen, soft: None, item: Input, now: datetime) -> Sequence[Decision]:
+        if isinstance(item, Received) and item.envelope.data.config.team == "hangs":
+            self.hangs.set()
+            assert self.ended.wait(60.0)
+            raise SimulatedCrash("hangs")
+        return super().decide(state, soft, item, now)
+
+
+def hang_once(world: World) -> None:
+    """A process that hangs, until a watchdog has noted where and ended it."""
+    decider = Hanging()
+    loop = world.process(decider=decider)
+    loop.take_over()
+    ends: list[BaseException] = []
+
+    def cycle() -> None:
+        try:
+            run_until(loop, lambda _: False)
+        except SimulatedCrash as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=cycle)
+    thread.start()
+    assert decider.hangs.wait(60.0)
+    loop.blame_hang(sys._current_frames().get(thread.ident or 0))
+    decider.ended.set()
+    thread.join(60.0)
+    assert len(ends) == 1
+
+
+def test_an_input_that_hangs_is_noted_from_the_watchdogs_thread(world: World) -> None:
+    world.request(*TEAMS[:9], ("hangs", 1), *TEAMS[9:])
+    for _ in range(DEATHS):
+        hang_once(world)
+    loop = world.process(decider=Hanging(), offsets_after_s=0.0)
+    loop.take_over()
+    run_to_the_end(world, loop)
+    loop.close()
+    assert loop.state.limits == dict(TEAMS)
+    (record,) = world.read(world.names.dlq(world.names.name(Topic.ADMIN)))
+    assert dict(record.headers)["gangline_dlq_trace"].startswith(b"hangs at ")
+
+
+@KAFKA_NIGHTLY
+def test_several_deadly_inputs_do_not_hide_each_other(world: World) -> None:
+    world.request(*TEAMS[:20], ("raises", 1), ("raises", 2), ("unlucky", 13), *TEAMS[20:])
+    loop, _ = lives(world, most=20)
+    loop.close()
+    assert loop.state.limits == dict(TEAMS)
+    assert len(world.read(world.names.dlq(world.names.name(Topic.ADMIN)))) == 3
+
+
+def test_whoever_waits_for_a_deadly_input_is_answered(world: World) -> None:
+    """Here the refusal is decided for it: `Teams` answers what cannot be read."""
+    world.request(("raises", 1))
+    loop, ended = lives(world, most=5)
+    loop.close()
+    assert (ended, loop.state.refused) == (2, 1)

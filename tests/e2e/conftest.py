@@ -1,0 +1,58 @@
+"""The session's platform is idle after each test that used it, whether that passed or failed.
+
+So a test that fails, or whose fixtures do, costs no other test its GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+import pytest
+
+from gangline.errors import CliError
+from gangline.local.client import Client
+from gangline.sdk import Gangline, connect
+from gangline_schemas.job import JobState
+from support.fixtures.platform import shared_platform
+from support.harnesses.up_process import wait_until
+
+DRAINED = {"draining", "cordoned"}
+UNENDED = [state.value for state in JobState if not state.terminal]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Function) -> Generator[None]:
+    """After the test's own fixtures; the end of the session needs none of it."""
+    try:
+        return (yield)
+    finally:
+        running = shared_platform(item.config)
+        if running is not None and "platform" in item.fixturenames:
+            make_idle(running.client)
+
+
+def make_idle(client: Client) -> None:
+    """Admit gangs to drained nodes, cancel all jobs that have not ended, and wait for their ends.
+
+    One request for the nodes and one for the jobs where there is nothing to do.
+    """
+    with connect(client.url, client.token) as gateway:
+        wait_until("nodes that take gangs", lambda: _undrained(gateway))
+        wait_until("the ends of all jobs", lambda: _cancelled(gateway))
+
+
+def _undrained(gateway: Gangline) -> bool:
+    drained = [node.node_id for node in gateway.nodes() if node.status in DRAINED]
+    for node_id in drained:
+        gateway.drain(node_id, drain=False)
+    return not drained
+
+
+def _cancelled(gateway: Gangline) -> bool:
+    """Whether all have ended; a cancel that was requested before changes nothing."""
+    left = [job.job_id for job in gateway.list(states=UNENDED)]
+    for job_id in left:
+        with contextlib.suppress(CliError):  # it has just ended
+            gateway.cancel(job_id)
+    return not left
