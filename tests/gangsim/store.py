@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from gangline_storage.durable import replace_file
 from gangline_storage.errors import AlreadyExists, NotFound, StoreFull, StoreUnavailable
-from gangline_storage.keys import check_delete_prefix, check_key, check_listing, check_range
+from gangline_storage.keys import check_delete_prefix, check_key, check_prefix, check_range
 from gangline_storage.pace import Pace
 from gangline_storage.port import CHUNK_BYTES, ObjectInfo
 
@@ -43,12 +43,12 @@ class SimStore:
         self.damaged[key] = "flipped"
         return key
 
-    def put(
-        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False) -> ObjectInfo:
         """Store bytes."""
         check_key(key)
-        raw = data if isinstance(data, bytes) else _read(data)
+        raw = (
+            data if isinstance(data, bytes) else b"".join(iter(lambda: data.read(CHUNK_BYTES), b""))
+        )
         with self._one_writer:
             return self._put(key, raw, if_absent=if_absent)
 
@@ -81,7 +81,7 @@ class SimStore:
         pace: Pace | None = None,
     ) -> ObjectInfo:
         """Store what the file holds, at once; nothing is shared with it."""
-        return self.put(key, path, if_absent=if_absent)
+        return self.put(key, path.read_bytes(), if_absent=if_absent)
 
     def get(self, key: str) -> bytes:
         """All bytes."""
@@ -111,19 +111,13 @@ class SimStore:
         """Describe an object."""
         return ObjectInfo(key, len(self.get(key)))
 
-    def list(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Objects by key."""
-        check_listing(prefix, after, limit)
+        check_prefix(prefix)
         if self.away:
             raise StoreUnavailable(f"{prefix}: 503")
-        keys = [
-            key
-            for key in sorted(self.objects)
-            if key.startswith(prefix) and (after is None or key > after)
-        ]
-        return iter([ObjectInfo(key, len(self.objects[key])) for key in keys[:limit]])
+        keys = [key for key in sorted(self.objects) if key.startswith(prefix)]
+        return iter([ObjectInfo(key, len(self.objects[key])) for key in keys])
 
     def delete(self, key: str) -> None:
         """Remove an object."""
@@ -151,9 +145,3 @@ class SimStore:
         if self.away:
             raise StoreUnavailable("list uploads: 503")
         return 0
-
-
-def _read(data: BinaryIO | Path) -> bytes:
-    if isinstance(data, Path):
-        return data.read_bytes()
-    return b"".join(iter(lambda: data.read(CHUNK_BYTES), b""))

@@ -38,7 +38,7 @@ from gangline_schemas.events.checkpoints import (
     ObjectsDeleted,
     ScrubBegun,
 )
-from gangline_storage import LocalStore, StoreError, StoreUnavailable, digest_object
+from gangline_storage import LocalStore, StoreError, StoreUnavailable, digest_bytes
 from gangline_storage.pace import Pace
 from support.builders.checkpoints import (
     JOB,
@@ -98,7 +98,7 @@ def test_a_whole_checkpoint_is_committed_with_its_complete_record(scene: Scene) 
     assert event.checkpoint.commit_key == COMMIT
     record = CommitRecord.decode(scene.store.get(COMMIT))
     objects = [*record.manifests, *record.shards]
-    assert [digest_object(scene.store, item.key) for item in objects] == [
+    assert [digest_bytes(scene.store.get(item.key)) for item in objects] == [
         item.xxh3 for item in objects
     ]
     assert event.size_bytes == sum(item.size_bytes for item in objects)

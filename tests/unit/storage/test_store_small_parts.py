@@ -17,7 +17,6 @@ from gangline_storage import (
     StoreUnavailable,
     digest_bytes,
     digest_file,
-    digest_object,
     open_store,
 )
 from gangline_storage.retry import Retry, TransientError
@@ -39,14 +38,10 @@ class TestDigest:
         assert digest.hexdigest() == digest_bytes(b"".join(pieces))
         assert digest.size_bytes == sum(map(len, pieces))
 
-    def test_of_a_file_and_an_object(self, tmp_path: Path) -> None:
+    def test_of_a_file(self, tmp_path: Path) -> None:
         data = bytes(range(256)) * 10_000
         (tmp_path / "file").write_bytes(data)
-        store = LocalStore(tmp_path / "store")
-        store.put("k", data)
-        assert digest_file(tmp_path / "file") == digest_object(store, "k") == digest_bytes(data)
-        with pytest.raises(NotFound):
-            digest_object(store, "none")
+        assert digest_file(tmp_path / "file") == digest_bytes(data)
 
 
 class TestOpenStore:

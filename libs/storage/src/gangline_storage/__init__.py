@@ -3,7 +3,7 @@
 `open_store(url)` gives an `ObjectStore`; `gangline_storage.s3` is imported only when it is used.
 """
 
-from gangline_storage.digest import Digest, digest_bytes, digest_file, digest_object
+from gangline_storage.digest import Digest, digest_bytes, digest_file
 from gangline_storage.errors import (
     AlreadyExists,
     InvalidKey,
@@ -32,6 +32,5 @@ __all__ = [
     "check_prefix",
     "digest_bytes",
     "digest_file",
-    "digest_object",
     "open_store",
 ]

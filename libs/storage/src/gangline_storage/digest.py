@@ -7,7 +7,7 @@ from pathlib import Path
 
 import xxhash
 
-from gangline_storage.port import CHUNK_BYTES, ObjectStore
+from gangline_storage.port import CHUNK_BYTES
 
 
 class Digest:
@@ -45,12 +45,4 @@ def digest_file(path: Path) -> str:
     with path.open("rb", buffering=0) as file:
         while size := file.readinto(buffer):
             digest.update(view[:size])
-    return digest.hexdigest()
-
-
-def digest_object(store: ObjectStore, key: str) -> str:
-    """The digest of the object's bytes as the store gives them now. Raises NotFound."""
-    digest = Digest()
-    for chunk in store.stream(key):
-        digest.update(chunk)
     return digest.hexdigest()

@@ -3,8 +3,8 @@
 A key is `part/part/part`, in UTF-8. These are rejected: empty parts, `.` and `..`, a leading or
 trailing `/`, backslashes, lone surrogates, and control characters. XML 1.0 cannot write a control
 character, so an S3 listing with one fails. A part must leave room for the suffix of a temporary
-file name within a file system's 255 bytes. The checks of listings and ranges, which every store
-shares, are here too.
+file name within a file system's 255 bytes. The check of ranges, which every store shares, is here
+too.
 """
 
 import re
@@ -55,24 +55,10 @@ def check_delete_prefix(prefix: str) -> str:
     return prefix
 
 
-def check_listing(prefix: str, after: str | None, limit: int | None) -> None:
-    """Refuse what `ObjectStore.list` cannot be asked: InvalidKey, or ValueError for the limit."""
-    check_prefix(prefix)
-    if after is not None:
-        check_key(after)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1: {limit}")
-
-
 def check_range(start: int, length: int) -> None:
     """Check a range of bytes. Raises ValueError."""
     if start < 0 or length < 0:
         raise ValueError(f"start and length must not be negative: {start}, {length}")
-
-
-def sort_order(key: str) -> bytes:
-    """The order of listings: by the bytes of the UTF-8 form, as S3 lists."""
-    return key.encode()
 
 
 def _check_characters(text: str, *, what: str) -> None:

@@ -49,13 +49,9 @@ class LocalStore:
         """Where it is."""
         return f"LocalStore({str(self.root)!r})"
 
-    def put(
-        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False) -> ObjectInfo:
         """See ObjectStore.put."""
         check_key(key)
-        if isinstance(data, Path):
-            return self.put_file(key, data, if_absent=if_absent)
         if isinstance(data, bytes | bytearray | memoryview):
             whole = bytes(data)
             return self._put_chunks(key, lambda: (whole,), if_absent=if_absent)
@@ -110,11 +106,9 @@ class LocalStore:
         with self._opened(key) as file:
             return ObjectInfo(key, os.fstat(file.fileno()).st_size)
 
-    def list(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See ObjectStore.list."""
-        return list_tree(self._tree, prefix, after=after, limit=limit)
+        return list_tree(self._tree, prefix)
 
     def delete(self, key: str) -> None:
         """See ObjectStore.delete."""

@@ -5,48 +5,33 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from gangline_storage.durable import os_errors
-from gangline_storage.keys import TEMPORARY_PREFIX, check_listing, sort_order
+from gangline_storage.keys import TEMPORARY_PREFIX, check_prefix
 from gangline_storage.port import ObjectInfo
 from gangline_storage.rooted import RootedTree
 
 
-def list_tree(
-    tree: RootedTree, prefix: str, *, after: str | None, limit: int | None
-) -> Iterator[ObjectInfo]:
-    """The objects below the tree's root; the arguments are those of ObjectStore.list."""
-    check_listing(prefix, after, limit)
-    return _bounded(_walk(tree, tuple(prefix.split("/")[:-1]), prefix, after), limit)
+def list_tree(tree: RootedTree, prefix: str) -> Iterator[ObjectInfo]:
+    """The objects below the tree's root whose key begins with `prefix`. Raises InvalidKey."""
+    check_prefix(prefix)
+    return _walk(tree, tuple(prefix.split("/")[:-1]), prefix)
 
 
-def _bounded(found: Iterator[ObjectInfo], limit: int | None) -> Iterator[ObjectInfo]:
-    for count, info in enumerate(found, start=1):
-        yield info
-        if count == limit:
-            return
-
-
-def _walk(
-    tree: RootedTree, folders: tuple[str, ...], prefix: str, after: str | None
-) -> Iterator[ObjectInfo]:
+def _walk(tree: RootedTree, folders: tuple[str, ...], prefix: str) -> Iterator[ObjectInfo]:
     base = "".join(f"{part}/" for part in folders)
     for name, size_bytes in _entries(tree, folders):
         path = base + name
         if name.endswith("/"):
-            # Entries below are needed if they may match the prefix and may come after `after`.
-            wanted = path.startswith(prefix) or prefix.startswith(path)
-            passed = (
-                after is not None
-                and sort_order(path) < sort_order(after)
-                and not after.startswith(path)
-            )
-            if wanted and not passed:
-                yield from _walk(tree, (*folders, name[:-1]), prefix, after)
-        elif path.startswith(prefix) and (after is None or sort_order(path) > sort_order(after)):
+            if path.startswith(prefix) or prefix.startswith(path):
+                yield from _walk(tree, (*folders, name[:-1]), prefix)
+        elif path.startswith(prefix):
             yield ObjectInfo(path, size_bytes)
 
 
 def _entries(tree: RootedTree, folders: Sequence[str]) -> list[tuple[str, int]]:
-    """Files with their sizes and directories (their name ends with '/'), in the order of keys."""
+    """Files with their sizes and directories (their name ends with '/'), in the order of keys.
+
+    That is the order of the bytes of their UTF-8 form, as S3 lists.
+    """
     found: list[tuple[str, int]] = []
     with os_errors(f"list {tree.root}/{'/'.join(folders)}"):
         try:
@@ -64,7 +49,7 @@ def _entries(tree: RootedTree, folders: Sequence[str]) -> list[tuple[str, int]]:
                         found.append((entry.name, status.st_size))
         except (FileNotFoundError, NotADirectoryError):
             return []
-    return sorted(found, key=lambda item: sort_order(item[0]))
+    return sorted(found, key=lambda item: item[0].encode())
 
 
 def _is_utf8(name: str) -> bool:

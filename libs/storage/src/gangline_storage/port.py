@@ -34,10 +34,8 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Where checkpoints, snapshots and code archives live."""
 
-    def put(
-        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
-    ) -> ObjectInfo:
-        """Store `data` under `key`; a stream is read to its end, a Path is put as a file.
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False) -> ObjectInfo:
+        """Store `data` under `key`; a stream is read to its end.
 
         Raises:
             AlreadyExists: `if_absent` is set and the key has an object.
@@ -88,13 +86,8 @@ class ObjectStore(Protocol):
         """Describe the object without reading it. Raises NotFound."""
         ...
 
-    def list(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[ObjectInfo]:
-        """Yield objects whose key begins with `prefix` and is greater than `after`, in key order.
-
-        `limit` bounds their number; for the next page, pass the last key seen as `after`.
-        """
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose key begins with `prefix`, in key order."""
         ...
 
     def delete(self, key: str) -> None:

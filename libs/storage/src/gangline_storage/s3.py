@@ -15,7 +15,7 @@ from gangline_storage.keys import (
     MAX_KEY_BYTES,
     check_delete_prefix,
     check_key,
-    check_listing,
+    check_prefix,
     check_range,
 )
 from gangline_storage.pace import Pace, paced
@@ -76,17 +76,12 @@ class S3Store:
         """Where it is, without credentials."""
         return f"S3Store(bucket={self.bucket!r}, prefix={self.prefix!r}, endpoint={self.endpoint})"
 
-    def put(
-        self, key: str, data: bytes | BinaryIO | Path, *, if_absent: bool = False
-    ) -> ObjectInfo:
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False) -> ObjectInfo:
         """See ObjectStore.put."""
         check_key(key)
-        if isinstance(data, Path):
-            return self.put_file(key, data, if_absent=if_absent)
         if isinstance(data, bytes | bytearray | memoryview):
-            size_bytes = len(data)
             return self._new_put(key, if_absent=if_absent).from_stream(
-                io.BytesIO(data), size_bytes=size_bytes
+                io.BytesIO(data), size_bytes=len(data)
             )
         return self._new_put(key, if_absent=if_absent).from_stream(data)
 
@@ -151,12 +146,10 @@ class S3Store:
         )
         return ObjectInfo(key, answer["ContentLength"], etag_of(answer))
 
-    def list(
-        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See ObjectStore.list; a page of up to 1000 objects is one request."""
-        check_listing(prefix, after, limit)
-        return self._pages(prefix, after, limit)
+        check_prefix(prefix)
+        return self._pages(prefix)
 
     def delete(self, key: str) -> None:
         """See ObjectStore.delete."""
@@ -210,14 +203,8 @@ class S3Store:
         return self.prefix + check_key(key)
 
     def _new_put(self, key: str, *, if_absent: bool) -> S3Put:
-        return S3Put.new(
-            self._client,
-            self.bucket,
-            self._name(key),
-            key,
-            if_absent=if_absent,
-            options=self._options,
-        )
+        name = self._name(key)
+        return S3Put(self._client, self.bucket, name, key, if_absent, self._options)
 
     def _retried(self, what: str, once: Callable[[], T]) -> T:
         def attempt_once(_attempt: int) -> T:
@@ -263,22 +250,15 @@ class S3Store:
         finally:
             body.close()
 
-    def _pages(self, prefix: str, after: str | None, limit: int | None) -> Iterator[ObjectInfo]:
-        query: dict[str, Any] = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
-        if after is not None:
-            query["StartAfter"] = self.prefix + after
-        left = limit
+    def _pages(self, prefix: str) -> Iterator[ObjectInfo]:
+        query = {"Bucket": self.bucket, "Prefix": self.prefix + prefix}
         while True:
-            query["MaxKeys"] = _PAGE if left is None else min(_PAGE, left)
             answer = self._retried(f"list {prefix}", lambda: self._client.list_objects_v2(**query))
             for item in answer.get("Contents", ()):
                 key = str(item["Key"])[len(self.prefix) :]
                 yield ObjectInfo(key, item["Size"], etag_of(item))
-                if left is not None:
-                    left -= 1
-            if left == 0 or not answer.get("IsTruncated"):
+            if not answer.get("IsTruncated"):
                 return
-            query.pop("StartAfter", None)
             query["ContinuationToken"] = answer["NextContinuationToken"]
 
     def _delete_all(self, prefix: str, keys: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, BinaryIO
 
@@ -38,21 +38,7 @@ class S3Put:
     key: str
     if_absent: bool
     options: S3Options
-    put_id: str
-
-    @classmethod
-    def new(
-        cls,
-        client: Any,
-        bucket: str,
-        name: str,
-        key: str,
-        *,
-        if_absent: bool,
-        options: S3Options,
-    ) -> S3Put:
-        """A put with a fresh id."""
-        return cls(client, bucket, name, key, if_absent, options, uuid.uuid4().hex)
+    put_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def from_stream(self, stream: BinaryIO, *, size_bytes: int | None = None) -> ObjectInfo:
         """Put what is left of the stream; `size_bytes`, if known, lets parts be large enough."""
