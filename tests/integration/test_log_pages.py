@@ -18,25 +18,13 @@ BIG = LogFilter("big", "nlp")
 BASE_MS = 1_767_225_600_000
 RANKS, LINES = 32, 200_000
 
-EARLIER = """
-CREATE TABLE gangline.logs
-(
-    team LowCardinality(String), job_id LowCardinality(String), attempt UInt32, rank UInt32,
-    node_id LowCardinality(String), line UInt64, time DateTime64(3, 'UTC'),
-    stream LowCardinality(String), text String, partition UInt32, offset UInt64,
-    ingested DateTime('UTC')
-)
-ENGINE = MergeTree PARTITION BY toYYYYMM(ingested) ORDER BY (job_id, attempt, rank, line)
-"""
-
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A database that an earlier version made: 200,000 lines of 32 ranks, the last ones twice."""
+    """A database with 200,000 lines of 32 ranks, the last ones twice."""
     client = Engine(f"chdb://{tmp_path_factory.mktemp('db')}").client()
     try:
-        client.command("CREATE DATABASE gangline")
-        client.command(EARLIER)
+        migrate(client)
         fill(client, "big", "nlp", LINES)
         fill(client, "big", "vision", 100)
         client.command(
@@ -45,8 +33,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         )
         client.command("INSERT INTO gangline.logs SELECT * REPLACE (99 AS rank) FROM gangline.logs "
                        "WHERE team = 'nlp' AND offset = 150000")  # fmt: skip
-        migrate(client)
-        migrate(client)
         yield client
     finally:
         client.close()
@@ -88,17 +74,6 @@ def plan_of(client: Client, ask: Callable[[History], object]) -> str:
 def granules(plan: str) -> list[tuple[int, int]]:
     """How many the index chose, of how many: for each index in turn."""
     return [(int(a), int(b)) for a, b in re.findall(r"Granules: (\d+)/(\d+)", plan)]
-
-
-def test_an_earlier_database_is_put_into_order_once(client: Client) -> None:
-    (key,) = client.query(
-        "SELECT sorting_key FROM system.tables WHERE database = 'gangline' AND name = 'logs'"
-    ).result_rows[0]
-    assert key == "job_id, attempt, time, rank, line"
-    count = client.query("SELECT count(), max(offset) FROM gangline.logs").result_rows[0]
-    assert count == (LINES + 100 + 300 + 1, LINES - 1)
-    left = client.query("SELECT name FROM system.tables WHERE name LIKE 'logs%'").result_rows
-    assert left == [("logs",)]
 
 
 def test_pages_give_each_line_once_in_order_of_time(client: Client) -> None:

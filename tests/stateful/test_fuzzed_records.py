@@ -215,7 +215,6 @@ def test_the_tracker_reads_on(group: Group) -> None:
     while pipeline.cycle(0.0):
         pass
     pipeline.flush()
-    assert pipeline.lag() == 0
     assert rows.count[group.table] > 0
     assert pipeline.counts.records + pipeline.counts.refused == RECORDS * len(group.topics)
 

@@ -40,7 +40,8 @@ log = structlog.get_logger(__name__)
 StateT = TypeVar("StateT")
 
 LAST_SNAPSHOT_S = 5.0
-_BUS_ATTEMPTS = 60
+_ATTEMPTS = 60
+_LONGEST_PAUSE_S = 5.0
 _FOLD_BEAT_S = 0.5
 
 
@@ -68,7 +69,6 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
     """
 
     def probe() -> None:
-        context.health.beat()
         try:
             for topic in names.settings():
                 bus.partitions(topic.name)
@@ -77,26 +77,31 @@ def wait_for_topics(bus: Bus, names: TopicNames, context: Context[ServiceSetting
             raise BusUnavailable(str(error)) from error
 
     context.health.set("bus", ok=False, detail="waiting for the bus")
-    _wait_for_bus(probe, attempts=_BUS_ATTEMPTS, pause=context.stopping.wait)
+    keep_trying(context, probe, (BusUnavailable,))
     context.health.set("bus", ok=True)
 
 
-def _wait_for_bus(
-    probe: Callable[[], object], *, attempts: int, pause: Callable[[float], object]
+def keep_trying(
+    context: Context[ServiceSettings],
+    work: Callable[[], None],
+    away: tuple[type[Exception], ...],
+    on_failure: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `probe` until the bus answers: a bounded, visible retry with growing pauses.
+    """Call `work` until it raises none of `away`: a bounded, visible retry with growing pauses.
 
-    Raises the last BusUnavailable after `attempts`.
+    Returns as well when the process stops. Raises the last error after about five minutes.
     """
-    for attempt in range(1, attempts + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
+        context.health.beat()
         try:
-            probe()
-        except BusUnavailable as error:
-            if attempt == attempts:
+            work()
+        except away as error:
+            if attempt == _ATTEMPTS:
                 raise
-            wait_s = min(5.0, 0.2 * 2**attempt)
-            log.warning("waiting for the bus", attempt=attempt, of=attempts, error=str(error))
-            pause(wait_s)
+            log.warning("waiting", attempt=attempt, of=_ATTEMPTS, error=str(error))
+            on_failure()
+            if context.stopping.wait(min(_LONGEST_PAUSE_S, 0.2 * 2**attempt)):
+                return
         else:
             return
 
@@ -228,5 +233,4 @@ def run_decider(
         shards.settle(LAST_SNAPSHOT_S)
         return 0
 
-    base: ServiceSettings = settings  # what `on_start` and its like are written for
-    run(name, base, main)
+    run(name, settings, main)

@@ -46,16 +46,17 @@ _ENOUGH = 0  # no signal has this number: count no more
 _LINE_VARIABLE = "GANGLINE_SIGNAL_LINE"
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
+SettingsT_co = TypeVar("SettingsT_co", bound=ServiceSettings, covariant=True)
 
 
 @dataclass(frozen=True)
-class Context(Generic[SettingsT]):
+class Context(Generic[SettingsT_co]):
     """The argument of `main`. It returns soon after `stopping` is set and calls `health.beat`.
 
     `restarting` is set by a request to restart the program in this process.
     """
 
-    settings: SettingsT
+    settings: SettingsT_co
     health: Health
     stopping: threading.Event
     log: logging.Log

@@ -14,19 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import cast
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from gangline_bus.ports import BusUnavailable
 from gangline_bus.topics import TopicNames
-from gangline_service.deciding import begin_on_bus, connect
+from gangline_service.bound_address import BoundAddress
+from gangline_service.deciding import begin_on_bus, connect, keep_trying
 from gangline_service.http_server import HttpServer
 from gangline_service.lifecycle import Context
 from gangline_service.loopback import LOOPBACK
-from gangline_service.settings import ServiceSettings
 from gangline_service.tokens import TokenBook, TokenFileError
-from gangline_tracker.address import write_address
 from gangline_tracker.config import Settings
 from gangline_tracker.engine import EngineUnavailable, migrate, wait_for_inserts
 from gangline_tracker.event_batch import EventBatch
@@ -36,8 +34,7 @@ from gangline_tracker.reader import QueryReader
 from gangline_tracker.run_cache import RunCache
 from gangline_tracker.sink import ClickHouseSink
 
-_ATTEMPTS = 60
-_MAX_PAUSE_S = 5.0
+_AWAY = (EngineUnavailable, BusUnavailable)
 _STALL_S = 20.0
 
 
@@ -45,7 +42,7 @@ def main(context: Context[Settings]) -> int:
     """The life of the process; returns its exit code."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     names = TopicNames(context.settings.topic_prefix)
-    begin_on_bus("tracker", connect(context.settings, "tracker"), names, _plain(context))
+    begin_on_bus("tracker", connect(context.settings, "tracker"), names, context)
     _prepare_database(context)
     server = _serve(context)
     workers = [_Ingest(context, group, names) for group in GROUPS]
@@ -62,10 +59,6 @@ def main(context: Context[Settings]) -> int:
     return 0
 
 
-def _plain(context: Context[Settings]) -> Context[ServiceSettings]:
-    return cast("Context[ServiceSettings]", context)
-
-
 def _prepare_database(context: Context[Settings]) -> None:
     context.health.set("clickhouse", ok=False, detail="opening the database")
 
@@ -78,7 +71,7 @@ def _prepare_database(context: Context[Settings]) -> None:
         finally:
             client.close()
 
-    _retry(context, prepare, lambda: None)
+    keep_trying(context, prepare, _AWAY)
     context.health.set("clickhouse", ok=True)
 
 
@@ -95,27 +88,10 @@ def _serve(context: Context[Settings]) -> HttpServer | None:
     server = HttpServer(LOOPBACK, settings.http_port)
     server.start(endpoint.app)
     if settings.http_file is not None:
-        write_address(settings.http_file, server.port)
+        address = BoundAddress.of("tracker", settings.instance_id, LOOPBACK, server.port)
+        address.write(settings.http_file)
     context.log.info("clickhouse.serving", port=server.port)
     return server
-
-
-def _retry(
-    context: Context[Settings], work: Callable[[], None], progress: Callable[[], None]
-) -> None:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            context.health.beat()
-            work()
-        except (EngineUnavailable, BusUnavailable) as error:
-            if attempt == _ATTEMPTS:
-                raise
-            context.log.warning("waiting", attempt=attempt, of=_ATTEMPTS, error=str(error))
-            progress()
-            if context.stopping.wait(min(_MAX_PAUSE_S, 0.2 * 2**attempt)):
-                return
-        else:
-            return
 
 
 class _Ingest:
@@ -144,7 +120,7 @@ class _Ingest:
             self._beat()
             self._context.health.set(check, ok=False, detail="waiting for the bus or the database")
 
-        _retry(self._context, self._once, away)
+        keep_trying(self._context, self._once, _AWAY, away)
 
     def _once(self) -> None:
         settings = self._context.settings

@@ -26,7 +26,7 @@ class Settings(ServiceSettings):
     http_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Where the embedded engine is served on 127.0.0.1; port 0 takes a free one."""
     http_file: Path | None = None
-    """Where the bound address is written as JSON: {"pid": ..., "port": ..., "url": ...}."""
+    """Where the bound address is written as JSON; see `bound_address.BoundAddress`."""
     query_time_s: Annotated[float, Field(gt=0)] = 30.0
     query_memory_mb: Annotated[int, Field(ge=64)] = 1024
     queries_at_once: Annotated[int, Field(ge=1, le=64)] = 2

@@ -20,7 +20,6 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 EMBEDDED = "chdb"
 SCHEMES = (EMBEDDED, "http", "https")
-_REORDERED = "logs"
 INSERT_SETTINGS = {
     # An acknowledged insert is in the table; chDB's default is to answer before.
     "async_insert": 0,
@@ -126,34 +125,10 @@ def migrations() -> list[tuple[str, list[str]]]:
 
 
 def migrate(client: Client) -> None:
-    """Create what is missing. Statements are repeatable, so this runs at every start.
-
-    Logs of a database that an earlier version made are put into today's order once.
-    """
+    """Create what is missing. Statements are repeatable, so this runs at every start."""
     for _, statements in migrations():
         for statement in statements:
             client.command(statement)
-            if statement.startswith(f"CREATE TABLE IF NOT EXISTS gangline.{_REORDERED}\n"):
-                _reorder(client, _REORDERED, statement)
-
-
-def _reorder(client: Client, table: str, statement: str) -> None:
-    """Give a table that has another order its own: a copy takes its place, whole or not at all."""
-    wanted = re.search(r"ORDER BY \((.+)\)", statement)
-    found = client.query(
-        "SELECT sorting_key FROM system.tables "
-        "WHERE database = 'gangline' AND name = {table:String}",
-        parameters={"table": table},
-    )
-    assert wanted is not None  # noqa: S101 -- the migrations are ours
-    if found.result_rows[0][0] == wanted[1]:
-        return
-    copy = f"{table}_reordered"
-    client.command(f"DROP TABLE IF EXISTS gangline.{copy}")
-    client.command(statement.replace(f"gangline.{table}", f"gangline.{copy}", 1))
-    client.command(f"INSERT INTO gangline.{copy} SELECT * FROM gangline.{table}")  # noqa: S608
-    client.command(f"EXCHANGE TABLES gangline.{copy} AND gangline.{table}")
-    client.command(f"DROP TABLE gangline.{copy}")
 
 
 def _statements(text: str) -> list[str]:

@@ -172,12 +172,6 @@ class Pipeline:
         self.flush()
         self.close()
 
-    def lag(self) -> int:
-        """Records on the bus that are not in the batch or the table yet."""
-        positions = self._reader.positions()
-        ends = self._bus.end_offsets(positions)
-        return sum(max(0, ends[place] - offset) for place, offset in positions.items())
-
     def close(self) -> None:
         """Close the reader and the producer."""
         self._reader.close()
