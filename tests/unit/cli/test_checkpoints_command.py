@@ -110,7 +110,7 @@ def test_json_has_everything_of_all_pages(gangline: Runner, stub: Stub) -> None:
     assert found["checkpoints"][0]["metrics"] == {"eval_loss": 2.1}
     assert found["advice"]["interval_s"] == 414.0
     asked = [call.query for call in stub.asked if call.path == PATH]
-    assert asked[-1] == {"cursor": ["20.1"]}
+    assert asked[-1]["cursor"] == ["20.1"]
 
 
 def test_what_was_promoted_or_refused_is_shown_with_the_reason(

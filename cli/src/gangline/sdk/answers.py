@@ -1,8 +1,8 @@
-"""Between the gateway's JSON and the SDK's values: reading, paging, parts of paths."""
+"""Between the gateway's JSON and the SDK's values: reading, parts of paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -11,27 +11,7 @@ from gangline.errors import CliError, ExitCode
 from gangline_schemas.api import base
 from gangline_schemas.api.runs import Curve, StepMetrics
 
-PAGE = 100
 AnswerT = TypeVar("AnswerT")
-ItemT = TypeVar("ItemT")
-
-
-def pages(
-    ask: Callable[[dict[str, Any]], tuple[Sequence[ItemT], str | None]], limit: int | None
-) -> Iterator[ItemT]:
-    """All items of a paged route, or the first `limit`.
-
-    `ask` is given the parameters `limit` and `cursor` of a page, and gives its items and cursor.
-    """
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        size = PAGE if left is None else min(PAGE, left)
-        items, cursor = ask({"limit": size, "cursor": cursor})
-        yield from items
-        if cursor is None or not items:
-            return
-        left = None if left is None else left - len(items)
 
 
 def steps_of(curves: Sequence[Curve]) -> list[StepMetrics]:

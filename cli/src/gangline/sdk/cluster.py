@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from gangline.sdk.answers import pages, parse, path_id, topic_name
+from gangline.sdk.answers import parse, path_id, topic_name
 from gangline.sdk.calls import Calls
 from gangline.transport import HTML
 from gangline_schemas.api.cluster import (
@@ -75,12 +75,7 @@ class Cluster(Calls):
 
     def nodes(self) -> Sequence[Node]:
         """All nodes, by id, read page by page."""
-
-        def ask(place: dict[str, Any]) -> tuple[Sequence[Node], str | None]:
-            page = self._read(NodeList, "GET", "/v1/nodes", params=place)
-            return page.nodes, page.cursor
-
-        return [*pages(ask, None)]
+        return self._whole(NodeList, "/v1/nodes", "nodes").nodes
 
     def drain(self, node_id: str, *, drain: bool = True, move_jobs: bool = True) -> Drained:
         """Keep gangs off a node, or let them there again.
@@ -93,13 +88,7 @@ class Cluster(Calls):
 
     def queue(self) -> Queue:
         """Pending jobs in the order in which they start."""
-        found = page = self._read(Queue, "GET", "/v1/queue")
-        entries = [*page.queue]
-        while page.cursor is not None and page.queue:
-            params = {"cursor": page.cursor}
-            page = self._read(Queue, "GET", "/v1/queue", params=params)
-            entries += page.queue
-        return found.model_copy(update={"queue": entries, "cursor": None})
+        return self._whole(Queue, "/v1/queue", "queue")
 
     def events(
         self,

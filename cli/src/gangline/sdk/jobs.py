@@ -11,7 +11,7 @@ from typing import Any
 
 from gangline.errors import CliError, ExitCode
 from gangline.job_file import Bundle, JobFile, apply_overrides, check_spec, read_job_file
-from gangline.sdk.answers import pages, path_id
+from gangline.sdk.answers import path_id
 from gangline.sdk.calls import Calls
 from gangline_schemas.api.jobs import BundleStored, DryRun, Job, JobPage, JobSummary
 from gangline_schemas.api.questions import Explanation, WhatIf
@@ -90,12 +90,7 @@ class Jobs(Calls):
     ) -> Iterator[JobSummary]:
         """Jobs, newest first, read page by page; at most `limit`."""
         wanted = {"state": [*states] or None, "team": team, "user": user, "name": name}
-
-        def ask(place: dict[str, Any]) -> tuple[Sequence[JobSummary], str | None]:
-            page = self._read(JobPage, "GET", "/v1/training-jobs", params=wanted | place)
-            return page.jobs, page.cursor
-
-        return pages(ask, limit)
+        return self._items(JobPage, "/v1/training-jobs", "jobs", limit, **wanted)
 
     def explain(self, job_id: str) -> Explanation:
         """Why the job is where it is."""

@@ -77,13 +77,7 @@ class Results(Calls):
     def checkpoint_list(self, job_id: str) -> CheckpointList:
         """A job's checkpoints, newest first, read page by page, and the advised interval."""
         path = f"/v1/training-jobs/{path_id(job_id)}/checkpoints"
-        first = page = self._read(CheckpointList, "GET", path)
-        found = list(first.checkpoints)
-        while page.cursor is not None:
-            params: dict[str, Any] = {"cursor": page.cursor}
-            page = self._read(CheckpointList, "GET", path, params=params)
-            found += page.checkpoints
-        return first.model_copy(update={"checkpoints": found, "cursor": None})
+        return self._whole(CheckpointList, path, "checkpoints")
 
     def pin(self, job_id: str, step: int, *, pinned: bool = True) -> Checkpoint:
         """Keep a step's checkpoint whatever the job's retention says, or no longer."""

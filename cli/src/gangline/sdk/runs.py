@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
-from gangline.sdk.answers import pages, parse, path_id, steps_of
+from gangline.sdk.answers import parse, path_id, steps_of
 from gangline.sdk.calls import Calls
 from gangline.transport import Params
-from gangline_schemas.api.incidents import Incident, IncidentDetail, IncidentPage
+from gangline_schemas.api.incidents import IncidentDetail, IncidentPage
 from gangline_schemas.api.runs import Comparison, Curve, Curves, Run, RunPage, StepMetrics
 
 
@@ -20,13 +19,7 @@ class Runs(Calls):
         self, *, team: str | None = None, name: str | None = None, limit: int | None = None
     ) -> Iterator[Run]:
         """Runs of history, newest first, read page by page; at most `limit`."""
-        wanted = {"team": team, "name": name}
-
-        def ask(place: dict[str, Any]) -> tuple[Sequence[Run], str | None]:
-            page = self._read(RunPage, "GET", "/v1/runs", params=wanted | place)
-            return page.runs, page.cursor
-
-        return pages(ask, limit)
+        return self._items(RunPage, "/v1/runs", "runs", limit, team=team, name=name)
 
     def metrics(
         self, run_id: str, names: Sequence[str] = (), *, follow: bool = False
@@ -83,17 +76,7 @@ class Runs(Calls):
             "node": None if node is None else path_id(node),
             "since": since.isoformat() if since else None,
         }
-        read_pages: list[IncidentPage] = []
-
-        def ask(place: dict[str, Any]) -> tuple[Sequence[Incident], str | None]:
-            page = self._read(IncidentPage, "GET", "/v1/incidents", params=wanted | place)
-            read_pages.append(page)
-            return page.incidents, page.cursor
-
-        found = [*pages(ask, limit)]
-        if not read_pages:  # none are wanted: the totals alone
-            ask({"limit": 1, "cursor": None})
-        return read_pages[0].model_copy(update={"incidents": found, "cursor": None})
+        return self._whole(IncidentPage, "/v1/incidents", "incidents", limit, **wanted)
 
     def incident(self, job_id: str, attempt: int) -> IncidentDetail:
         """The failure of one attempt, and what its ranks were doing if it hung."""
