@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gangline_bus.fold import fold_log
 from gangline_bus.ports import TopicPartition
-from gangline_checkpoints.core.invariants import log_violations
 from gangline_schemas.catalog import Topic
 from gangline_schemas.job import JobState
+from gangsim.checkpoint_log import log_violations
 from gangsim.engine import Violation
 from gangsim.watch import LOGS
 

@@ -46,9 +46,8 @@ class SimStore:
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False) -> ObjectInfo:
         """Store bytes."""
         check_key(key)
-        raw = (
-            data if isinstance(data, bytes) else b"".join(iter(lambda: data.read(CHUNK_BYTES), b""))
-        )
+        chunks = [data] if isinstance(data, bytes) else iter(lambda: data.read(CHUNK_BYTES), b"")
+        raw = b"".join(chunks)
         with self._one_writer:
             return self._put(key, raw, if_absent=if_absent)
 

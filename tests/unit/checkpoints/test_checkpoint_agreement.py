@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline_checkpoints.core.policy.agreement import coverage_problem, manifest_problem
+from gangline_checkpoints.core.policy.pieces import Pieces
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     Alike,
@@ -47,6 +48,11 @@ def manifest(*tensors: TensorSlice, rank: int = 0, size_bytes: int = 1024) -> Ra
     )
 
 
+def problem_of(manifests: list[RankManifest]) -> str | None:
+    pieces = Pieces()
+    return coverage_problem([pieces.of(each.tensors) for each in manifests])
+
+
 LARGE = piece((0, 0), (2, 4), item_bytes=EACH_COPY_BYTES // 8 + 1)
 """More than what each rank that holds it writes."""
 
@@ -64,7 +70,7 @@ LARGE = piece((0, 0), (2, 4), item_bytes=EACH_COPY_BYTES // 8 + 1)
     ],
 )
 def test_an_exact_cover_is_fine(pieces: list[TensorSlice]) -> None:
-    assert coverage_problem([manifest(item) for item in pieces]) is None
+    assert problem_of([manifest(item) for item in pieces]) is None
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_an_exact_cover_is_fine(pieces: list[TensorSlice]) -> None:
     ],
 )
 def test_anything_else_is_named(pieces: list[TensorSlice], says: str) -> None:
-    problem = coverage_problem([manifest(item) for item in pieces])
+    problem = problem_of([manifest(item) for item in pieces])
     assert problem is not None
     assert says in problem
 
@@ -89,8 +95,8 @@ def test_anything_else_is_named(pieces: list[TensorSlice], says: str) -> None:
 @pytest.mark.parametrize("pieces", [[piece((), (), ())] * 2, [piece((0, 0), (2, 4))] * 2])
 def test_a_rank_names_no_slice_twice(pieces: list[TensorSlice]) -> None:
     """It would be two places for one tensor; copies lie with several ranks."""
-    assert coverage_problem([manifest(*pieces)]) is not None
-    assert coverage_problem([manifest(pieces[0]), manifest(*pieces)]) is not None
+    assert problem_of([manifest(*pieces)]) is not None
+    assert problem_of([manifest(pieces[0]), manifest(*pieces)]) is not None
 
 
 def difference(*digests: str) -> str | None:
@@ -130,12 +136,12 @@ def test_any_cut_into_blocks_is_exact_and_moving_one_is_found(data: st.DataObjec
             for left, right in itertools.pairwise(cuts)
         ]
     blocks = data.draw(st.permutations(blocks))
-    assert coverage_problem([manifest(item) for item in blocks]) is None
+    assert problem_of([manifest(item) for item in blocks]) is None
     twice = data.draw(st.sampled_from(blocks))
     same = [item for item in blocks if item is not twice and item.shape == twice.shape]
     if same:
         blocks = [same[0] if item is twice else item for item in blocks]
-        assert coverage_problem([manifest(item) for item in blocks]) is not None
+        assert problem_of([manifest(item) for item in blocks]) is not None
 
 
 @pytest.mark.parametrize(
@@ -181,9 +187,9 @@ def test_slices_that_no_line_separates_are_compared_one_by_one() -> None:
         ((1, 1), (1, 1)),
     ]
     pieces = [piece(start, shape, (3, 3)) for start, shape in wheel]
-    assert coverage_problem([manifest(*pieces)]) is None
+    assert problem_of([manifest(*pieces)]) is None
     moved = [*pieces[:4], piece((1, 0), (1, 1), (3, 3))]
-    assert coverage_problem([manifest(*moved)]) == "tensor w: two slices overlap"
+    assert problem_of([manifest(*moved)]) == "tensor w: two slices overlap"
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -194,7 +200,7 @@ def test_a_large_mesh_is_checked_whichever_dimension_is_cut_more(turned: bool) -
         piece(start[::-1] if turned else start, (1, 1), cut[::-1] if turned else cut)
         for start in starts
     ]
-    assert coverage_problem([manifest(*pieces)]) is None
+    assert problem_of([manifest(*pieces)]) is None
 
 
 def spiral(turns: int) -> list[TensorSlice]:
@@ -214,6 +220,6 @@ def spiral(turns: int) -> list[TensorSlice]:
 
 
 def test_a_cut_that_would_take_hours_to_check_is_refused() -> None:
-    assert coverage_problem([manifest(*spiral(50))]) is None
-    problem = coverage_problem([manifest(*spiral(1000))])
+    assert problem_of([manifest(*spiral(50))]) is None
+    problem = problem_of([manifest(*spiral(1000))])
     assert problem == "tensor w: its slices are cut in a way that takes too long to check"

@@ -7,7 +7,6 @@ from typing import Literal
 
 import pytest
 
-from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.reports import Reports
 from gangline_checkpoints.core.state import CheckpointState
 from gangline_schemas.base import Event
@@ -24,6 +23,7 @@ from gangline_schemas.events.quota import JobRejected, PinAdmitted
 from gangline_schemas.events.scheduling import GangAllocated, ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
 from gangline_schemas.job import JobSpec, JobState
+from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
     JOB,
     PREFIX,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import (
     Away,
     Corrupt,
@@ -19,6 +18,7 @@ from gangline_checkpoints.core.model import (
 from gangline_schemas.base import Event
 from gangline_schemas.checkpoint_policy import BestCheckpoint, Retention
 from gangline_schemas.events.scheduling import ReleaseReason
+from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
     allocated,
     checkpoint_run,

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline_checkpoints.core import references
-from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import (
     Corrupt,
     Delete,
@@ -29,6 +28,7 @@ from gangline_schemas.events.checkpoints import (
 )
 from gangline_schemas.events.scheduling import ReleaseReason
 from gangline_schemas.events.workers import ExitReason, WorkerExited
+from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
     JOB,
     allocated,

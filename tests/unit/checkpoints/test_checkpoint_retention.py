@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline_checkpoints.core.invariants import log_violations
 from gangline_checkpoints.core.model import Kept, Removed, StepId
 from gangline_checkpoints.core.policy.retention import surplus
 from gangline_checkpoints.core.reports import Reports
@@ -18,6 +17,7 @@ from gangline_schemas.events.checkpoints import (
     ResumeNoted,
 )
 from gangline_schemas.events.scheduling import CheckpointRef, ReleaseReason, ResumePointChanged
+from gangsim.checkpoint_log import log_violations
 from support.builders.checkpoints import (
     JOB,
     allocated,

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -78,11 +77,6 @@ class _Mismatch(Exception):
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
         self.outcome = Corrupt(key, reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Slices:
-    tensors: tuple[Piece, ...]
 
 
 class StoreExecutor:
@@ -183,7 +177,7 @@ class StoreExecutor:
         with self._large if size_bytes > _LARGE_BYTES else contextlib.nullcontext():
             pieces, alike = Pieces(), Alike()
             found = [*readers.map(partial(self._manifest, pieces, alike), effect.shards)]
-            problem = alike.problem() or coverage_problem([own for _, own in found])
+            problem = alike.problem() or coverage_problem([slices for _, slices in found])
         return problem or [manifest for manifest, _ in found]
 
     def _referred(
@@ -220,7 +214,7 @@ class StoreExecutor:
 
     def _manifest(
         self, pieces: Pieces, alike: Alike, written: CheckpointShardWritten
-    ) -> tuple[RankManifest, _Slices]:
+    ) -> tuple[RankManifest, tuple[Piece, ...]]:
         digest = written.manifest
         manifest = self._decoded(digest)
         problem = manifest_problem(manifest, written)
@@ -229,7 +223,7 @@ class StoreExecutor:
         alike.add(manifest)
         left_out: dict[str, object] = {"tensors": (), "state": {}, "metrics": {}, "alike": {}}
         slim = manifest.model_copy(update=left_out)
-        return slim, _Slices(pieces.of(manifest.tensors))
+        return slim, pieces.of(manifest.tensors)
 
     def _decoded(self, digest: ObjectDigest) -> RankManifest:
         if digest.size_bytes > MAX_MANIFEST_BYTES:

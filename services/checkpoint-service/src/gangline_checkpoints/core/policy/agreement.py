@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gangline_checkpoints.core.policy.chunks import layout_problem
 from gangline_checkpoints.core.policy.overlap import overlap_problem
-from gangline_checkpoints.core.policy.pieces import Slice, Slices
+from gangline_checkpoints.core.policy.pieces import Piece
 from gangline_schemas.checkpoint import (
     EACH_COPY_BYTES,
     ITEM_BYTES,
@@ -33,16 +33,16 @@ def manifest_problem(manifest: RankManifest, written: CheckpointShardWritten) ->
     return layout_problem(manifest) or _file_problem(manifest.tensors, manifest.whole_bytes)
 
 
-def coverage_problem(manifests: Sequence[Slices]) -> str | None:
-    """The first reason why the slices do not cover each tensor exactly once, or None.
+def coverage_problem(by_rank: Sequence[Sequence[Piece]]) -> str | None:
+    """The first reason why the ranks' slices do not cover each tensor exactly once, or None.
 
     A small slice may lie with several ranks.
     """
-    by_name: dict[str, list[Slice]] = {}
+    by_name: dict[str, list[Piece]] = {}
     copies: set[SliceKey] = set()
-    for manifest in manifests:
+    for slices in by_rank:
         own: set[SliceKey] = set()
-        for piece in manifest.tensors:
+        for piece in slices:
             if piece.size_bytes <= EACH_COPY_BYTES:
                 key = piece.key
                 known = key in copies and key not in own
@@ -72,7 +72,7 @@ def _file_problem(pieces: Sequence[TensorSlice], size_bytes: int) -> str | None:
     return None if end <= size_bytes else "names bytes past the end of its shard"
 
 
-def _tensor_problem(pieces: Sequence[Slice]) -> str | None:
+def _tensor_problem(pieces: Sequence[Piece]) -> str | None:
     whole, dtype = pieces[0].global_shape, pieces[0].dtype
     filled = []
     for piece in pieces:

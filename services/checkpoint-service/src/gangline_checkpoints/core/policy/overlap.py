@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from operator import itemgetter
 
-from gangline_checkpoints.core.policy.pieces import Slice
+from gangline_checkpoints.core.policy.pieces import Piece
 
 LOOKS = 256
 """So many looks at each slice are enough for any grid of 64 dimensions."""
@@ -22,7 +22,7 @@ FEW = 1000
 """So many looks are always allowed."""
 
 
-def overlap_problem(pieces: Sequence[Slice]) -> str | None:
+def overlap_problem(pieces: Sequence[Piece]) -> str | None:
     """Why slices that are not empty, of equally many dimensions, are no partition; None: they are.
 
     Cost: at most `LOOKS` for each slice.
@@ -48,11 +48,11 @@ def overlap_problem(pieces: Sequence[Slice]) -> str | None:
     return None
 
 
-def _apart(group: list[Slice], dimension: int) -> list[list[Slice]]:
+def _apart(group: list[Piece], dimension: int) -> list[list[Piece]]:
     """Groups that do not touch each other along a dimension, in order."""
     ends = [(piece.start[dimension], at) for at, piece in enumerate(group)]
     ends.sort(key=itemgetter(0))
-    found: list[list[Slice]] = []
+    found: list[list[Piece]] = []
     reached = -1
     for start, at in ends:
         piece = group[at]
@@ -63,7 +63,7 @@ def _apart(group: list[Slice], dimension: int) -> list[list[Slice]]:
     return found
 
 
-def _meet(one: Slice, other: Slice) -> bool:
+def _meet(one: Piece, other: Piece) -> bool:
     return all(
         a < b + b_count and b < a + a_count
         for a, a_count, b, b_count in zip(

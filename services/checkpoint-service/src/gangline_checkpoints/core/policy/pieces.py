@@ -6,51 +6,11 @@ bytes, so that the manifests of thousands of ranks can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gangline_schemas.checkpoint import SliceKey, TensorSlice
-
-
-class Slice(Protocol):
-    """The checked fields of a slice; as in `TensorSlice`."""
-
-    @property
-    def name(self) -> str:
-        """Of the tensor."""
-
-    @property
-    def dtype(self) -> str:
-        """As torch names it."""
-
-    @property
-    def global_shape(self) -> tuple[int, ...]:
-        """Of the tensor."""
-
-    @property
-    def start(self) -> tuple[int, ...]:
-        """Where the slice begins."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the slice."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the slice."""
-
-    @property
-    def key(self) -> SliceKey:
-        """Equal for copies of one slice."""
-
-
-class Slices(Protocol):
-    """The part of one rank."""
-
-    @property
-    def tensors(self) -> Sequence[Slice]:
-        """Its slices."""
 
 
 @dataclass(frozen=True, slots=True)
