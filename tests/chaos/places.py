@@ -22,7 +22,7 @@ from pathlib import Path
 
 from chaos.links import BusLink, Link
 from gangline.local.platform import Platform, PlatformSettings
-from gangline.local.processes import ProcessSpec
+from gangline.local.process_model import ProcessSpec
 from gangline.local.s3proxy import BUCKET, S3Proxy
 from support.fakes.metadata_server import MetadataServer
 from support.fixtures.platform import TEAMS, RunningPlatform, start_platform

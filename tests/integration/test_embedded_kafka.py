@@ -18,7 +18,8 @@ from gangline.local import aot_cache
 from gangline.local.artifacts import default_cache, fetch, kafka_artifacts
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.leftovers import start_ticks
-from gangline.local.processes import Supervisor, SupervisorError
+from gangline.local.process_model import SupervisorError
+from gangline.local.processes import Supervisor
 
 DEADLINE_S = 120.0
 # A program that starts a broker in its directory and stays until it is killed.
@@ -182,7 +183,7 @@ def test_javas_cache_is_built_used_and_when_broken_only_missed(tmp_path: Path) -
     kafka.prepare()
     assert f"-XX:AOTCache={made}" in kafka.spec().argv
     with kafka:
-        assert "[error]" not in kafka.log_path.read_text()
+        assert "[error]" not in (kafka.data_dir / "logs" / "kafka.log").read_text()
     with made.open("r+b") as file:
         file.seek(made.stat().st_size // 2)
         byte = file.read(1)[0]
@@ -190,7 +191,7 @@ def test_javas_cache_is_built_used_and_when_broken_only_missed(tmp_path: Path) -
         file.write(bytes([byte ^ 1]))
     with kafka:
         assert kafka.is_ready()
-        assert "[error][aot]" in kafka.log_path.read_text()
+        assert "[error][aot]" in (kafka.data_dir / "logs" / "kafka.log").read_text()
 
 
 def test_one_artifact_comes_from_the_public_repository(tmp_path: Path) -> None:

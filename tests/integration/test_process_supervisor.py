@@ -1,5 +1,6 @@
 """The supervisor with real processes: crashes, back-off, order, and nothing left behind."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -7,19 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from gangline.local.leftovers import MARK, start_ticks, write_record
-from gangline.local.processes import (
+from gangline.local.probe import answers_ok
+from gangline.local.process_model import (
     BackOff,
-    ProcessEvent,
     ProcessSpec,
     ProcessState,
     ProcessStatus,
-    Supervisor,
     SupervisorError,
 )
+from gangline.local.processes import Supervisor
 
 DEADLINE_S = 120.0
 FAST = BackOff(first_s=0.02, most_s=0.2)
@@ -47,7 +49,8 @@ GRANDCHILD = (
 OWNER = """
 import sys, threading
 from pathlib import Path
-from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.process_model import ProcessSpec
+from gangline.local.processes import Supervisor
 from gangline.local.stop_signals import stop_signals_interrupt
 
 data_dir, argv = Path(sys.argv[1]), sys.argv[2:]
@@ -83,14 +86,35 @@ def running_pid(supervisor: Supervisor, name: str) -> int:
     return pid
 
 
-@pytest.fixture
-def events() -> list[ProcessEvent]:
-    return []
+class Event(NamedTuple):
+    """What a supervisor logs of a process."""
+
+    kind: str
+    name: str
+    pid: int | None
+    message: str
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path, events: list[ProcessEvent]) -> Iterator[Supervisor]:
-    with Supervisor(tmp_path, events.append, back_off=FAST) as running:
+def events() -> Iterator[list[Event]]:
+    found: list[Event] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            assert isinstance(record.args, tuple)
+            found.append(Event(*record.args))  # type: ignore[arg-type]
+
+    log, handler = logging.getLogger("gangline.local.children"), Keep()
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    yield found
+    log.removeHandler(handler)
+    log.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    with Supervisor(tmp_path, back_off=FAST) as running:
         yield running
 
 
@@ -127,9 +151,7 @@ def children_of(owner: subprocess.Popen[str]) -> list[int]:
     return pids
 
 
-def test_what_is_killed_is_started_again(
-    supervisor: Supervisor, events: list[ProcessEvent]
-) -> None:
+def test_what_is_killed_is_started_again(events: list[Event], supervisor: Supervisor) -> None:
     supervisor.start([ProcessSpec("a", SLEEP)])
     supervisor.wait_ready(DEADLINE_S)
     first = running_pid(supervisor, "a")
@@ -147,7 +169,7 @@ def test_what_is_killed_is_started_again(
 
 
 def test_a_crash_loop_is_given_up_on_with_its_log(
-    supervisor: Supervisor, events: list[ProcessEvent]
+    events: list[Event], supervisor: Supervisor
 ) -> None:
     crash = script("import sys; print('no such setting: colour'); sys.exit(3)")
     supervisor.start([ProcessSpec("a", crash, ready=lambda: False)])
@@ -174,7 +196,7 @@ def test_one_that_is_never_ready_is_named_with_the_time(supervisor: Supervisor) 
 
 
 def test_start_follows_and_stop_reverses_the_dependencies(
-    supervisor: Supervisor, events: list[ProcessEvent], tmp_path: Path
+    events: list[Event], supervisor: Supervisor, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     supervisor.start(
@@ -217,21 +239,21 @@ def test_a_dependent_waits_to_come_back_until_its_dependency_has(
     assert row(supervisor, "service").restarts == 1
 
 
-def test_a_readiness_url_is_asked(supervisor: Supervisor, tmp_path: Path) -> None:
+def test_a_url_shows_readiness(supervisor: Supervisor, tmp_path: Path) -> None:
     serve = (
-        "import http.server, pathlib, sys\n"
+        "import http.server, os, pathlib, sys\n"
         "s = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n"
-        "f = pathlib.Path(sys.argv[1]); t = f.with_suffix('.new')\n"
+        "f = pathlib.Path(sys.argv[1]); t = f.with_suffix('.new'); os.chdir(f.parent)\n"
         "t.write_text(str(s.server_port)); t.replace(f); s.serve_forever()"
     )
     port_file = tmp_path / "port"
-    supervisor.start([ProcessSpec("server", script(serve, port_file), cwd=tmp_path)])
+    supervisor.start([ProcessSpec("server", script(serve, port_file))])
     eventually(port_file.exists, "the server's port")
     url = f"http://127.0.0.1:{port_file.read_text()}"
     supervisor.start(
         [
-            ProcessSpec("good", SLEEP, ready=f"{url}/port"),
-            ProcessSpec("bad", SLEEP, ready=f"{url}/missing"),
+            ProcessSpec("good", SLEEP, ready=lambda: answers_ok(f"{url}/port")),
+            ProcessSpec("bad", SLEEP, ready=lambda: answers_ok(f"{url}/missing")),
         ]
     )
     supervisor.wait_ready(DEADLINE_S, ["good"])
@@ -309,6 +331,7 @@ def test_no_child_outlives_a_killed_supervisor(
 
 
 def test_the_next_owner_ends_what_a_killed_one_left(
+    events: list[Event],
     owner: Callable[..., subprocess.Popen[str]],
     tmp_path: Path,
 ) -> None:
@@ -320,8 +343,7 @@ def test_the_next_owner_ends_what_a_killed_one_left(
     process.wait()
     grandchild = int(pid_file.read_text())
     assert not is_gone(grandchild)
-    events: list[ProcessEvent] = []
-    with Supervisor(tmp_path, events.append) as supervisor:
+    with Supervisor(tmp_path) as supervisor:
         assert supervisor.status() == []
         assert is_gone(grandchild)
     assert grandchild in [event.pid for event in events if event.kind == "leftover"]
@@ -341,13 +363,14 @@ def test_a_second_owner_is_refused_until_the_first_is_gone(
         assert supervisor.status() == []
 
 
-def test_a_recorded_child_that_still_runs_is_ended_first(tmp_path: Path) -> None:
+def test_a_recorded_child_that_still_runs_is_ended_first(
+    events: list[Event], tmp_path: Path
+) -> None:
     left = subprocess.Popen(SLEEP, start_new_session=True)
     try:
         (tmp_path / "run").mkdir()
         write_record(tmp_path / "run", "broker", left.pid)
-        events: list[ProcessEvent] = []
-        with Supervisor(tmp_path, events.append):
+        with Supervisor(tmp_path):
             assert left.wait(DEADLINE_S) == -signal.SIGTERM
         assert [(e.kind, e.name, e.pid) for e in events] == [("leftover", "broker", left.pid)]
     finally:
@@ -355,7 +378,9 @@ def test_a_recorded_child_that_still_runs_is_ended_first(tmp_path: Path) -> None
         left.wait()
 
 
-def test_a_foreign_process_with_a_recorded_pid_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_process_with_a_recorded_pid_is_left_alone(
+    events: list[Event], tmp_path: Path
+) -> None:
     other_dir = tmp_path / "other"
     foreign = subprocess.Popen(SLEEP, env={**os.environ, MARK: str(other_dir)})
     try:
@@ -368,25 +393,10 @@ def test_a_foreign_process_with_a_recorded_pid_is_left_alone(tmp_path: Path) -> 
         )
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "a.json").write_text(record)
-        events: list[ProcessEvent] = []
-        with Supervisor(tmp_path, events.append):
+        with Supervisor(tmp_path):
             assert foreign.poll() is None
         assert foreign.poll() is None
         assert events == []
     finally:
         foreign.kill()
         foreign.wait()
-
-
-def test_status_from_within_the_callback_does_not_hang(tmp_path: Path) -> None:
-    seen: list[ProcessStatus] = []
-
-    def look(_event: ProcessEvent) -> None:
-        seen.extend(running.status())
-
-    running = Supervisor(tmp_path, look)
-    with running:
-        running.start([ProcessSpec("a", SLEEP)])
-        running.wait_ready(DEADLINE_S)
-        eventually(lambda: seen, "a status")
-    assert {status.name for status in seen} == {"a"}

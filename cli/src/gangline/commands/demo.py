@@ -29,7 +29,7 @@ def demo(
     """Show one job's whole life through a failure; exit 0 only if everything shown was true."""
     from gangline.local.artifacts import ArtifactError, progress_line
     from gangline.local.platform import Platform, PlatformSettings
-    from gangline.local.processes import SupervisorError
+    from gangline.local.process_model import SupervisorError
     from gangline.local.stop_signals import stop_signals_interrupt
 
     console = Console(width=80, highlight=False)

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from gangline.local import java
 from gangline.local.artifacts import default_cache
-from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.process_model import ProcessSpec
+from gangline.local.processes import Supervisor
 
 BUILD_TIMEOUT_S = 120.0
 # Java warns about each class that it cannot cache, a line each; nothing to act on.

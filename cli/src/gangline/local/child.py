@@ -61,7 +61,6 @@ class Child:
             self._process = subprocess.Popen(
                 [*launch, *self.spec.argv],
                 env=environment,
-                cwd=self.spec.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=subprocess.STDOUT,

@@ -1,5 +1,6 @@
 """The processes of one supervisor: when each starts, restarts, is asked for readiness and stops."""
 
+import logging
 import signal
 import threading
 import time
@@ -12,8 +13,6 @@ from gangline.local.log_file import LogFile
 from gangline.local.probe import Prober
 from gangline.local.process_model import (
     BackOff,
-    EventKind,
-    ProcessEvent,
     ProcessSpec,
     ProcessState,
     ProcessStatus,
@@ -27,6 +26,8 @@ PROBE_WHILE_RUNNING_S = 5.0
 LATE_AFTER_S = 10.0
 LOG_CHECK_S = 2.0
 HOPELESS_CRASHES = 6  # in a row and never ready: wait_ready gives up early
+
+_log = logging.getLogger(__name__)
 
 
 class Children:
@@ -51,7 +52,6 @@ class Children:
         self._changed = changed
         self._wake = wake
         self._by_name: dict[str, Child] = {}
-        self._events: list[ProcessEvent] = []
         self._log_check_at = 0.0
 
     def __iter__(self) -> Iterator[Child]:
@@ -70,9 +70,6 @@ class Children:
         """Add processes; each starts once what it depends on is ready. Raises SupervisorError."""
         check_specs(self._by_name, specs)
         for spec in specs:
-            if spec.cwd is not None and not spec.cwd.is_dir():
-                raise SupervisorError(f"process {spec.name}: no directory {spec.cwd}")
-        for spec in specs:
             log = LogFile(self._data_dir / "logs" / f"{spec.name}.log", self._log_max_bytes)
             log.begin()
             self._by_name[spec.name] = Child(spec, self._data_dir, log)
@@ -88,11 +85,6 @@ class Children:
         """A row for each process, in the order they were added."""
         now = time.monotonic()
         return [child.status(now, self.awaited(child)) for child in self]
-
-    def taken_events(self) -> list[ProcessEvent]:
-        """The events since the last call."""
-        events, self._events = self._events, []
-        return events
 
     def turn(self, now: float) -> float:
         """Steps 1 to 5 of the supervisor's loop; returns how long to sleep, in seconds."""
@@ -221,9 +213,9 @@ class Children:
         child.probe_at = now + _probe_interval_s(is_ready=is_ready, age_s=now - child.started_at)
         self._changed.notify_all()
 
-    def note(self, kind: EventKind, name: str, pid: int | None, message: str) -> None:
-        """Keep an event for the callback, and wake the threads that wait for a change."""
-        self._events.append(ProcessEvent(kind, name, pid, message))
+    def note(self, kind: str, name: str, pid: int | None, message: str) -> None:
+        """Log what happened to a process, and wake the threads that wait for a change."""
+        _log.debug("%s %s (%s): %s", kind, name, pid, message)
         with self._changed:
             self._changed.notify_all()
 

@@ -15,7 +15,7 @@ from gangline.local import java
 from gangline.local.aot_cache import aot_flags
 from gangline.local.artifacts import Progress, fetch_all, kafka_artifacts
 from gangline.local.kafka_storage import KafkaPorts, prepare_storage
-from gangline.local.processes import ProcessSpec
+from gangline.local.process_model import ProcessSpec
 from gangline.local.server import LocalServer
 
 METADATA_TIMEOUT_S = 2.0

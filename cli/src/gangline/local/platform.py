@@ -23,7 +23,8 @@ from gangline.local.client import Client
 from gangline.local.kafka import EmbeddedKafka
 from gangline.local.ports import pick_ports
 from gangline.local.probe import answers_ok
-from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.process_model import ProcessSpec
+from gangline.local.processes import Supervisor
 from gangline.local.s3proxy import S3Proxy
 from gangline_bus.kafka import KafkaBus
 from gangline_bus.topics import TopicNames, create_topics

@@ -18,7 +18,7 @@ class Prober:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="readiness")
 
-    def ask(self, ready: Callable[[], bool] | str, answer: Callable[[bool], None]) -> None:
+    def ask(self, ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
         """Call `answer` with the outcome, in another thread; an error counts as not ready."""
         self._pool.submit(self._ask, ready, answer)
 
@@ -27,24 +27,24 @@ class Prober:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @staticmethod
-    def _ask(ready: Callable[[], bool] | str, answer: Callable[[bool], None]) -> None:
+    def _ask(ready: Callable[[], bool], answer: Callable[[bool], None]) -> None:
         try:
-            outcome = answers_ok(ready) if isinstance(ready, str) else bool(ready())
+            outcome = ready()
         except Exception:  # noqa: BLE001  (any failure of a caller's check means "not ready")
             _log.debug("readiness check failed", exc_info=True)
             outcome = False
         answer(outcome)
 
 
-def answers_ok(url: str) -> bool:
-    """Whether an http URL answers 200 now; connects directly, whatever proxies are set."""
+def answers_ok(url: str, status: int = http.client.OK) -> bool:
+    """Whether an http URL answers with this status now; connects directly, past any proxy."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(
         parts.hostname or "127.0.0.1", parts.port or 80, timeout=HTTP_TIMEOUT_S
     )
     try:
         connection.request("GET", parts.path or "/")
-        return connection.getresponse().status == http.client.OK
+        return connection.getresponse().status == status
     except (OSError, http.client.HTTPException):
         return False
     finally:

@@ -3,10 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Literal
-
-EventKind = Literal["leftover", "started", "ready", "unready", "exited", "restarting", "stopping"]
 
 
 class SupervisorError(RuntimeError):
@@ -33,19 +30,18 @@ LIVE_STATES = frozenset({ProcessState.STARTING, ProcessState.RUNNING, ProcessSta
 class ProcessSpec:
     """How to run one process.
 
-    `env` is laid over the supervisor's own environment. `ready` is asked until it is true: a URL
-    that must answer 200, or a callable (from another thread; it must return within some seconds);
-    without one a process is ready once it runs. A process starts when all it depends on are
-    ready. `restart="never"` is for a task that runs once.
+    `env` is laid over the supervisor's own environment. `ready` is asked until it is true, from
+    another thread, and must return within some seconds; without it a process is ready once it runs.
+    A process starts when all it depends on are ready. `restart="never"` is for a task that runs
+    once.
     """
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
-    ready: Callable[[], bool] | str | None = None
+    ready: Callable[[], bool] | None = None
     depends_on: Sequence[str] = ()
     restart: Literal["always", "never"] = "always"
-    cwd: Path | None = None
     stop_grace_s: float = 10.0
 
 
@@ -61,16 +57,6 @@ class ProcessStatus:
     ready: bool
     exit_code: int | None = None
     waiting_for: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ProcessEvent:
-    """Something that happened to a process; `message` is for people."""
-
-    kind: EventKind
-    name: str
-    pid: int | None
-    message: str
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ threads. Each turn of its loop:
    depends on any more);
 4. ask for readiness where it is time to;
 5. bound the log files;
-6. tell the callback what happened, then sleep until the next deadline, exit or wake-up.
+6. sleep until the next deadline, exit or wake-up.
 """
 
 import logging
@@ -19,31 +19,14 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 from gangline.local.children import Children
 from gangline.local.leftovers import DataDirLock, end_leftovers, end_strays
 from gangline.local.log_file import MAX_BYTES
-from gangline.local.process_model import (
-    BackOff,
-    ProcessEvent,
-    ProcessSpec,
-    ProcessState,
-    ProcessStatus,
-    SupervisorError,
-)
-
-__all__ = [
-    "BackOff",
-    "ProcessEvent",
-    "ProcessSpec",
-    "ProcessState",
-    "ProcessStatus",
-    "Supervisor",
-    "SupervisorError",
-]
+from gangline.local.process_model import BackOff, ProcessSpec, ProcessStatus, SupervisorError
 
 _log = logging.getLogger(__name__)
 
@@ -54,19 +37,16 @@ class Supervisor:
     Use it as a context manager: entering takes the directory's lock and ends what a killed
     predecessor left (SupervisorError when another supervisor is at work); leaving stops all.
     Logs are `<data_dir>/logs/NAME.log`, records of running children `<data_dir>/run/NAME.json`.
-    `on_event` is called from the supervising thread and must return soon.
     """
 
     def __init__(
         self,
         data_dir: Path,
-        on_event: Callable[[ProcessEvent], None] | None = None,
         *,
         back_off: BackOff | None = None,
         log_max_bytes: int = MAX_BYTES,
     ) -> None:
         self.data_dir = data_dir.resolve()
-        self._on_event = on_event
         self._lock = DataDirLock(self.data_dir)
         self._changed = threading.Condition()
         self._children = Children(
@@ -172,7 +152,6 @@ class Supervisor:
                     sleep_s = self._children.turn(time.monotonic())
                     descriptors = [c.pidfd for c in self._children if c.pidfd >= 0]
                     is_done = self._children.is_stopping and not descriptors
-                self._tell()
                 if is_done:
                     return
                 self._sleep(descriptors, sleep_s)
@@ -194,19 +173,6 @@ class Supervisor:
     def _wake(self) -> None:
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
-
-    # Reports to others
-    def _tell(self) -> None:
-        # Outside the lock: the callback may take locks whose holders ask for the status.
-        with self._changed:
-            events = self._children.taken_events()
-        for event in events:
-            _log.debug("%s %s %s", event.kind, event.name, event.message)
-            if self._on_event is not None:
-                try:
-                    self._on_event(event)
-                except Exception:  # noqa: BLE001  (a callback's error is its own)
-                    _log.exception("the callback for supervisor events has failed")
 
     def _check_alive(self) -> None:
         if self._failure is not None:

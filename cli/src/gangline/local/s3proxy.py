@@ -4,17 +4,18 @@ It binds 127.0.0.1 only, asks for a key pair that it makes itself, and has what 
 rests on: conditional writes, ranged reads, multipart uploads, checksums.
 """
 
-import http.client
 import json
 import secrets
 from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Literal
 
 from gangline.local import java
 from gangline.local.artifacts import Artifact, Progress, fetch_all
 from gangline.local.ports import is_free, pick_ports
-from gangline.local.processes import ProcessSpec
+from gangline.local.probe import answers_ok
+from gangline.local.process_model import ProcessSpec
 from gangline.local.server import LocalServer
 from gangline_service.private_file import write_private
 
@@ -24,7 +25,6 @@ JAR = Artifact(
     54955934,
 )
 BUCKET = "gangline"
-READY_TIMEOUT_S = 2.0
 STOP_GRACE_S = 5.0
 
 _PROPERTIES = """\
@@ -130,16 +130,7 @@ class S3Proxy(LocalServer):
 
     def is_ready(self) -> bool:
         """Whether the server answers; without a signature it refuses, and that is an answer."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.settings.port, timeout=READY_TIMEOUT_S
-        )
-        try:
-            connection.request("GET", "/")
-            return connection.getresponse().status == http.client.FORBIDDEN
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answers_ok(self.endpoint, HTTPStatus.FORBIDDEN)
 
 
 def _kept_settings(path: Path) -> S3Settings:

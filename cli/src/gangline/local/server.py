@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from gangline.local.artifacts import Progress, default_cache
-from gangline.local.processes import ProcessSpec, Supervisor
+from gangline.local.process_model import ProcessSpec
+from gangline.local.processes import Supervisor
 
 
 class LocalServer(ABC):
@@ -41,11 +42,6 @@ class LocalServer(ABC):
         if self._supervisor is None:
             return None
         return self._supervisor.status()[0].pid
-
-    @property
-    def log_path(self) -> Path:
-        """The log of a server that `start` has started."""
-        return self.data_dir / "logs" / f"{self.name}.log"
 
     def start(self, timeout_s: float = 60.0, progress: Progress | None = None) -> None:
         """Start it and return once it is ready; nothing happens when it is already.
